@@ -126,8 +126,10 @@ class DistributedDataParallel {
   /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step, or an optimizer's with
   /// overlap_forward, runs. While an exception unwinds, the group keeps the channel, so that the other ranks fail with
   /// the exception's text. Else, after a step, the destructor reads the model's values, in host memory, for a digest
-  /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ. Not if a value has moved
-  /// (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor with DTRAIN_CHECK_VALUES=0.
+  /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ, or if they have given a
+  /// DistributedSampler of the group different options; and after 10 steps, if no value has changed since the
+  /// construction. Not if a value has moved (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor
+  /// with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
     if (!driver_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -270,12 +272,13 @@ class DistributedDataParallel {
   /// Collective, blocking: statistics and slowest rank as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
-  /// Collective, blocking, between steps: compares the values of all ranks by a digest, for ranks that train apart.
+  /// Collective, blocking, between steps: compares the values of all ranks by a digest, for ranks that train apart, and
+  /// the options of the group's DistributedSamplers.
   /// The variable DTRAIN_CHECK_VALUES=N does so before every N-th step. Host memory only. With hooks::LocalSgd values
   /// are equal after a step that averages them, not between two of these.
-  /// @throws Error (disagreement) on every rank: the first parameter whose values differ, and the ranks, or a rank
-  /// whose wrapper has ended; (invalid_argument) if a value has moved; (unsupported) for values on a GPU; the job's
-  /// first cause
+  /// @throws Error (disagreement) on every rank: the first parameter whose values differ, or a sampler's option, and
+  /// the ranks; or a rank whose wrapper has ended; (invalid_argument) if a value has moved; (unsupported) for values on
+  /// a GPU; the job's first cause
   void compare_values() {
     group::GroupAccess::of(group_).rank_context()->require_may_block();
     driver_->compare_values(group::GroupAccess::of(group_), "compare_values()");

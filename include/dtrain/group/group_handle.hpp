@@ -1,16 +1,21 @@
 #pragma once
 /// @file
 /// GroupHandle: interface of GroupState without its policy's types, for Driver, MeasuredPlan, agreement and failure
-/// reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit.
+/// reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit. NotedSettings:
+/// settings that are to be the same on all ranks.
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dtrain/backend/store_ref.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
@@ -35,6 +40,20 @@ struct WrappedModel {
   std::function<std::vector<TensorView>()> list_weights{};
   int no_sync_depth = 0;       ///< number of live NoSync objects
   bool has_unreduced = false;  ///< steps under no_sync() came after the last one that reduces
+};
+
+/// Settings of objects that the program makes on every rank, with the same settings on all of them: a line of words
+/// such as "seed=1" for each object. A wrapper that compares the ranks' values compares them. Threads: any. Blocking:
+/// no.
+class NotedSettings {
+ public:
+  /// Adds a line, unless it is there or 8 others are.
+  void add(std::string line);
+  std::string lines() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
 };
 
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
@@ -74,6 +93,7 @@ class GroupHandle {
   virtual void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const {
     static_cast<void>(name), static_cast<void>(text), static_cast<void>(on_rank_0);
   }
+  NotedSettings& noted_settings() const noexcept { return noted_settings_; }
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
 
@@ -84,6 +104,29 @@ class GroupHandle {
  protected:
   GroupHandle() = default;
   ~GroupHandle() = default;
+
+ private:
+  mutable NotedSettings noted_settings_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void NotedSettings::add(std::string line) {
+  constexpr std::size_t most = 8;
+  const std::lock_guard lock(mutex_);
+  if (lines_.size() < most && std::find(lines_.begin(), lines_.end(), line) == lines_.end()) {
+    lines_.push_back(std::move(line));
+  }
+}
+
+DTRAIN_DEFINED std::string NotedSettings::lines() const {
+  const std::lock_guard lock(mutex_);
+  std::string lines;
+  for (const std::string& line : lines_)
+    lines += line + '\n';
+  return lines;
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::group

@@ -16,7 +16,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// Gives the GroupState of a ProcessGroup, or what a test's group has as internals(): `GroupAccess::of(group)`.
 struct GroupAccess {
   template <class Group>
-  static const auto& of(const Group& group) noexcept {
+  static auto of(const Group& group) noexcept -> decltype(group.internals()) {
     return group.internals();
   }
 };

@@ -1,5 +1,5 @@
 // Mistakes of programs that would train wrongly without a word: gradients that are announced too early, ranks that
-// train apart, and passes that a library overwrites.
+// train apart or on the same samples, optimizers that change nothing, and passes that a library overwrites.
 #include "support/captured_stderr.hpp"
 #include "unit/public_interface/prelude.hpp"
 
@@ -67,6 +67,31 @@ void train_apart(const Group& group, int steps, std::size_t parameter) {
       values[0] += 1;
     if (step == 2 && group.rank() == 1) model.values[parameter][1] = 7.0F;
   }
+}
+
+/// Steps of a model whose optimizer adds `change` to a value in each of them.
+void train_by(const Group& group, int steps, float change) {
+  Model model({10, 3000});
+  DistributedDataParallel ddp{model, group};
+  for (int step = 0; step < steps; ++step) {
+    ddp.backward([](Ready ready) {
+      for (const std::size_t i : {1U, 0U})
+        ready(i);
+    });
+    model.values[1][2999] += change;
+  }
+}
+
+/// What a job logs whose ranks make a sampler each of the options that `options_of(rank)` lists, and one step.
+template <class OptionsOf>
+std::string log_of_samplers(int ranks, OptionsOf options_of) {
+  CapturedStderr captured;
+  run_well(ranks, [&](const Group& group) {
+    for (const dtrain::SamplerOptions& options : options_of(group.rank()))
+      dtrain::DistributedSampler(group, options);
+    train_by(group, 1, 1);
+  });
+  return captured.text();
 }
 
 }  // namespace
@@ -304,6 +329,101 @@ TEST_CASE("a wrapper that ends says once that its ranks have trained apart, and 
       CHECK(text.find(warning) == text.rfind(warning));
     }
   }
+}
+
+TEST_CASE(
+    "a wrapper that ends says which option of their samplers the ranks have given differently, and on which ranks") {
+  using Options = std::vector<dtrain::SamplerOptions>;
+  const dtrain::SamplerOptions usual{.dataset_size = 60, .global_batch = 12, .seed = 1};
+  const auto with = [&](auto change) {
+    dtrain::SamplerOptions options = usual;
+    change(options);
+    return options;
+  };
+  using Change = void (*)(dtrain::SamplerOptions&);
+  const std::tuple<Change, const char*, const char*> faults[] = {
+      {[](dtrain::SamplerOptions& options) { options.seed = 2; }, "seed=1", "seed=2"},
+      {[](dtrain::SamplerOptions& options) { options.dataset_size = 61; }, "dataset_size=60", "dataset_size=61"},
+      {[](dtrain::SamplerOptions& options) { options.global_batch = 24; }, "global_batch=12", "global_batch=24"},
+      {[](dtrain::SamplerOptions& options) { options.shuffle = false; }, "shuffle=true", "shuffle=false"},
+      {[](dtrain::SamplerOptions& options) { options.drop_last = true; }, "drop_last=false", "drop_last=true"}};
+  for (const auto& [change, common, other] : faults) {
+    for (const int ranks : {2, 4}) {
+      const std::string expected = std::string("the DistributedSamplers of the ranks differ: ") + common + " on " +
+                                   (ranks == 2 ? "rank 0" : "ranks 0, 2 and 3") + ", " + other + " on rank 1";
+      CAPTURE(expected);
+      const dtrain::SamplerOptions fault = with(change);
+      const std::string text = log_of_samplers(ranks, [&](int rank) {
+        return Options{usual, rank == 1 ? fault : usual};
+      });
+      CHECK(text.find("the DistributedSamplers") == std::string::npos);  // rank 1 has made one more than others
+      const std::string logged = log_of_samplers(ranks, [&](int rank) { return Options{rank == 1 ? fault : usual}; });
+      CHECK_CONTAINS(logged, expected);
+      CHECK(logged.find("the DistributedSamplers") == logged.rfind("the DistributedSamplers"));
+    }
+  }
+  const CheckValues none("0");
+  CHECK(log_of_samplers(2, [&](int rank) {
+          return Options{with([&](dtrain::SamplerOptions& options) { options.seed = static_cast<unsigned>(rank); })};
+        }) == "");
+}
+
+TEST_CASE("ranks whose samplers are alike, or that make none, are no fault, and nobody waits for them") {
+  using Options = std::vector<dtrain::SamplerOptions>;
+  const dtrain::SamplerOptions usual{.dataset_size = 60, .global_batch = 12};
+  const dtrain::SamplerOptions other{.dataset_size = 30, .global_batch = 12};
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    CHECK(log_of_samplers(ranks, [&](int) { return Options{usual, other, usual}; }) == "");
+    CHECK(log_of_samplers(ranks, [&](int rank) { return rank == 0 ? Options{usual} : Options{}; }) == "");
+    CHECK(log_of_samplers(ranks, [&](int rank) { return rank == 0 ? Options{usual, other} : Options{usual}; }) == "");
+  }
+}
+
+TEST_CASE("compare_values() ends the job of ranks whose samplers differ") {
+  for (const int ranks : {2, 4}) {
+    const std::vector<RankEnd> ends = run_groups<Policy>(ranks, [](const Group& group) {
+      Model model({10});
+      DistributedDataParallel ddp{model, group};
+      const std::uint64_t seed = group.rank() == 1 ? 8 : 7;
+      const dtrain::DistributedSampler sampler{group, {.dataset_size = 60, .global_batch = 12, .seed = seed}};
+      ddp.compare_values();
+    });
+    for (const RankEnd& end : ends) {
+      CHECK_CONTAINS(end.text, "after 0 steps the DistributedSamplers of the ranks differ: seed=7 on rank",
+                     "seed=8 on rank 1; give all ranks the same settings");
+    }
+  }
+}
+
+TEST_CASE("a wrapper that ends warns once, on rank 0, if no value has changed in its steps") {
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    const auto log_of = [&](int steps, float change) {
+      CapturedStderr captured;
+      run_well(ranks, [&](const Group& group) { train_by(group, steps, change); });
+      return captured.text();
+    };
+    const std::string warned = log_of(10, 0);
+    CHECK_CONTAINS(warned, "no value of the model has changed in 10 steps: call the optimizer's step");
+    CHECK(warned.find("no value") == warned.rfind("no value"));
+    CHECK(log_of(9, 0) == "");
+    CHECK(log_of(10, 1) == "");
+    const CheckValues none("0");
+    CHECK(log_of(10, 0) == "");
+  }
+}
+
+TEST_CASE("the values with which the ranks begin are rank 0's") {
+  CapturedStderr captured;
+  run_well(2, [](const Group& group) {
+    Model model({10});
+    model.values[0][3] = static_cast<float>(group.rank());
+    DistributedDataParallel ddp{model, group};
+    for (int step = 0; step < 10; ++step)
+      ddp.backward([](Ready ready) { ready(0); });
+  });
+  CHECK_CONTAINS(captured.text(), "no value of the model has changed in 10 steps");
 }
 
 TEST_CASE("a wrapper without steps, one that an exception ends and one of local steps say nothing") {

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
-/// differs.
+/// differs; and whether they have given their samplers the same settings.
 
 #include <cstdint>
 #include <span>
@@ -27,20 +27,29 @@ struct ValueChecks {
 /// @param keeps_values_equal whether each step leaves the values of all ranks equal
 ValueChecks value_checks(const char* text, std::span<const Parameter> parameters, bool keeps_values_equal);
 
-/// Collective, blocking: compares the values over the store. All ranks send one digest; if two differ, the digests of
-/// 64 parts of the model, and so on down to a parameter.
+/// Collective, blocking: compares the values over the store. All ranks send one digest, with the settings that they
+/// have noted (group::NotedSettings); if two digests differ, the digests of 64 parts of the model, and so on
+/// down to a parameter.
 /// @param prefix of keys, used once, the same on all ranks @param when for the sentence: "after 12 steps"
 /// @param end_name of the wrapper's compare_values_in_background
-/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; or with a
-/// rank whose wrapper has ended, and which therefore does not come; (unsupported) for values on a GPU; as store_gather
+/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; with a
+/// setting that differs; or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for
+/// values on a GPU; as store_gather
 void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
                              std::span<const Parameter> parameters, Deadline deadline, const std::string& when,
                              const std::string& end_name);
 
-/// Compares a digest of all values in the background, once every rank has called it: rank 0 warns in the log if two
-/// differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
-void compare_values_in_background(const group::GroupHandle& group, const std::string& name,
-                                  std::span<const Parameter> parameters);
+/// Compares a digest of all values, and noted settings, in the background, once every rank has called it: rank 0 warns
+/// in the log if two differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
+void compare_values_in_background(const group::GroupHandle& group, const std::string& name, std::uint64_t digest);
+
+/// Digest of all values, in host memory. Blocking: at the speed of memory.
+std::uint64_t digest_of_values(std::span<const Parameter> parameters);
+
+/// Warns in the log that none of the model's values has changed in `steps` steps, if these are at least
+/// least_unchanged_steps: fewer may be those of a loss scaler that finds its scale, or of a rate that begins at 0.
+void warn_of_unchanged_values(std::uint64_t steps);
+inline constexpr std::uint64_t least_unchanged_steps = 10;
 
 /// Whether all values are in host memory.
 bool are_on_host(std::span<const Parameter> parameters) noexcept;
@@ -56,6 +65,7 @@ bool are_on_host(std::span<const Parameter> parameters) noexcept;
 #include <cstring>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/error.hpp"
@@ -82,19 +92,12 @@ struct ComparedRange {
   bool is_exact() const noexcept { return parts == end - begin; }
 };
 
-inline std::uint64_t digest_of_values(std::span<const Parameter> parameters, std::size_t begin, std::size_t end) {
-  std::uint64_t hash = kernels::digest_start;
-  for (std::size_t i = begin; i < end; ++i) {
-    hash = kernels::digest(parameters[i].value.data, parameters[i].value.bytes(), hash);
-  }
-  return hash;
-}
-
 /// The digests of all parts, one behind the other.
 inline std::string digests_of_parts(std::span<const Parameter> parameters, const ComparedRange& range) {
   std::string text;
   for (std::size_t part = 0; part < range.parts; ++part) {
-    const std::uint64_t digest = digest_of_values(parameters, range.begin_of(part), range.begin_of(part + 1));
+    const std::size_t begin = range.begin_of(part);
+    const std::uint64_t digest = digest_of_values(parameters.subspan(begin, range.begin_of(part + 1) - begin));
     char bytes[sizeof(digest)];
     std::memcpy(bytes, &digest, sizeof(digest));
     text.append(bytes, sizeof(bytes));
@@ -128,6 +131,45 @@ inline std::string differing_ranks(const std::vector<int>& job_ranks, const std:
   }
   return format_text("{} {} other values than {}",
                      {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)});
+}
+
+/// "seed=1 on ranks 0, 2 and 3, seed=2 on rank 1": the first noted setting that differs. Empty if none does, or if the
+/// ranks that have noted any have not noted as many. @param texts of all ranks, lines of words
+inline std::string differing_setting(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
+  constexpr std::size_t most_named = 4;
+  std::vector<std::pair<int, std::vector<std::string_view>>> settings;  // the words of each rank that has any
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    std::vector<std::string_view> words;
+    for (std::string_view lines = texts[rank]; !lines.empty();) {
+      for (std::string_view line = next_entry(lines, '\n'); !line.empty();)
+        words.push_back(next_entry(line, ' '));
+    }
+    if (!words.empty()) settings.emplace_back(job_ranks[rank], std::move(words));
+    if (settings.size() > 1 && settings.back().second.size() != settings.front().second.size()) return {};
+  }
+  for (std::size_t word = 0; !settings.empty() && word < settings.front().second.size(); ++word) {
+    std::vector<std::pair<std::string_view, std::vector<int>>> ranks_of;  // of each value
+    for (const auto& [rank, words] : settings) {
+      const auto has_value = [value = words[word]](const auto& other) { return other.first == value; };
+      auto found = std::find_if(ranks_of.begin(), ranks_of.end(), has_value);
+      if (found == ranks_of.end()) found = ranks_of.insert(found, {words[word], {}});
+      found->second.push_back(rank);
+    }
+    if (ranks_of.size() == 1) continue;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(ranks_of.size(), most_named); ++i)
+      text +=
+          format_text("{}{} on {}", {i == 0 ? "" : ", ", sanitize(ranks_of[i].first), ranks_text(ranks_of[i].second)});
+    return text + (ranks_of.size() > most_named ? " and so on" : "");
+  }
+  return {};
+}
+
+inline std::string sampler_difference(const std::string& setting) {
+  return format_text(
+      "the DistributedSamplers of the ranks differ: {}; give all ranks the same settings, or they train "
+      "on the same samples and leave others out",
+      {setting});
 }
 
 inline constexpr const char* how_values_drift =
@@ -207,20 +249,27 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
   self.check = [&] { detail::require_wrappers(group, end_name, when); };
   detail::ComparedRange range{0, parameters.size(), 1};
   for (int round = 0;; ++round) {
-    const auto own = [&] { return detail::digests_of_parts(parameters, range); };
+    const bool is_first = round == 0;  // whose texts also have the settings
+    const auto own = [&] {
+      return detail::digests_of_parts(parameters, range) + (is_first ? group.noted_settings().lines() : std::string());
+    };
     const auto find = [&](const std::vector<std::string>& texts) -> std::string {
-      const auto part_of = [](const std::string& text, std::size_t part) {
-        return text.substr(part * sizeof(std::uint64_t), sizeof(std::uint64_t));
-      };
+      const std::size_t bytes = range.parts * sizeof(std::uint64_t);
+      std::vector<std::string> settings;
+      for (const std::string& text : texts) {
+        if (is_first ? text.size() < bytes : text.size() != bytes) {
+          throw_error(Errc::protocol, "a rank's digests have {} bytes in place of {}", {text.size(), bytes});
+        }
+        settings.push_back(text.substr(bytes));
+      }
+      const std::vector<int> job_ranks = group.members().ranks_in_job();
+      if (const std::string setting = detail::differing_setting(job_ranks, settings); !setting.empty()) {
+        throw_error(Errc::disagreement, "{} {}", {when, detail::sampler_difference(setting)});
+      }
       for (std::size_t part = 0; part < range.parts; ++part) {
         std::vector<std::string> digests;
-        for (const std::string& text : texts) {
-          if (text.size() != range.parts * sizeof(std::uint64_t)) {
-            throw_error(Errc::protocol, "a rank's digests have {} bytes in place of {}",
-                        {text.size(), range.parts * sizeof(std::uint64_t)});
-          }
-          digests.push_back(part_of(text, part));
-        }
+        for (const std::string& text : texts)
+          digests.push_back(text.substr(part * sizeof(std::uint64_t), sizeof(std::uint64_t)));
         if (std::count(digests.begin(), digests.end(), digests.front()) ==
             static_cast<std::ptrdiff_t>(digests.size())) {
           continue;
@@ -229,7 +278,7 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
         const std::size_t parameter = range.begin_of(part);
         throw_error(Errc::disagreement, "{} the values of {} differ: {}; {}",
                     {when, describe_parameter(parameter, parameters[parameter].name),
-                     detail::differing_ranks(group.members().ranks_in_job(), digests), detail::how_values_drift});
+                     detail::differing_ranks(job_ranks, digests), detail::how_values_drift});
       }
       return {};
     };
@@ -245,19 +294,44 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
   }
 }
 
+DTRAIN_DEFINED std::uint64_t digest_of_values(std::span<const Parameter> parameters) {
+  std::uint64_t hash = kernels::digest_start;
+  for (const Parameter& parameter : parameters) {
+    hash = kernels::digest(parameter.value.data, parameter.value.bytes(), hash);
+  }
+  return hash;
+}
+
 DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group, const std::string& name,
-                                                 std::span<const Parameter> parameters) {
-  const std::uint64_t digest = detail::digest_of_values(parameters, 0, parameters.size());
+                                                 std::uint64_t digest) {
   const std::vector<int> job_ranks = group.members().ranks_in_job();
-  group.gather_in_background(name, std::to_string(digest), [job_ranks](const std::vector<std::string>& texts) {
-    const auto is_first = [&](const std::string& text) { return text == texts.front(); };
-    if (std::all_of(texts.begin(), texts.end(), is_first)) return;
+  const std::string own = format_text("{}\n{}", {digest, group.noted_settings().lines()});
+  group.gather_in_background(name, own, [job_ranks](const std::vector<std::string>& texts) {
+    std::vector<std::string> digests, settings;
+    for (std::string_view text : texts) {
+      digests.emplace_back(next_entry(text, '\n'));
+      settings.emplace_back(text);
+    }
+    if (const std::string setting = detail::differing_setting(job_ranks, settings); !setting.empty()) {
+      log(LogLevel::warning, detail::sampler_difference(setting));
+    }
+    const auto is_first = [&](const std::string& text) { return text == digests.front(); };
+    if (std::all_of(digests.begin(), digests.end(), is_first)) return;
     log(LogLevel::warning,
         format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; with "
                     "DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
                     "DTRAIN_CHECK_VALUES=0 values are not compared",
-                    {detail::differing_ranks(job_ranks, texts), detail::how_values_drift}));
+                    {detail::differing_ranks(job_ranks, digests), detail::how_values_drift}));
   });
+}
+
+DTRAIN_DEFINED void warn_of_unchanged_values(std::uint64_t steps) {
+  if (steps < least_unchanged_steps) return;
+  log(LogLevel::warning,
+      format_text("no value of the model has changed in {} steps: call the optimizer's step after each of them, let it "
+                  "update the memory that parameters() shows, with a rate that is not 0; where nothing is to be "
+                  "trained, DTRAIN_CHECK_VALUES=0 switches this warning off",
+                  {steps}));
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

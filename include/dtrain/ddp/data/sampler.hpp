@@ -19,6 +19,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/group/group_internals.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -145,7 +146,8 @@ constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) no
 /// Fisher-Yates shuffle, from the last position down, with draws of `epoch_generator(seed, epoch)`.
 std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);
 
-/// Options of DistributedSampler. They are the same on all ranks, except for `rank`.
+/// Options of DistributedSampler. They are the same on all ranks, except for `rank`: ranks with other options train on
+/// the same samples, and leave others out. A wrapper of the group that compares the ranks' values compares them, too.
 /// @ingroup checkpoints
 struct SamplerOptions {
   std::size_t dataset_size = 0;  ///< samples
@@ -170,14 +172,20 @@ class DistributedSampler {
   explicit DistributedSampler(const SamplerOptions& options);
 
   /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
-  /// options' rank and world_size are ignored.
+  /// options' rank and world_size are ignored. Blocking: no; sends nothing. DistributedDataParallel::compare_values()
+  /// and, when the wrapper ends, a warning name an option that differs between the ranks, if all ranks that have made
+  /// samplers have made as many.
   template <class Group>
   requires requires(const Group& group) {
     { group.rank() } -> std::same_as<int>;
     { group.world_size() } -> std::same_as<int>;
   }
   DistributedSampler(const Group& group, const SamplerOptions& options)
-      : DistributedSampler(for_rank(options, group.rank(), group.world_size())) {}
+      : DistributedSampler(for_rank(options, group.rank(), group.world_size())) {
+    if constexpr (requires { group::GroupAccess::of(group).noted_settings(); }) {
+      group::GroupAccess::of(group).noted_settings().add(settings());
+    }
+  }
 
   /// Batches for training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order (B: global_batch, N:
   /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: at rank, rank+n,
@@ -213,6 +221,9 @@ class DistributedSampler {
     options.world_size = world_size;
     return options;
   }
+
+  /// "dataset_size=1000 global_batch=100 seed=1 shuffle=true drop_last=false"
+  std::string settings() const;
 
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(options_.world_size); }
@@ -257,6 +268,13 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
                 "give a smaller batch",
                 {options.dataset_size, options.global_batch});
   }
+}
+
+DTRAIN_DEFINED std::string DistributedSampler::settings() const {
+  const auto word = [](bool value) { return value ? "true" : "false"; };
+  return format_text(
+      "dataset_size={} global_batch={} seed={} shuffle={} drop_last={}",
+      {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle), word(options_.drop_last)});
 }
 
 DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::uint64_t epoch) const {

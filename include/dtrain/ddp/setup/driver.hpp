@@ -176,7 +176,8 @@ struct Driver {
   void compare_values_if_due(const Group& group, const char* caller) {
     if (reducer->steps() != 0 && reducer->steps() % check_values_every == 0) compare_values(group, caller);
   }
-  /// Compares a digest of the values in the background, if there were steps. Blocking: no, but for the digest.
+  /// Compares a digest of the values in the background, if there were steps, and warns if they are those that the ranks
+  /// began with. Blocking: no, but for the digest.
   void compare_values_at_end(const Group& group) noexcept;
 
   /// Drops the references to the group and to the model, before the group keeps this object.
@@ -199,7 +200,7 @@ struct Driver {
   bool has_local_steps_ = false;  ///< by hooks::LocalSgd
   bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
   int comparisons_ = 0;
-  bool compares_values_at_end_ = false;
+  std::optional<std::uint64_t> first_values_;  ///< digest of the values at first, if they are compared at the end
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
 };
@@ -241,7 +242,6 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const ValueChecks checks =
       value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
   check_values_every = checks.every;
-  compares_values_at_end_ = checks.at_end && members.world_size > 1 && !handle->is_elastic();
   if (handle->is_elastic() && has_local_steps_) {
     refuse_elastic("hooks::LocalSgd", "the weights of the ranks differ between two averages");
   }
@@ -308,6 +308,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
                            }));
   }
   reducer->remember_addresses();
+  if (checks.at_end && !handle->is_elastic()) first_values_ = digest_of_values({parameters.data(), parameters.size()});
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
 }
 
@@ -315,13 +316,15 @@ template <class Backend, class Group>
 void Driver<Backend, Group>::compare_values_at_end(const Group& group) noexcept {
   try {
     const std::shared_ptr<const group::GroupHandle> handle = group.handle();
-    const bool is_due = reducer && reducer->steps() > 0 && compares_values_at_end_;
+    const bool is_due = reducer && reducer->steps() > 0 && first_values_;
     if (!is_due || handle->failure()->failed()) return;
     group.rank_context()->require_may_block();
     reducer->throw_if_unusable();
     reducer->check_addresses(false);
     const std::vector<Parameter>& present = present_parameters();
-    compare_values_in_background(*handle, prefix + "end", {present.data(), present.size()});
+    const std::uint64_t digest = digest_of_values({present.data(), present.size()});
+    if (digest == first_values_ && handle->members().rank == 0) warn_of_unchanged_values(reducer->steps());
+    if (handle->members().world_size > 1) compare_values_in_background(*handle, prefix + "end", digest);
   } catch (...) {
     // A step is open or has failed, the rank has left, or values have moved or become another kind of tensor: no
     // comparison.

@@ -7,7 +7,9 @@ using support::FakeGroupHandle;
 namespace {
 
 /// `count` parameters of two elements; rank r has another value in the parameters of `differing[r]`.
-std::vector<std::string> compare(const std::vector<std::vector<std::size_t>>& differing, std::size_t count) {
+/// @param settings what each rank has noted; may be empty
+std::vector<std::string> compare(const std::vector<std::vector<std::size_t>>& differing, std::size_t count,
+                                 const std::vector<std::vector<std::string>>& settings = {}) {
   const auto job = std::make_shared<FakeJob>(static_cast<int>(differing.size()));
   std::vector<std::string> results(differing.size());
   std::vector<std::thread> ranks;
@@ -21,9 +23,11 @@ std::vector<std::string> compare(const std::vector<std::vector<std::size_t>>& di
         const auto view = tensor_view(values.data() + 2 * i, {2});
         parameters.push_back({"p" + std::to_string(i), view, view});
       }
+      const auto group = FakeGroupHandle::of(job, static_cast<int>(rank), static_cast<int>(differing.size()));
+      for (std::size_t i = 0; rank < settings.size() && i < settings[rank].size(); ++i)
+        group->noted_settings().add(settings[rank][i]);
       try {
-        compare_values_blocking(*FakeGroupHandle::of(job, static_cast<int>(rank), static_cast<int>(differing.size())),
-                                "values/", {parameters.data(), parameters.size()}, Deadline::after(20s),
+        compare_values_blocking(*group, "values/", {parameters.data(), parameters.size()}, Deadline::after(20s),
                                 "after 7 steps", "end");
       } catch (const Error& error) {
         results[rank] =
@@ -62,6 +66,29 @@ TEST_CASE("every rank gets the first parameter that differs, and the ranks, in a
 TEST_CASE("most ranks are right") {
   check_all(compare({{5}, {}, {}}, 9), "parameter 5 'p5' differ: rank 0 has other values than ranks 1 and 2");
   check_all(compare({{}, {5}, {5}, {}}, 9), "ranks 1 and 2 have other values than ranks 0 and 3");
+}
+
+TEST_CASE("a setting that ranks have noted differently comes before values that differ, with all ranks") {
+  check_all(compare({{}, {}, {5}}, 9, {{"a=1 b=2"}, {"a=1 b=3"}, {"a=1 b=2"}}),
+            "after 7 steps the DistributedSamplers of the ranks differ: b=2 on ranks 0 and 2, b=3 on rank 1; give all");
+  check_all(compare({{}, {}}, 9, {{"a=1", "a=2"}, {"a=1", "a=3"}}), "differ: a=2 on rank 0, a=3 on rank 1");
+  check_all(
+      compare(std::vector<std::vector<std::size_t>>(6), 9, {{"a=1"}, {"a=2"}, {"a=3"}, {"a=4"}, {"a=5"}, {"a=1"}}),
+      "a=1 on ranks 0 and 5, a=2 on rank 1, a=3 on rank 2, a=4 on rank 3 and so on;");
+}
+
+TEST_CASE("settings that are equal, missing on a rank or of another number are no difference") {
+  for (const auto& other : {std::vector<std::string>{"a=1 b=2"}, {}, {"a=1 b=3", "a=4 b=5"}})
+    CHECK(compare({{}, {}}, 300, {{"a=1 b=2"}, other}) == std::vector<std::string>(2));
+}
+
+TEST_CASE("settings are noted once each, and not more than eight") {
+  dtrain::group::NotedSettings settings;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    for (int i = 0; i < 9; ++i)
+      settings.add("i=" + std::to_string(i));
+  }
+  CHECK(settings.lines() == "i=0\ni=1\ni=2\ni=3\ni=4\ni=5\ni=6\ni=7\n");
 }
 
 TEST_CASE("a number of steps is read from the environment, and what is none is named") {
