@@ -45,6 +45,7 @@ DTRAIN_ALWAYS_INLINE void fill(Vector<Lane, Width>& to, Lane value) noexcept {
 
 /// The square root of each lane, rounded to nearest. By asm, because the compiler's square root of one float may set
 /// errno, which keeps loops from being vectorized.
+/// @{
 DTRAIN_ALWAYS_INLINE void take_square_roots(Vector<float, 16>& lanes) noexcept {
 #if defined(__AVX__)
   asm("vsqrtps %0, %0" : "+x"(lanes));
@@ -56,6 +57,19 @@ DTRAIN_ALWAYS_INLINE void take_square_roots(Vector<float, 16>& lanes) noexcept {
   }
 #endif
 }
+
+DTRAIN_ALWAYS_INLINE void take_square_roots(Vector<double, 16>& lanes) noexcept {
+#if defined(__AVX__)
+  asm("vsqrtpd %0, %0" : "+x"(lanes));
+#elif defined(__x86_64__)
+  asm("sqrtpd %0, %0" : "+x"(lanes));
+#else
+  for (int lane = 0; lane < 2; ++lane) {
+    lanes[lane] = __builtin_sqrt(lanes[lane]);
+  }
+#endif
+}
+/// @}
 
 /// The integer type as wide as a floating-point lane, and bit patterns of the lane.
 template <class Float>

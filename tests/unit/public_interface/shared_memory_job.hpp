@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Jobs over SharedMemory whose ranks are threads of the test, and models of floats to train on them.
+/// Jobs over SharedMemory whose ranks are threads of the test, and models to train on them.
 
 #include <doctest/doctest.h>
 
@@ -30,11 +30,12 @@ void run_well(int ranks, Body body, std::chrono::seconds patience = std::chrono:
 }
 
 /// Zeros in parameters of these sizes.
-struct Model {
-  explicit Model(const std::vector<std::size_t>& sizes) {
-    for (const std::size_t size : sizes) {
-      values.emplace_back(size, 0.0F);
-      gradients.emplace_back(size, 0.0F);
+template <class Element>
+struct BasicModel {
+  explicit BasicModel(const std::vector<std::size_t>& elements) {
+    for (const std::size_t size : elements) {
+      values.emplace_back(size, Element{0});
+      gradients.emplace_back(size, Element{0});
       const dtrain::Shape shape{static_cast<std::int64_t>(size)};
       list.push_back({"layer" + std::to_string(list.size()), dtrain::tensor_view(values.back().data(), shape),
                       dtrain::tensor_view(gradients.back().data(), shape)});
@@ -42,10 +43,11 @@ struct Model {
   }
   const std::vector<dtrain::Parameter>& parameters() const { return list; }
 
-  std::vector<std::vector<float>> values;
-  std::vector<std::vector<float>> gradients;
+  std::vector<std::vector<Element>> values;
+  std::vector<std::vector<Element>> gradients;
   std::vector<dtrain::Parameter> list;
 };
+using Model = BasicModel<float>;
 
 /// Its gradients are where DistributedDataParallel wants them.
 struct BindingModel : Model {

@@ -24,6 +24,9 @@ inline float element(int step, int rank, std::size_t i, std::size_t k) {
 }
 
 template <class AnyModel>
+using ElementOf = typename decltype(AnyModel::values)::value_type::value_type;
+
+template <class AnyModel>
 void fill_values(AnyModel& model) {
   for (std::size_t i = 0; i < model.list.size(); ++i) {
     for (std::size_t k = 0; k < model.values[i].size(); ++k)
@@ -37,7 +40,7 @@ auto backward(AnyModel& model, int step, int rank, bool from_first = false) {
   return [&model, step, rank, from_first](dtrain::Ready ready) {
     for (std::size_t n = 0; n < model.list.size(); ++n) {
       const std::size_t i = from_first ? n : model.list.size() - 1 - n;
-      const auto gradient = model.list[i].gradient.template as<float>();
+      const auto gradient = model.list[i].gradient.template as<ElementOf<AnyModel>>();
       for (std::size_t k = 0; k < gradient.size(); ++k)
         gradient[k] = element(step, rank, i, k);
       ready(i);
@@ -48,35 +51,38 @@ auto backward(AnyModel& model, int step, int rank, bool from_first = false) {
 /// The optimizer with all of its state on every rank.
 template <class Rule>
 class WholeOptimizer {
+  using E = dtrain::ddp::RuleElement<Rule>;
+
  public:
   explicit WholeOptimizer(Rule rule) : rule_(rule) {
     for (const std::size_t size : sizes)
-      states_.emplace_back(dtrain::ddp::state_arrays<Rule>, std::vector<float>(size));
+      states_.emplace_back(dtrain::ddp::state_arrays<Rule>, std::vector<E>(size));
   }
 
   template <class AnyModel>
   void step(AnyModel& model) {
     ++step_;
     for (std::size_t i = 0; i < model.list.size(); ++i) {
-      std::vector<float*> states;
-      for (std::vector<float>& state : states_[i])
+      std::vector<E*> states;
+      for (std::vector<E>& state : states_[i])
         states.push_back(state.data());
-      dtrain::ddp::apply_rule(rule_, std::span(model.values[i]), model.list[i].gradient.template as<float>(),
-                              states.data(), dtrain::StepInfo{step_, i});
+      dtrain::ddp::apply_rule(rule_, std::span(model.values[i]), model.list[i].gradient.template as<E>(), states.data(),
+                              dtrain::StepInfo{step_, i});
     }
   }
 
  private:
   Rule rule_;
-  std::vector<std::vector<std::vector<float>>> states_;
+  std::vector<std::vector<std::vector<E>>> states_;
   std::uint64_t step_ = 0;
 };
 
-inline bool equal_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+template <class E>
+bool equal_bits(const std::vector<std::vector<E>>& a, const std::vector<std::vector<E>>& b) {
   bool equal = a.size() == b.size();
   for (std::size_t i = 0; equal && i < a.size(); ++i)
     equal = a[i].size() == b[i].size() &&
-            (a[i].empty() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) == 0);
+            (a[i].empty() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(E)) == 0);
   return equal;
 }
 

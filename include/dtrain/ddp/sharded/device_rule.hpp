@@ -50,7 +50,7 @@ inline DeviceUpdate device_update(const optimizers::Momentum& rule, std::uint64_
       stream::cuda::Update::momentum,
       {rule.rate, rule.momentum, rule.weight_decay, rule.nesterov ? 1.0F : 0.0F, rule.nesterov ? rule.momentum : 1.0F}};
 }
-inline DeviceUpdate device_update(const optimizers::detail::AdamStep& step) {
+inline DeviceUpdate device_update(const optimizers::detail::AdamStep<float>& step) {
   return {stream::cuda::Update::adam,
           {step.kept, step.coupled_decay, 1 - step.beta1, step.beta2, 1 - step.beta2, step.step_size,
            step.root_of_second, step.epsilon}};

@@ -46,30 +46,38 @@ struct StateOf<Rule> {
   using type = typename Rule::State;
 };
 
-template <class State, std::size_t... I>
+template <class State, class E, std::size_t... I>
 constexpr bool holds_spans(std::index_sequence<I...>) {
   return requires {
-    State{(static_cast<void>(I), std::declval<std::span<float>>())...};
+    State{(static_cast<void>(I), std::declval<std::span<E>>())...};
   };
 }
 
 /// The number of spans that a State holds: the most that it can be initialized from.
-template <class State, std::size_t Most = 8>
+template <class State, class E, std::size_t Most = 8>
 constexpr std::size_t span_count() {
   if constexpr (Most == 0) {
     return 0;
-  } else if constexpr (holds_spans<State>(std::make_index_sequence<Most>())) {
+  } else if constexpr (holds_spans<State, E>(std::make_index_sequence<Most>())) {
     return Most;
   } else {
-    return span_count<State, Most - 1>();
+    return span_count<State, E, Most - 1>();
   }
 }
+
+/// Whether a rule is called with spans of E.
+template <class R, class E>
+concept TakesSpansOf = std::is_invocable_v < const R&,
+        std::span<E>, std::span<const E>,
+typename StateOf<R>::type,
+    const StepInfo& > || std::is_invocable_v<const R&, std::span<E>, std::span<const E>, const StepInfo&>;
 
 }  // namespace detail
 
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
 /// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
-/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros.
+/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A rule whose spans are all
+/// of double in place of float is for models of f64 in host memory.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - The rule is called from one thread at a time, which need not be the program's.
 /// - A rule with a State may also have `ParameterNorms measure(weights, gradients, state, info) const`, with constant
@@ -77,28 +85,30 @@ constexpr std::size_t span_count() {
 /// measured before the first part is updated. Measure and update of a part get the same gradients.
 /// @ingroup sharding
 template <class R>
-concept OptimizerRule = std::is_invocable_v < const R&,
-        std::span<float>, std::span<const float>,
-typename detail::StateOf<R>::type,
-    const StepInfo& > || std::is_invocable_v<const R&, std::span<float>, std::span<const float>, const StepInfo&>;
+concept OptimizerRule = detail::TakesSpansOf<R, float> || detail::TakesSpansOf<R, double>;
 
-/// The number of floats of state for each weight.
+/// The type of a rule's weights, gradients and state: float, or double.
 template <class R>
-inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type>();
+using RuleElement =
+    std::conditional_t<detail::TakesSpansOf<R, double> && !detail::TakesSpansOf<R, float>, double, float>;
+
+/// The number of elements of state for each weight.
+template <class R>
+inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type, RuleElement<R>>();
 
 /// The rule's state. @param states the address of each state array, of `count` elements
 template <OptimizerRule R>
-auto state_of(float* const* states, std::size_t count) {
+auto state_of(RuleElement<R>* const* states, std::size_t count) {
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return typename detail::StateOf<R>::type{std::span<float>(states[I], count)...};
+    return typename detail::StateOf<R>::type{std::span<RuleElement<R>>(states[I], count)...};
   }
   (std::make_index_sequence<state_arrays<R>>());
 }
 
 /// Calls the rule. @param states the address of each state array, of as many elements as the weights
 template <OptimizerRule R>
-void apply_rule(const R& rule, std::span<float> weights, std::span<const float> gradients, float* const* states,
-                const StepInfo& info) {
+void apply_rule(const R& rule, std::span<RuleElement<R>> weights, std::span<const RuleElement<R>> gradients,
+                RuleElement<R>* const* states, const StepInfo& info) {
   if constexpr (state_arrays<R> == 0) {
     rule(weights, gradients, info);
   } else {
@@ -115,16 +125,16 @@ concept HasMeasure = requires {
 /// Whether the rule's step depends on norms of whole parameters.
 /// @ingroup sharding
 template <class R>
-concept NormedRule = HasMeasure<R> && requires(const R& rule, std::span<const float> elements,
+concept NormedRule = HasMeasure<R> && requires(const R& rule, std::span<const RuleElement<R>> elements,
                                                typename detail::StateOf<R>::type state, const StepInfo& info) {
   { rule.measure(elements, elements, state, info) } -> std::same_as<ParameterNorms>;
 };
 
 /// Calls measure() of the rule. @param states as of apply_rule
 template <OptimizerRule R>
-requires NormedRule<R> ParameterNorms measure_rule(const R& rule, std::span<const float> weights,
-                                                   std::span<const float> gradients, float* const* states,
-                                                   const StepInfo& info) {
+requires NormedRule<R> ParameterNorms measure_rule(const R& rule, std::span<const RuleElement<R>> weights,
+                                                   std::span<const RuleElement<R>> gradients,
+                                                   RuleElement<R>* const* states, const StepInfo& info) {
   return rule.measure(weights, gradients, state_of<R>(states, weights.size()), info);
 }
 

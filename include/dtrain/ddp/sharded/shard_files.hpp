@@ -44,8 +44,8 @@ void read_shard_files(const std::string& path, const ShardIndex& index, Shards& 
 /// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter.
 using WholeState = std::vector<std::vector<std::span<float>>>;
 
-/// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
-/// array, are left out. Blocking: the file system. @pre an array
+/// Reads the whole state of an optimizer of f32 from its shard files. The f32 weights of a 16-bit model, which are one
+/// more array, are left out. Blocking: the file system. @pre an array
 /// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 
@@ -163,12 +163,14 @@ inline void remove_files(const std::vector<std::string>& names) {
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
                                    Shards& shares, std::span<const std::vector<ShardPiece>> own,
                                    std::vector<ShardInterval>& intervals, TensorAccess& access) {
+  const std::size_t element = size_bytes(shares.element());
   std::size_t elements = 0;
   std::uint64_t first = 0;
   for (const ParameterSignature& tensor : entries) {
     const std::optional<ShardEntry> entry = parse_entry_name(tensor.name);
     const std::uint64_t count = tensor.shape.element_count();
-    if (!entry || tensor.dtype != DType::f32 || entry->array >= shares.arrays() || entry->parameter >= own.size()) {
+    if (!entry || tensor.dtype != shares.element() || entry->array >= shares.arrays() ||
+        entry->parameter >= own.size()) {
       reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
     }
     intervals.push_back({*entry, count});
@@ -178,12 +180,12 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
       if (begin < end) {
         const ShardPiece part{piece.parameter, begin, 0, piece.in_state + (begin - piece.offset), end - begin};
         const TensorView state = shares.state(entry->array, part);
-        reader.read_bytes(first + (begin - entry->offset) * sizeof(float), access.place(state));
+        reader.read_bytes(first + (begin - entry->offset) * element, access.place(state));
         access.put(state);
         elements += part.count;
       }
     }
-    first += count * sizeof(float);
+    first += count * element;
   }
   return elements;
 }

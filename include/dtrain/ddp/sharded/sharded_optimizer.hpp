@@ -80,9 +80,10 @@ class ShardedOptimizer {
   static_assert(backend::Communicator<C>,
                 "dtrain: the second argument of ShardedOptimizer is the communicator of its wrapper: write the type "
                 "as DistributedDataParallel<Model, Policy>::Sharded<Rule, Stage>");
-  static_assert(!backend::Communicator<C> || is_on_device || ddp::OptimizerRule<R>,
-                "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
-                "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+  static_assert(
+      !backend::Communicator<C> || is_on_device || ddp::OptimizerRule<R>,
+      "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
+      "float, or of double (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
   static_assert(!is_on_device || ddp::detail::RuleFor<R, C>,
                 "dtrain: the model is in device memory, where the rule needs enqueue(weights, gradients, states, info, "
                 "stream) const (contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
@@ -110,6 +111,7 @@ class ShardedOptimizer {
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: each rank also keeps its share of the weights in f32, from the construction on. Values that
 /// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
+/// - f64 models, in host memory: the rule is one of dtrain::optimizers::f64, or another of doubles. The state is f64.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
@@ -137,7 +139,8 @@ class ShardedOptimizer<R, C, Stage> {
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
   /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients;
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, or not f64 for a rule of doubles, and in
+  /// stage 2 for bound gradients;
   /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
   /// ranks construct different stages, or rules with different state, or if on one the device has no memory or its
   /// driver does not load the kernels; the error names the two ranks and their optimizers
@@ -160,7 +163,7 @@ class ShardedOptimizer<R, C, Stage> {
           "a ShardedOptimizer of a model in device memory has overlap_forward, which is for host memory; leave it "
           "out");
     }
-    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device());
+    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), dtype_of<ddp::RuleElement<R>>::value);
     agree_on_kernels(ddp, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
@@ -312,25 +315,11 @@ class ShardedOptimizer<R, C, Stage> {
           driver.stream.ref(), group.timeout());
       return new Reduction(std::move(shards), rule_, ddp.plan(), stage, driver.stream.ref());
     } else {
-      return new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(),
-                                                  ddp::state_arrays<R>, rule_functions(), driver.read_value),
-                           ddp.plan(), stage);
+      return new Reduction(
+          ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
+                                 ddp::ShardedParameters::Rule::of<R>(rule_), driver.read_value),
+          ddp.plan(), stage);
     }
-  }
-
-  ddp::ShardedParameters::Rule rule_functions() const {
-    ddp::ShardedParameters::Rule functions;
-    functions.update = [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
-                                      const StepInfo& info) {
-      ddp::apply_rule(*rule, weights, gradients, states, info);
-    };
-    if constexpr (ddp::NormedRule<R>) {
-      functions.measure = [rule = rule_](std::span<const float> weights, std::span<const float> gradients,
-                                         float* const* states, const StepInfo& info) {
-        return ddp::measure_rule(*rule, weights, gradients, states, info);
-      };
-    }
-    return functions;
   }
 
   std::shared_ptr<R> rule_;

@@ -2,11 +2,14 @@
 /// @file
 /// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state, and their update.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -26,29 +29,34 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// stream; store() of an earlier bucket runs there or beside these calls; all other calls run between steps.
 class ShardedParameters final : public Shards {
  public:
-  /// `states[i]` is state array i at the same elements as the weights and the gradients.
+  /// A rule without its type. `states[i]` is state array i at the same `count` elements as weights and gradients.
   struct Rule {
-    std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
+    /// One that calls `rule`, which it keeps.
+    template <OptimizerRule R>
+    static Rule of(std::shared_ptr<const R> rule);
+
+    DType element;  ///< of weights, gradients and states: f32, or f64
+    std::function<void(std::byte* weights, const std::byte* gradients, std::byte* const* states, std::size_t count,
                        const StepInfo& info)>
         update;
-    std::function<ParameterNorms(std::span<const float> weights, std::span<const float> gradients, float* const* states,
-                                 const StepInfo& info)>
+    std::function<ParameterNorms(const std::byte* weights, const std::byte* gradients, std::byte* const* states,
+                                 std::size_t count, const StepInfo& info)>
         measure;  ///< null for a rule without norms
   };
 
   /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values do not move
-  /// @pre check_sharded_parameters(parameters)
+  /// @pre check_sharded_parameters(parameters, {}, rule.element)
   ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
                     Rule rule, ReadValue read_value = {});
 
   TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
-    return tensor_view(std::span(arrays_[array].data() + piece.in_state, piece.count));
+    return {state_at(array, piece.in_state), {static_cast<std::int64_t>(piece.count)}, element(), {}};
   }
 
   /// Begins a step, with 1 as the factor of gradients and 0 as each sum.
   void begin_step() noexcept;
 
-  /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32.
+  /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32, or f64.
   void set_gradient_factor(double factor) noexcept { factor_ = factor; }
 
   /// Adds the squares of the bucket's reduced gradients: this rank's block to own_squares(), the rest to
@@ -94,9 +102,12 @@ class ShardedParameters final : public Shards {
   void run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept;
   void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
   void run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass, bool is_counted);
+  std::byte* state_at(std::size_t array, std::size_t i) noexcept {
+    return arrays_[array].data() + i * size_bytes(element());
+  }
 
-  bool counts_rest_;                        ///< on rank 0 only, because all ranks have the rest of a bucket
-  std::vector<std::vector<float>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
+  bool counts_rest_;                            ///< on rank 0 only, because all ranks have the rest of a bucket
+  std::vector<std::vector<std::byte>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   Rule rule_;
   double factor_ = 1;
   std::vector<double> square_sums_;
@@ -105,12 +116,37 @@ class ShardedParameters final : public Shards {
   std::vector<std::exception_ptr> failures_;  ///< the rule's, by bucket: store() and update() run for different buckets
 };
 
+template <OptimizerRule R>
+ShardedParameters::Rule ShardedParameters::Rule::of(std::shared_ptr<const R> rule) {
+  using E = RuleElement<R>;
+  const auto elements = []<class Byte>(Byte* bytes, std::size_t count) {
+    return std::span(reinterpret_cast<std::conditional_t<std::is_const_v<Byte>, const E, E>*>(bytes), count);
+  };
+  const auto arrays_of = [](std::byte* const* states) {
+    std::array<E*, state_arrays<R> + 1> arrays{};
+    for (std::size_t i = 0; i < state_arrays<R>; ++i)
+      arrays[i] = reinterpret_cast<E*>(states[i]);
+    return arrays;
+  };
+  Rule erased{dtype_of<E>::value, {}, {}};
+  erased.update = [=](std::byte* weights, const std::byte* gradients, std::byte* const* states, std::size_t count,
+                      const StepInfo& info) {
+    apply_rule(*rule, elements(weights, count), elements(gradients, count), arrays_of(states).data(), info);
+  };
+  if constexpr (NormedRule<R>) {
+    erased.measure = [=](const std::byte* weights, const std::byte* gradients, std::byte* const* states,
+                         std::size_t count, const StepInfo& info) {
+      return measure_rule(*rule, elements(weights, count), elements(gradients, count), arrays_of(states).data(), info);
+    };
+  }
+  return erased;
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -127,9 +163,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
                                                     int ranks, std::size_t arrays, Rule rule, ReadValue read_value)
-    : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), {}),
+    : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), {}, rule.element),
       counts_rest_(rank == 0),
-      arrays_(this->arrays(), std::vector<float>(layout_.state_elements)),
+      arrays_(this->arrays(), std::vector<std::byte>(layout_.state_elements * size_bytes(element()))),
       rule_(std::move(rule)),
       square_sums_(rule_.measure ? 2 * parameters_.size() : 0),
       failures_(plan.buckets.size()) {
@@ -145,7 +181,7 @@ DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wan
         if (!wanted[piece.parameter]) continue;
         const TensorView& value = parameters_[piece.parameter].value;
         kernels::convert(value.dtype, value.data + piece.offset * size_bytes(value.dtype), DType::f32,
-                         reinterpret_cast<std::byte*>(arrays_.back().data() + piece.in_state), piece.count);
+                         state_at(rule_arrays_, piece.in_state), piece.count);
       }
     }
   }
@@ -198,11 +234,12 @@ DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const Sh
 /// weights are still in use; the new weights replace the gradients. For copy_bytes see its comment.
 DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass,
                                                    bool is_counted) {
-  constexpr std::size_t block = 1024;
-  alignas(64) std::array<float, block> weights;
-  alignas(64) std::array<float, block> gradients;
-  std::array<float*, 9> states{};
+  alignas(64) std::array<std::byte, 4096> weights;
+  alignas(64) std::array<std::byte, weights.size()> gradients;
+  const std::size_t block = weights.size() / size_bytes(rule_.element);
+  std::array<std::byte*, 9> states{};
   const std::size_t element = size_bytes(dtype);
+  const bool is_half = detail::is_half(dtype);
   StepInfo info{steps() + 1, piece.parameter};
   double* const sums = square_sums_.data() + (measures() ? 2 * piece.parameter : 0);
   if (measures() && pass != Pass::measure) {
@@ -213,32 +250,32 @@ DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DTyp
     const std::size_t count = std::min(block, piece.count - done);
     std::byte* const place = memory + (piece.in_part + done) * element;
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
-      states[i] = arrays_[i].data() + piece.in_state + done;
+      states[i] = state_at(i, piece.in_state + done);
     }
-    float* const current = dtype == DType::f32 ? weights.data() : states[rule_arrays_];
-    const float* gradient = reinterpret_cast<const float*>(place);
-    if (dtype != DType::f32 || factor_ != 1) {
+    std::byte* const current = is_half ? states[rule_arrays_] : weights.data();
+    const std::byte* gradient = place;
+    if (is_half || factor_ != 1) {
       const kernels::DefaultFloatEnvironment environment;
-      kernels::convert(dtype, place, DType::f32, reinterpret_cast<std::byte*>(gradients.data()), count);
+      kernels::convert(dtype, place, rule_.element, gradients.data(), count);
       if (factor_ != 1) {
-        multiply_elements(buffer_view(std::span(gradients.data(), count)), factor_);
+        multiply_elements({gradients.data(), count, rule_.element, {}}, factor_);
       }
       gradient = gradients.data();
     }
-    if (dtype == DType::f32) {
-      kernels::copy_bytes(reinterpret_cast<std::byte*>(current), values + done * element, count * element);
+    if (!is_half) {
+      kernels::copy_bytes(current, values + done * element, count * element);
     }
     if (pass == Pass::measure) {
-      const ParameterNorms squares = rule_.measure({current, count}, {gradient, count}, states.data(), info);
+      const ParameterNorms squares = rule_.measure(current, gradient, states.data(), count, info);
       if (is_counted) {
         sums[0] += squares.weights;
         sums[1] += squares.update;
       }
       continue;
     }
-    rule_.update({current, count}, {gradient, count}, states.data(), info);
+    rule_.update(current, gradient, states.data(), count, info);
     const kernels::DefaultFloatEnvironment environment;
-    kernels::convert(DType::f32, reinterpret_cast<const std::byte*>(current), dtype, place, count);
+    kernels::convert(rule_.element, current, dtype, place, count);
     if (pass == Pass::update_and_store) kernels::copy_bytes(values + done * element, place, count * element);
   }
 }

@@ -30,18 +30,19 @@ inline bool is_half(DType dtype) noexcept {
 
 }  // namespace detail
 
-/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`;
-/// (invalid_argument) for two parameters whose values share memory
-void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {});
+/// @param element of the rule: f32, or f64
+/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`, or not f64 for a
+/// rule of f64; (invalid_argument) for two parameters whose values share memory
+void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {}, DType element = DType::f32);
 
 /// Lifetime: the plan and the parameters' memory outlive the object. Threads: between steps, unless a member says
 /// otherwise.
 class Shards {
  public:
   /// @param rule_arrays number of state arrays of the rule @param read_value empty: values do not move
-  /// @pre check_sharded_parameters(parameters, device)
+  /// @pre check_sharded_parameters(parameters, device, element)
   Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t rule_arrays,
-         ReadValue read_value, Device device);
+         ReadValue read_value, Device device, DType element = DType::f32);
 
   /// Finds values that have moved, and converts moved 16-bit values to f32 again. @throws as ReadValue and
   /// check_sharded_parameters; an error changes nothing
@@ -67,11 +68,14 @@ class Shards {
   /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }
 
-  /// The state of a piece of the layout, in f32.
+  /// Type of the state, which is the rule's: f32, or f64.
+  DType element() const noexcept { return element_; }
+
+  /// The state of a piece of the layout.
   virtual TensorView state(std::size_t array, const ShardPiece& piece) noexcept = 0;
 
   /// Bytes of the state of this rank.
-  std::size_t state_bytes() const noexcept { return arrays() * layout_.state_elements * sizeof(float); }
+  std::size_t state_bytes() const noexcept { return arrays() * layout_.state_elements * size_bytes(element_); }
 
  protected:
   Shards(Shards&&) noexcept = default;
@@ -90,6 +94,7 @@ class Shards {
   ReadValue read_value_;
   std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
   Device device_;
+  DType element_;
   std::uint64_t steps_ = 0;
 };
 
@@ -109,13 +114,18 @@ class Shards {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters, Device device) {
+DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters, Device device, DType element) {
+  const bool is_on_host = device.kind == DeviceKind::host;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
-    if ((!detail::is_half(value.dtype) && value.dtype != DType::f32) || value.device != device) {
-      const std::string where = device.kind == DeviceKind::host ? "in host memory" : "on " + to_string(device);
-      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 {}",
-                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device), where});
+    const bool is_half = element == DType::f32 && detail::is_half(value.dtype);
+    if ((!is_half && value.dtype != element) || value.device != device) {
+      const bool is_double = value.dtype == DType::f64 && is_on_host;
+      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; {} {}{}",
+                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device),
+                   element == DType::f64 ? "with a rule of doubles it takes f64" : "it takes f32, f16 and bf16",
+                   is_on_host ? "in host memory" : "on " + to_string(device),
+                   is_double ? " (dtrain::ShardedOptimizer takes f64 with a rule of dtrain::optimizers::f64)" : ""});
     }
   }
   check_apart(
@@ -123,7 +133,7 @@ DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> paramete
 }
 
 DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks,
-                              std::size_t rule_arrays, ReadValue read_value, Device device)
+                              std::size_t rule_arrays, ReadValue read_value, Device device, DType element)
     : plan_(&plan),
       parameters_(std::move(parameters)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
@@ -131,7 +141,8 @@ DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPla
       has_halves_(std::any_of(parameters_.begin(), parameters_.end(),
                               [](const Parameter& each) { return detail::is_half(each.value.dtype); })),
       read_value_(std::move(read_value)),
-      device_(device) {
+      device_(device),
+      element_(element) {
   for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
     moves_.push_back(read_value_(i).moves);
 }
@@ -150,7 +161,7 @@ DTRAIN_DEFINED void Shards::renew_values() {
     moved[i] = true;
   }
   if (parameters.empty()) return;
-  check_sharded_parameters(parameters, device_);
+  check_sharded_parameters(parameters, device_, element_);
   parameters_ = std::move(parameters);
   moves_ = std::move(moves);
   load_weights(moved);

@@ -46,6 +46,11 @@ static_assert(dtrain::backend::CanReadBlocks<ReadingRank>);
 
 using Weights = std::vector<float>;
 
+template <class R>
+dtrain::ddp::ShardedParameters::Rule erased(R rule) {
+  return dtrain::ddp::ShardedParameters::Rule::of(std::make_shared<const R>(std::move(rule)));
+}
+
 /// Six parameters, each a bucket, whose update is value - gradient.
 template <class Stage, class Channel = OnlyRank>
 struct Rank {
@@ -61,12 +66,12 @@ struct Rank {
         channel, stream.host_ref(), parameters,
         dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), {0, 0}), dtrain::DdpOptions(), context);
     if (Stage::divides_gradients) reducer->reuse_memory();
-    const auto rule = [](std::span<float> weights, std::span<const float> g, float* const*, const dtrain::StepInfo&) {
+    const auto rule = [](std::span<float> weights, std::span<const float> g, const dtrain::StepInfo&) {
       for (std::size_t k = 0; k < weights.size(); ++k)
         weights[k] -= g[k];
     };
     update = std::make_unique<dtrain::ddp::ShardedReduction<Channel, Stage>>(
-        dtrain::ddp::ShardedParameters(parameters, reducer->plan(), 0, 1, 0, {rule, {}}), reducer->plan(), stage);
+        dtrain::ddp::ShardedParameters(parameters, reducer->plan(), 0, 1, 0, erased(rule)), reducer->plan(), stage);
   }
 
   dtrain::Step begin() { return reducer->begin("begin()", {}, update.get()); }

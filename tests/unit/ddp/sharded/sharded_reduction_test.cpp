@@ -35,9 +35,10 @@ struct Model {
   Traffic step(int ranks, dtrain::ddp::GradientInspection inspect = {}) {
     Traffic traffic;
     CountingCommunicator channel(traffic, ranks);
-    const auto keep = [](std::span<float>, std::span<const float>, float* const*, const dtrain::StepInfo&) {};
+    const auto keep = [](std::span<float>, std::span<const float>, const dtrain::StepInfo&) {};
+    const auto rule = dtrain::ddp::ShardedParameters::Rule::of(std::make_shared<const decltype(keep)>(keep));
     dtrain::ddp::ShardedReduction<CountingCommunicator, Stage> reduction(
-        dtrain::ddp::ShardedParameters(parameters, plan, channel.rank(), ranks, 2, {keep, {}}), plan, Stage{});
+        dtrain::ddp::ShardedParameters(parameters, plan, channel.rank(), ranks, 2, rule), plan, Stage{});
     RunBuckets run;
     std::vector<std::vector<float>> buckets;
     reduction.begin(run);
