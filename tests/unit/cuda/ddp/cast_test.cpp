@@ -22,19 +22,10 @@ class Model : public DeviceModel {
   void backward(const Ready& ready, Element element) {
     block();  // the copies of the step before have run
     for (std::size_t i = 0; i + 1 < list_.size(); ++i)
-      fill<float>(i, element);
-    fill<double>(list_.size() - 1, element);
+      prepare_each<float>(i, element);
+    prepare_each<double>(list_.size() - 1, element);
     for (std::size_t i = 0; i < list_.size(); ++i)
       compute(i, ready);
-  }
-
- private:
-  template <class T, class Element>
-  void fill(std::size_t i, Element element) {
-    std::vector<T> values(size(i));
-    for (std::size_t k = 0; k < values.size(); ++k)
-      values[k] = static_cast<T>(element(i, k));
-    prepare(i, values);
   }
 };
 

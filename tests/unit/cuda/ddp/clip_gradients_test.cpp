@@ -32,7 +32,7 @@ class Model : public DeviceModel {
     std::mt19937 random(seed);
     block();  // the copies of the step before have run
     for (std::size_t i = 0; i < list_.size(); ++i)
-      is_float(i) ? fill<float>(i, random, last) : fill<bfloat16>(i, random, last);
+      is_float(i) ? prepare_random<float>(i, random, last) : prepare_random<bfloat16>(i, random, last);
     for (std::size_t i = list_.size(); i-- > 0;)
       compute(i, ready);
   }
@@ -53,17 +53,6 @@ class Model : public DeviceModel {
   }
 
   bool is_float(std::size_t i) const { return i % 2 == 0; }
-
- private:
-  template <class T>
-  void fill(std::size_t i, std::mt19937& random, const float* last) {
-    std::normal_distribution<float> normal;
-    std::vector<T> values(size(i));
-    for (T& value : values)
-      value = T(normal(random));
-    if (last != nullptr) values.back() = T(*last);
-    prepare(i, values);
-  }
 };
 
 using BindingModel = Binding<Model>;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,24 @@ class DeviceModel {
   template <class T>
   void prepare(std::size_t i, const std::vector<T>& values) {
     std::memcpy(sources_[i].data(), values.data(), values.size() * sizeof(T));
+  }
+
+  /// The same: element k is `element(i, k)`.
+  template <class T, class Element>
+  void prepare_each(std::size_t i, Element element) {
+    std::vector<T> values(size(i));
+    for (std::size_t k = 0; k < values.size(); ++k)
+      values[k] = static_cast<T>(element(i, k));
+    prepare(i, values);
+  }
+  /// The same: random values, the last one `last` if that is given.
+  template <class T>
+  void prepare_random(std::size_t i, std::mt19937& random, const float* last) {
+    std::normal_distribution<float> normal;
+    prepare_each<T>(i, [&](std::size_t, std::size_t k) {
+      const float value = normal(random);
+      return last != nullptr && k + 1 == size(i) ? *last : value;
+    });
   }
 
   /// Enqueues the computation of gradient i, and announces it.

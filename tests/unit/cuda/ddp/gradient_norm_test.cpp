@@ -28,10 +28,10 @@ class Model : public DeviceModel {
   void backward(unsigned seed, Ready ready, const float* last = nullptr) {
     std::mt19937 random(seed);
     block();  // the copies of the step before have run
-    fill<float>(0, random, last);
-    fill<bfloat16>(1, random, last);
-    fill<float16>(2, random, last);
-    fill<double>(3, random, last);
+    prepare_random<float>(0, random, last);
+    prepare_random<bfloat16>(1, random, last);
+    prepare_random<float16>(2, random, last);
+    prepare_random<double>(3, random, last);
     for (const std::size_t i : {3u, 1u, 0u, 2u, 4u})
       compute(i, ready);
   }
@@ -42,17 +42,6 @@ class Model : public DeviceModel {
     for (std::size_t i = 0; i < list_.size(); ++i)
       sum += dtrain::kernels::sum_of_squares(list_[i].gradient.dtype, gradient(i).data(), size(i));
     return std::sqrt(sum);
-  }
-
- private:
-  template <class T>
-  void fill(std::size_t i, std::mt19937& random, const float* last) {
-    std::normal_distribution<float> normal;
-    std::vector<T> values(size(i));
-    for (T& value : values)
-      value = T(normal(random));
-    if (last != nullptr) values.back() = T(*last);
-    prepare(i, values);
   }
 };
 

@@ -279,39 +279,27 @@ TEST_CASE("a program's own rule enqueues work on buffers of the device") {
   CHECK(wrong_steps<bfloat16, NcclPolicy>(2, ThroughRule{}, States{}, expected) == 0);
 }
 
-TEST_CASE("values that move while the device never comes to their copy end in a timeout") {
+TEST_CASE("16-bit values that move are read behind their stream and the default one, and end in a timeout") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  const Stream stream;
-  Model<bfloat16> model;
-  std::uint64_t moves = 0;
-  const auto read_value = [&](std::size_t i) { return dtrain::ddp::PresentValue{model.parameters()[i].value, moves}; };
-  const dtrain::ddp::BucketPlan plan =
-      dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(model.parameters()), {0, 0});
-  dtrain::ddp::DeviceShards shards(model.parameters(), plan, 0, 1, 2, read_value, stream.ref(), 500ms);
-  support::Gate gate;
-  support::enqueue_on_host(stream.ref(), [&] { gate.pass(); });
-  ++moves;
-  CHECK_ERROR(shards.renew_values(), Errc::timeout, "were not copied to f32 in time");
-  gate.open();
-  CHECK(completes(stream.ref()));
-}
-
-TEST_CASE("16-bit values that move are read behind the work on the default stream that writes them") {
-  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  const Stream stream;
-  Model<bfloat16> model;
-  std::uint64_t moves = 0;
-  const auto read_value = [&](std::size_t i) { return dtrain::ddp::PresentValue{model.parameters()[i].value, moves}; };
-  const dtrain::ddp::BucketPlan plan =
-      dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(model.parameters()), {0, 0});
-  dtrain::ddp::DeviceShards shards(model.parameters(), plan, 0, 1, 2, read_value, stream.ref(), 500ms);
-  support::Gate gate;
-  with_stream(StreamHandle{stream.ref().device(), nullptr},
-              [&](StreamRef writer) { support::enqueue_on_host(writer, [&] { gate.pass(); }); });
-  ++moves;
-  CHECK_ERROR(shards.renew_values(), Errc::timeout, "were not copied to f32 in time");
-  gate.open();
-  CHECK(completes(stream.ref()));
+  for (const bool by_default_stream : {false, true}) {  // which may be writing them
+    CAPTURE(by_default_stream);
+    const Stream stream;
+    Model<bfloat16> model;
+    std::uint64_t moves = 0;
+    const auto read_value = [&](std::size_t i) {
+      return dtrain::ddp::PresentValue{model.parameters()[i].value, moves};
+    };
+    const dtrain::ddp::BucketPlan plan =
+        dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(model.parameters()), {0, 0});
+    dtrain::ddp::DeviceShards shards(model.parameters(), plan, 0, 1, 2, read_value, stream.ref(), 500ms);
+    support::Gate gate;
+    with_stream(by_default_stream ? StreamHandle{stream.ref().device(), nullptr} : stream.ref().handle(),
+                [&](StreamRef busy) { support::enqueue_on_host(busy, [&] { gate.pass(); }); });
+    ++moves;
+    CHECK_ERROR(shards.renew_values(), Errc::timeout, "were not copied to f32 in time");
+    gate.open();
+    CHECK(completes(stream.ref()));
+  }
 }
 
 TEST_CASE("an optimizer that goes while its step cannot run leaves its memory to the step") {

@@ -22,22 +22,13 @@ class Model : public DeviceModel {
   template <class Element>
   void backward(const Ready& ready, Element element) {
     block();  // the copies of the step before have run
-    fill<bfloat16>(0, element);
-    fill<float16>(1, element);
-    fill<float>(2, element);
-    fill<double>(3, element);
-    fill<bfloat16>(4, element);
+    prepare_each<bfloat16>(0, element);
+    prepare_each<float16>(1, element);
+    prepare_each<float>(2, element);
+    prepare_each<double>(3, element);
+    prepare_each<bfloat16>(4, element);
     for (std::size_t i = list_.size(); i-- > 0;)
       compute(i, ready);
-  }
-
- private:
-  template <class T, class Element>
-  void fill(std::size_t i, Element element) {
-    std::vector<T> values(size(i));
-    for (std::size_t k = 0; k < values.size(); ++k)
-      values[k] = T(element(i, k));
-    prepare(i, values);
   }
 };
 
