@@ -54,6 +54,11 @@ class SimulatedFormation {
  private:
   static dtrain::Deadline soon() { return dtrain::Deadline::after(std::chrono::seconds(120)); }
 
+  struct NoLauncher {
+    void on_attempt(std::uint64_t, const std::vector<rendezvous::WorkerId>&) const {}
+    void on_end() const {}
+  };
+
   struct Worker final : rendezvous::SessionHandler {
     bool on_frame(std::span<const std::byte> frame) override { return owner->receive(*this, frame); }
     void on_disconnected(const std::string&) override {}
@@ -73,8 +78,8 @@ class SimulatedFormation {
     options.max_workers = static_cast<int>(workers_.size());
     store_ = std::make_unique<rendezvous::StoreServer>(loop, dtrain::net::Listener::bind_loopback(loop, 0),
                                                        rendezvous::ServerOptions{{}, limits});
-    formation_ = std::make_unique<rendezvous::FormationServer>(loop, *store_, options, rendezvous::StoreJobOptions{},
-                                                               limits, rendezvous::FormationCallbacks{});
+    formation_ = std::make_unique<rendezvous::FormationServer<NoLauncher>>(
+        loop, *store_, options, rendezvous::StoreJobOptions{}, limits, NoLauncher{});
     address_.host = "127.0.0.1";
     address_.port = store_->local().port();
     address_.role = rendezvous::ClientRole::worker;
@@ -160,7 +165,7 @@ class SimulatedFormation {
 
   rendezvous::StoreAddress address_;
   std::unique_ptr<rendezvous::StoreServer> store_;
-  std::unique_ptr<rendezvous::FormationServer> formation_;
+  std::unique_ptr<rendezvous::FormationServer<NoLauncher>> formation_;
   std::vector<Worker> workers_;
   std::optional<dtrain::async::ManualResetEvent> all_assigned_;
   std::size_t assigned_ = 0;

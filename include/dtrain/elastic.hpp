@@ -46,14 +46,16 @@ class Elastic {
   /// Adds tensors to what a worker receives that comes later: parameters, the optimizer's state. Before train().
   /// They are written inside commit() only. Lifetime: the memory outlives train().
   /// @throws Error (unsupported) for device memory and NamedBytes
-  void keep(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), false); }
+  void keep(std::vector<NamedTensor> tensors) const { worker_->state_before_train().keep(std::move(tensors), false); }
   /// The same for what the forward pass writes, such as a BatchNorm's buffers: copied at each commit, and put back
   /// before a step is repeated.
-  void keep_copy(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), true); }
+  void keep_copy(std::vector<NamedTensor> tensors) const {
+    worker_->state_before_train().keep(std::move(tensors), true);
+  }
   /// Adds the tensors of a library's objects, whose memory may change: `job.keep(libtorch::training_state(net,
   /// optimizer))`. Lifetime: the objects outlive train(). @throws Error (invalid_argument), also of later calls, if an
   /// object has other tensors than before; as above
-  void keep(const elastic::LibraryState& state) const { worker_->keep(state); }
+  void keep(const LibraryState& state) const { worker_->state_before_train().keep(state); }
   /// All tensors that are kept, for save_checkpoint. Their addresses are present until a library's object is loaded.
   /// @throws Error (invalid_argument) if a library's object has other tensors than before
   const std::vector<NamedTensor>& tensors() const { return worker_->state().tensors(); }
@@ -137,16 +139,16 @@ class Elastic {
 namespace elastic {
 
 template <class P>
-launch::RunElasticJob job_runner() {
-  return &launch::run_elastic_job;
-}
+struct BodyRunner {
+  static launch::RunElasticJob in_launcher() { return &launch::run_elastic_job<>; }
 
-template <class P, class Body>
-int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
-  return run_worker(process, [&](ElasticWorker& worker) {
-    return dtrain::detail::call_body(body, Elastic<P>(worker, options), process.arguments());
-  });
-}
+  template <class Body>
+  static int in_worker(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
+    return run_worker(process, [&](ElasticWorker& worker) {
+      return dtrain::detail::call_body(body, Elastic<P>(worker, options), process.arguments());
+    });
+  }
+};
 
 }  // namespace elastic
 
@@ -154,6 +156,6 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
 
 #if DTRAIN_DEFINITIONS
 
-#include "dtrain/launch/supervise/elastic_supervisor.hpp"
+#include "dtrain/launch/elastic_supervisor.hpp"
 
 #endif  // DTRAIN_DEFINITIONS

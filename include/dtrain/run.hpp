@@ -37,13 +37,9 @@ concept RunBody = GroupBody<Body, P> || std::invocable<Body, Elastic<P>> || std:
 
 namespace elastic {
 
-/// For the launcher of such a body; defined in dtrain/elastic.hpp.
+/// run() with a body that takes an Elastic; defined in dtrain/elastic.hpp.
 template <class P>
-launch::RunElasticJob job_runner();
-
-/// The rank of a body that takes an Elastic; defined in dtrain/elastic.hpp. @returns its exit code
-template <class P, class Body>
-int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options);
+struct BodyRunner;
 
 }  // namespace elastic
 
@@ -135,7 +131,7 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
                 "dtrain::Elastic<Policy> in its place, and dtrain::Arguments: this body takes other arguments");
   launch::RunElasticJob run_elastic = nullptr;
   if constexpr (RunBody<Body, P> && !GroupBody<Body, P>) {
-    run_elastic = elastic::job_runner<P>();
+    run_elastic = elastic::BodyRunner<P>::in_launcher();
   }
   launch::StartResult start = detail::start<P>(argc, argv, run_elastic);
   if (!start.worker) {
@@ -147,7 +143,7 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
     detail::PolicyRankBody<P, Body> rank_body(*start.worker, body, options);
     exit_code = group::run_rank(rank, rank_body);
   } else if constexpr (RunBody<Body, P>) {
-    exit_code = elastic::run_program<P>(*start.worker, body, options);
+    exit_code = elastic::BodyRunner<P>::in_worker(*start.worker, body, options);
   }
   group::report_lost_output(rank);
   return exit_code;

@@ -18,24 +18,24 @@ rendezvous::Announce some_announce() {
 }
 
 /// Counts what a formation sends; it has nowhere to send it.
-struct Counts final : rendezvous::FormationSink {
-  std::optional<dtrain::Cause> open_attempt(std::uint64_t, int size) override {
+struct Counts {
+  std::optional<dtrain::Cause> open_attempt(std::uint64_t, int size) {
     assigned += size;
     return std::nullopt;
   }
-  void fail_attempt(const dtrain::Cause&) override {}
-  void send(rendezvous::ConnectionId, const rendezvous::ToWorker& message) override {
+  void fail_attempt(const dtrain::Cause&) {}
+  void send(rendezvous::ConnectionId, const rendezvous::ToWorker& message) {
     assigned -= std::holds_alternative<rendezvous::Assignment>(message) ? 1 : 0;
   }
-  void close(rendezvous::ConnectionId) override {}
-  void on_end(const dtrain::Cause*) override {}
+  void close(rendezvous::ConnectionId) {}
+  void on_end(const dtrain::Cause*) {}
   int assigned = 0;
 };
 
 void announce(const rendezvous::Announce& message) {
   Counts counts;
   rendezvous::FormationState state(counts, {}, 77);
-  const rendezvous::FormationState::Instant now{};
+  const dtrain::Deadline::Clock::time_point now{};
   const auto refused = state.announce(1, message, now);
   fuzz::require(refused.has_value() == (state.attempt() == 0), "a worker alone gets a rank, or is refused");
   fuzz::require(counts.assigned == 0, "each rank of an attempt is assigned");

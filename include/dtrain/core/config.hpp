@@ -58,6 +58,14 @@
 #define DTRAIN_DEFINITIONS 0
 #endif
 
+/// Begins the declaration and the definition of a function that few programs call: header-only it is a template, so
+/// that other programs parse its body and instantiate nothing that it uses.
+#if DTRAIN_SEPARATE_COMPILATION
+#define DTRAIN_ON_USE
+#else
+#define DTRAIN_ON_USE template <int...>
+#endif
+
 #if defined(__aarch64__)
 #define DTRAIN_ARM64 1
 #else

@@ -21,6 +21,7 @@
 #include "dtrain/rendezvous/formation/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+template <class>
 class FormationClient;
 struct Announce;
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -51,10 +52,9 @@ struct FinishedElsewhere {};
 class ElasticWorker {
  public:
   /// @param process not elastic: the job's ranks are fixed, and this object counts steps only
-  explicit ElasticWorker(const launch::RankProcess& process);
+  DTRAIN_ON_USE explicit ElasticWorker(const launch::RankProcess& process);
   ElasticWorker(const ElasticWorker&) = delete;
   ElasticWorker& operator=(const ElasticWorker&) = delete;
-  ~ElasticWorker();
 
   bool is_elastic() const noexcept { return process_.min_ranks != 0; }
   const launch::RankProcess& process() const noexcept { return process_; }
@@ -70,19 +70,20 @@ class ElasticWorker {
   /// Blocking: until the job has finished. @returns the exit code of the last call
   /// @throws this worker's own error; JobFailed where the job has ended; FinishedElsewhere
   /// @param settings group::settings_text: a worker with others is refused
-  int run(AttemptBody& body, const std::string& settings);
+  DTRAIN_ON_USE int run(AttemptBody& body, const std::string& settings);
 
   /// Tells the job's store the error with which this worker ends. Blocking: 2 s at most.
-  void report_blocking(const std::string& error) noexcept;
+  DTRAIN_ON_USE void report_blocking(const std::string& error) noexcept;
 
-  /// Before train(). @throws as KeptState::keep, and Error (invalid_argument) later
-  void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
-  void keep(const LibraryState& state);
+  /// The kept state, to add tensors to it. @throws Error (invalid_argument) after train()
+  DTRAIN_ON_USE KeptState& state_before_train();
 
   /// @name Calls of the user's function. @throws Error (invalid_argument) where it does not run
   /// @{
   /// A step is in the state as a whole.
-  void commit();
+  DTRAIN_ON_USE void commit() {
+    commit([] {});
+  }
   /// Throws what `write` threw: the state is torn, and this worker does not go on.
   template <class F>
   void commit(F&& write) {
@@ -91,19 +92,18 @@ class ElasticWorker {
     end_commit();
   }
   /// @throws Error (invalid_argument) for fewer steps than are done
-  void resume_at(std::uint64_t step);
+  DTRAIN_ON_USE void resume_at(std::uint64_t step);
   /// @}
 
  private:
-  void require_function(const char* caller) const;
-  void require_step() const;
-  void require_no_train() const;
-  void begin_commit();
-  void end_commit();
-  rendezvous::Announce announce(const std::string& settings) const;
-  std::uint64_t weights_digest() const;
-  bool is_own_error(group::RankContext* context, const std::exception_ptr& error, const std::string& text) const;
-  void end(group::RankContext& context);
+  DTRAIN_ON_USE void require_function(const char* caller) const;
+  DTRAIN_ON_USE void begin_commit();
+  DTRAIN_ON_USE void end_commit();
+  DTRAIN_ON_USE rendezvous::Announce announce(const std::string& settings) const;
+  DTRAIN_ON_USE std::uint64_t weights_digest() const;
+  DTRAIN_ON_USE bool is_own_error(group::RankContext* context, const std::exception_ptr& error,
+                                  const std::string& text) const;
+  DTRAIN_ON_USE void end(group::RankContext& context);
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -116,11 +116,11 @@ class ElasticWorker {
   group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
-  std::unique_ptr<rendezvous::FormationClient> client_;
+  std::shared_ptr<rendezvous::FormationClient<void>> client_;
 };
 
 /// Runs a worker's program. Errors become a line on stderr and an exit code, as those of run().
-int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
+DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
@@ -147,35 +147,8 @@ int run_worker(const launch::RankProcess& process, const std::function<int(Elast
 
 namespace DTRAIN_NAMESPACE::elastic {
 
-namespace detail {
-
-/// The origin of an exception, as far as it says so.
-struct ErrorOrigin {
-  bool is_loss = false;       ///< of the attempt or of another rank
-  std::optional<int> rank{};  ///< in which it arose, if it says so
-};
-
-/// @param joins the attempt is not joined yet: then the store refuses who comes too late, and others may not come
-inline ErrorOrigin origin_of(const std::exception_ptr& error, bool joins) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const JobFailed&) {
-    return {true};
-  } catch (const Error& thrown) {
-    const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
-    const bool is_loss = is(Errc::job_failed) || is(Errc::closed);
-    return {is_loss || (joins && (is(Errc::refused) || is(Errc::timeout))), thrown.rank()};
-  } catch (...) {
-    return {};
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
-  if (!is_elastic()) {
-    return;
-  }
+DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
+  if (!is_elastic()) return;
   id_.host_id = rendezvous::host_identity(process.host_id).id;
   id_.process = ::getpid();
   id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
@@ -183,36 +156,30 @@ DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) 
   address.host = process.identity.master_addr.value_or("");
   address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
   address.secret = process.secret;
-  client_ = std::make_unique<rendezvous::FormationClient>(std::move(address), process.timeout);
+  client_ = std::make_shared<rendezvous::FormationClient<>>(std::move(address), process.timeout);
 }
 
-DTRAIN_DEFINED ElasticWorker::~ElasticWorker() = default;
-
-DTRAIN_DEFINED rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
+DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
   rendezvous::Announce announce;
   announce.worker = id_;
   announce.host = rendezvous::host_identity(process_.host_id).name;
   announce.job = assignment_.job;
   announce.progress = progress_.value();
-  rendezvous::JobSettings kept;
-  kept.add("kept state", state_.signature());
   const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
-  announce.settings = job + '\n' + kept.text() + settings;
+  announce.settings = format_text("{}\nkept state={}\n{}", {job, state_.signature(), settings});
   return announce;
 }
 
-DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& settings) {
+DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& settings) {
   if (std::exchange(has_run_, true)) {
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
   state_.commit();  // the program may have loaded it since keep()
   int exit_code = 0;
   for (;;) {
-    const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce(settings));
+    const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
-      if (finished->is_member) {
-        return exit_code;
-      }
+      if (finished->is_member) return exit_code;
       throw FinishedElsewhere();
     }
     assignment_ = std::get<rendezvous::Assignment>(answer);
@@ -242,25 +209,17 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
       exit_code = body.call();
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code);
       has_finished = !is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure());
-      if (has_finished) {
-        context->leave_blocking();
-      }
+      if (has_finished) context->leave_blocking();
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
       error = std::current_exception();
       text = exception_text();
     }
     const bool is_own = !has_finished && ((error && is_own_error(context, error, text)) || is_torn_);
-    if (context != nullptr) {
-      end(*context);
-    }
+    if (context != nullptr) end(*context);
     body.drop();
-    if (has_finished) {  // whatever leaving has met: all ranks have called the function to its end
-      return exit_code;
-    }
-    if (is_own && error) {
-      std::rethrow_exception(error);
-    }
+    if (has_finished) return exit_code;  // whatever leaving has met: all ranks have called the function to its end
+    if (is_own && error) std::rethrow_exception(error);
     if (is_own) {
       throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
     }
@@ -269,7 +228,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
   }
 }
 
-DTRAIN_DEFINED void ElasticWorker::end(group::RankContext& context) {
+DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
   context.committing_thread = std::thread::id();
   gradients_ = context.gradient_bindings->take_memory(committed_attempt_ == assignment_.attempt);
@@ -278,36 +237,42 @@ DTRAIN_DEFINED void ElasticWorker::end(group::RankContext& context) {
   context.end_attempt();
 }
 
-DTRAIN_DEFINED void ElasticWorker::report_blocking(const std::string& error) noexcept {
-  if (client_ && ::getpid() == id_.process) {
-    client_->report_blocking(error);
-  }
+DTRAIN_ON_USE void ElasticWorker::report_blocking(const std::string& error) noexcept {
+  if (client_ && ::getpid() == id_.process) client_->report_blocking(error);
 }
 
 /// Whether this worker cannot go on. The attempt's first cause decides, whatever was thrown. A loss that the rank has
 /// noticed before the store is no error of the rank, nor is one that another rank has passed on.
-DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error,
-                                                const std::string& text) const {
-  const detail::ErrorOrigin origin = detail::origin_of(error, context == nullptr);
-  const bool is_of_another = origin.is_loss || origin.rank.value_or(assignment_.rank) != assignment_.rank;
-  if (context == nullptr) {
-    return !is_of_another;
+DTRAIN_ON_USE bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error,
+                                               const std::string& text) const {
+  bool is_loss = false;     // of the attempt, or of another rank
+  std::optional<int> rank;  // in which the error arose, if it says so
+  try {
+    std::rethrow_exception(error);
+  } catch (const JobFailed&) {
+    is_loss = true;
+  } catch (const Error& thrown) {
+    const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
+    // Before the attempt is joined, the store refuses a worker that comes too late, and others may not come.
+    is_loss =
+        is(Errc::job_failed) || is(Errc::closed) || (context == nullptr && (is(Errc::refused) || is(Errc::timeout)));
+    rank = thrown.rank();
+  } catch (...) {
   }
+  const bool is_of_another = is_loss || rank.value_or(assignment_.rank) != assignment_.rank;
+  if (context == nullptr) return !is_of_another;
   const FailureLatch& latch = *context->control_plane.failure();
-  if (is_of_another) {
-    latch.block_until_failed(Deadline::after(std::chrono::seconds(2)));
-  }
-  if (latch.failed() && is_of_another) {
+  if (is_of_another && latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) {
     return false;
   }
   if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
-    context->report_exception(text, origin.is_loss ? std::nullopt : origin.rank);
+    context->report_exception(text, is_loss ? std::nullopt : rank);
   }
   const std::optional<Cause> cause = latch.cause();
   return !cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank);
 }
 
-DTRAIN_DEFINED void ElasticWorker::require_function(const char* caller) const {
+DTRAIN_ON_USE void ElasticWorker::require_function(const char* caller) const {
   if (is_elastic() && context_ == nullptr) {
     throw_error(Errc::invalid_argument, "{} was called outside of the function that train() calls", {caller});
   }
@@ -317,57 +282,26 @@ DTRAIN_DEFINED void ElasticWorker::require_function(const char* caller) const {
   }
 }
 
-DTRAIN_DEFINED void ElasticWorker::require_step() const {
+DTRAIN_ON_USE void ElasticWorker::begin_commit() {
   require_function("commit()");
-  if (context_ == nullptr) {
-    return;
-  }
-  for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
-    const auto model = each.lock();
-    if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
-      throw_error(Errc::invalid_argument,
-                  "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
-                  "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
-                  "no_sync(), or after discard_accumulated()");
-    }
-  }
-}
-
-DTRAIN_DEFINED void ElasticWorker::begin_commit() {
-  require_step();
-  is_torn_ = true;
   if (context_ != nullptr) {
+    for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
+      const auto model = each.lock();
+      if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
+        throw_error(Errc::invalid_argument,
+                    "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
+                    "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
+                    "no_sync(), or after discard_accumulated()");
+      }
+    }
     context_->committing_thread = std::this_thread::get_id();
   }
+  is_torn_ = true;
 }
 
-DTRAIN_DEFINED void ElasticWorker::end_commit() {
-  if (context_ != nullptr) {
-    context_->committing_thread = std::thread::id();
-  }
+DTRAIN_ON_USE void ElasticWorker::end_commit() {
+  if (context_ != nullptr) context_->committing_thread = std::thread::id();
   is_torn_ = false;
-  commit();
-}
-
-DTRAIN_DEFINED void ElasticWorker::require_no_train() const {
-  if (has_run_) {
-    throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
-  }
-}
-
-DTRAIN_DEFINED void ElasticWorker::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
-  require_no_train();
-  state_.keep(std::move(tensors), copies);
-}
-
-DTRAIN_DEFINED void ElasticWorker::keep(const LibraryState& state) {
-  require_no_train();
-  state_.keep(state.written_in_commit, false);
-  state_.keep(state.written_in_forward, true);
-}
-
-DTRAIN_DEFINED void ElasticWorker::commit() {
-  require_step();
   progress_.committed();
   state_.commit();
   if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
@@ -376,8 +310,15 @@ DTRAIN_DEFINED void ElasticWorker::commit() {
   }
 }
 
+DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
+  if (has_run_) {
+    throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
+  }
+  return state_;
+}
+
 /// The digest of what this rank has wrapped: the same on all ranks if those that received the state got all of it.
-DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
+DTRAIN_ON_USE std::uint64_t ElasticWorker::weights_digest() const {
   std::uint64_t hash = kernels::digest_start;
   for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
     if (const auto model = each.lock()) {
@@ -389,7 +330,7 @@ DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
   return hash;
 }
 
-DTRAIN_DEFINED void ElasticWorker::resume_at(std::uint64_t step) {
+DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
   require_function("resume_at()");
   if (step < progress_.steps()) {
     throw_error(Errc::invalid_argument, "resume_at({}) after {} steps; a checkpoint of fewer steps is not loaded",
@@ -399,7 +340,7 @@ DTRAIN_DEFINED void ElasticWorker::resume_at(std::uint64_t step) {
   state_.commit();
 }
 
-DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
+DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
   const std::string prefix = format_text("worker {}: ", {process.identity.local_rank.value_or(0)});
   std::optional<ElasticWorker> worker;
   const auto fail = [&](const std::string& text, int exit_code) {
@@ -416,10 +357,8 @@ DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, const std::fun
     log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
     return exit_code_job_failed;
   } catch (const Error& error) {
-    const bool is_usage =
-        error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
     const bool is_refused = error.code() == make_error_code(Errc::refused);
-    return fail(error.what(), is_usage ? exit_code_usage : is_refused ? exit_code_job_failed : exit_code_exception);
+    return fail(error.what(), is_refused ? exit_code_job_failed : group::detail::exit_code_of(error));
   } catch (...) {
     return fail(exception_text(), exit_code_exception);
   }

@@ -32,10 +32,14 @@ class KeptState {
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
   /// @throws as above
   void keep(TensorSource source, bool copies);
+  void keep(const LibraryState& state) {
+    keep(state.written_in_commit, false);
+    keep(state.written_in_forward, true);
+  }
 
   /// Takes the present addresses from the sources. Before tensors(), digest() and restore() if the program has run
   /// since. @throws Error (invalid_argument) if a source lists other tensors than before
-  void locate();
+  void locate() { locate(false); }
 
   const std::vector<ddp::NamedTensor>& tensors() const noexcept { return tensors_; }
 
@@ -47,31 +51,25 @@ class KeptState {
 
   /// The state is whole: the tensors of keep_copy are copied.
   void commit() {
-    if (!copies_.empty()) {
-      copy();
-    }
+    if (has_copies_) copy();
   }
   /// A step was given up: the tensors of keep_copy get the values of the last commit.
   void restore();
 
  private:
-  struct Copy {
-    std::size_t tensor = 0;
-    std::vector<std::byte> bytes;
-  };
   struct Source {
     TensorSource list;
     std::size_t first = 0;  ///< in tensors_
     std::size_t count = 0;
     bool copies = false;
   };
-  void locate(const Source& source);
-  bool is_copied(std::size_t tensor) const noexcept;
-
+  /// @param copied the sources alone whose tensors are copied
+  void locate(bool copied);
   void copy();
 
   std::vector<ddp::NamedTensor> tensors_;
-  std::vector<Copy> copies_;
+  std::vector<std::vector<std::byte>> copies_;  ///< of each tensor; empty: it is not copied
+  bool has_copies_ = false;
   std::vector<Source> sources_;
 };
 
@@ -80,7 +78,6 @@ class KeptState {
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "dtrain/core/error.hpp"
@@ -99,13 +96,12 @@ DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool 
                   {each.name});
     }
   }
+  has_copies_ = has_copies_ || copies;
   for (ddp::NamedTensor& each : tensors) {
-    if (copies) {
-      copies_.push_back({tensors_.size(), std::vector<std::byte>(each.value.bytes())});
-    }
+    copies_.emplace_back(copies ? each.value.bytes() : 0);
     tensors_.push_back(std::move(each));
   }
-  copy();
+  commit();
 }
 
 DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
@@ -116,30 +112,27 @@ DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
   sources_.push_back({std::move(source), first, count, copies});
 }
 
-DTRAIN_DEFINED void KeptState::locate() {
+DTRAIN_DEFINED void KeptState::locate(bool copied) {
   for (const Source& source : sources_) {
-    locate(source);
-  }
-}
-
-DTRAIN_DEFINED void KeptState::locate(const Source& source) {
-  const std::vector<ddp::NamedTensor> present = source.list();
-  if (present.size() != source.count) {
-    throw_error(Errc::invalid_argument,
-                "a library's object that keep() was given has {} tensors now, and had {}; change it before keep()",
-                {present.size(), source.count});
-  }
-  for (std::size_t i = 0; i < present.size(); ++i) {
-    ddp::NamedTensor& kept = tensors_[source.first + i];
-    const TensorView& now = present[i].value;
-    if (present[i].name != kept.name || now.shape != kept.value.shape || now.dtype != kept.value.dtype ||
-        now.device != kept.value.device) {
+    if (copied && !source.copies) continue;
+    const std::vector<ddp::NamedTensor> present = source.list();
+    if (present.size() != source.count) {
       throw_error(Errc::invalid_argument,
-                  "the kept tensor {} is now {} {} {}, and was {} {} when keep() was called; change it before keep()",
-                  {in_quotes(kept.name), in_quotes(present[i].name), to_string(now.shape), name(now.dtype),
-                   to_string(kept.value.shape), name(kept.value.dtype)});
+                  "a library's object that keep() was given has {} tensors now, and had {}; change it before keep()",
+                  {present.size(), source.count});
     }
-    kept.value.data = now.data;
+    for (std::size_t i = 0; i < present.size(); ++i) {
+      ddp::NamedTensor& kept = tensors_[source.first + i];
+      const TensorView& now = present[i].value;
+      if (present[i].name != kept.name || now.shape != kept.value.shape || now.dtype != kept.value.dtype ||
+          now.device != kept.value.device) {
+        throw_error(Errc::invalid_argument,
+                    "the kept tensor {} is now {} {} {}, and was {} {} when keep() was called; change it before keep()",
+                    {in_quotes(kept.name), in_quotes(present[i].name), to_string(now.shape), name(now.dtype),
+                     to_string(kept.value.shape), name(kept.value.dtype)});
+      }
+      kept.value.data = now.data;
+    }
   }
 }
 
@@ -164,28 +157,21 @@ DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
   std::uint64_t hash = kernels::digest_start;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const TensorView& value = tensors_[i].value;
-    hash = is_copied(i) ? hash : kernels::digest(value.data, value.bytes(), hash);
+    hash = copies_[i].empty() ? kernels::digest(value.data, value.bytes(), hash) : hash;
   }
   return hash;
 }
 
-DTRAIN_DEFINED bool KeptState::is_copied(std::size_t tensor) const noexcept {
-  return std::any_of(copies_.begin(), copies_.end(), [tensor](const Copy& each) { return each.tensor == tensor; });
-}
-
 DTRAIN_DEFINED void KeptState::copy() {
-  for (const Source& source : sources_) {
-    if (source.copies) locate(source);
-  }
-  for (Copy& each : copies_) {
-    const TensorView& value = tensors_[each.tensor].value;
-    std::copy_n(value.data, value.bytes(), each.bytes.data());
+  locate(true);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    std::copy_n(tensors_[i].value.data, copies_[i].size(), copies_[i].data());
   }
 }
 
 DTRAIN_DEFINED void KeptState::restore() {
-  for (const Copy& each : copies_) {
-    std::copy(each.bytes.begin(), each.bytes.end(), tensors_[each.tensor].value.data);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    std::copy(copies_[i].begin(), copies_[i].end(), tensors_[i].value.data);
   }
 }
 

@@ -44,9 +44,7 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   const std::vector<bool> receives = receivers(cards);
   const auto rank = static_cast<std::size_t>(group.rank());
   const auto count = std::count(receives.begin(), receives.end(), true);
-  if (count == 0) {
-    return;
-  }
+  if (count == 0) return;
   if (is_current && receives[rank] && own.steps > 0) {  // before the first step the programs' beginnings may differ
     log(LogLevel::warning,
         format_text(

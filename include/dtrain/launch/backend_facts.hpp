@@ -14,17 +14,19 @@ class Task;
 
 namespace DTRAIN_NAMESPACE::launch {
 
-struct ElasticJob;
+class Attempt;
 struct JobResult;
+struct NodeLauncherOptions;
 
 /// Counts the devices of the kind that a policy's backend computes on; null if that is the host.
 using VisibleDevices = int (*)();
 
 /// Starts the workers of an elastic job and replaces those that fail, until none runs. @returns the job's result
-/// (launch/supervise/elastic_supervisor.hpp)
-async::Task<JobResult> run_elastic_job(ElasticJob job);
-/// A pointer to run_elastic_job, so that programs without an elastic job have no code of it.
-using RunElasticJob = async::Task<JobResult> (*)(ElasticJob job);
+/// (launch/elastic_supervisor.hpp)
+template <class = void>
+async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptions& options);
+/// A pointer to a template's instance, so that programs without an elastic job compile nothing of it.
+using RunElasticJob = async::Task<JobResult> (*)(Attempt& attempt, const NodeLauncherOptions& options);
 
 /// Properties of a policy's backend that a launcher uses before it starts workers.
 struct BackendFacts {

@@ -23,7 +23,6 @@
 #include "dtrain/launch/diagnostics/network_report.hpp"
 #include "dtrain/launch/nodes/job_coordinator.hpp"
 #include "dtrain/launch/output/console.hpp"
-#include "dtrain/launch/supervise/elastic_job.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
 #include "dtrain/launch/supervise/supervisor.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
@@ -69,78 +68,18 @@ class Attempt {
   /// launcher keeps sending heartbeats.
   /// @throws Error (posix) if a worker cannot be started or a file of --log-dir cannot be opened
   async::Task<void> start() {
-    const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (!nothing) {
-      throw_errno("opening /dev/null for the workers' stdin");
-    }
     for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stop_requests() == 0; ++local_rank) {
-      start_worker(local_rank, nothing.get());
+      start_worker(local_rank);
       co_await services_.loop.sleep_for(std::chrono::milliseconds(0));
     }
   }
 
-  /// Runs an elastic job: starts its workers and replaces those that fail. Ends as supervise().
-  async::Task<JobResult> supervise_elastic(const NodeLauncherOptions& options, const rendezvous::HostIdentity& host) {
+  /// @throws as start()
+  pid_t start_worker(int local_rank) {
     const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!nothing) {
-      throw_errno("opening /dev/null for the workers' stdin");
+      throw_errno("opening /dev/null for a worker's stdin");
     }
-    async::Task<JobResult> running =
-        options.run_elastic(ElasticJob{services_.loop, services_.changed, services_.forwarder, workers_,
-                                       services_.coordinator.store(), services_.output.error(), host, options, *plan_,
-                                       [this, &nothing](int slot) { return start_worker(slot, nothing.get()); }});
-    JobResult result = co_await std::move(running);
-    services_.forwarder.forward_to(nullptr);
-    stops_before_end_ = services_.forwarder.stop_requests();
-    co_return std::move(result);
-  }
-
-  /// Ends when no worker runs and their last output has been read (at most 200 ms later).
-  /// @param liveness how long a worker that has not joined may be stopped
-  /// @returns the end on this node, without node, host and signals
-  async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
-    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, memory_kills_,
-                          services_.output.error(), services_.coordinator, std::move(schedule), liveness,
-                          std::move(host));
-    co_await supervisor.watch();
-    services_.forwarder.forward_to(nullptr);
-    stops_before_end_ = services_.forwarder.stop_requests();
-    const Deadline deadline = Deadline::after(drain_timeout);
-    while (!workers_.output_is_drained() && !deadline.passed() && !stop_requested_since_end()) {
-      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
-    }
-    NodeEnd end;
-    end.first = first_failure(supervisor.ends(), services_.coordinator.first_cause());
-    end.abandoned = supervisor.abandoned();
-    for (const WorkerEnd& each : supervisor.ends()) {
-      if (each.is_secondary()) {
-        end.secondary.push_back(each.rank);
-      }
-    }
-    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to every reader of the report
-    if (end.first && !were_shown) {
-      end.last_lines = workers_.error_tail(end.first->rank).lines();
-    }
-    co_return std::move(end);
-  }
-
-  /// Whether a stop request has arrived since the last worker ended. Then the launcher no longer waits for output.
-  bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
-
-  /// Whether all output of the workers has been passed to the console.
-  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
-
-  /// Stops relaying, and prints last lines that lack a newline.
-  void finish_output() {
-    workers_.finish_output();
-    error_.flush();
-  }
-
- private:
-  /// How long supervise() waits for the last output if the console is slow.
-  static constexpr std::chrono::milliseconds drain_timeout{200};
-
-  pid_t start_worker(int local_rank, int nothing) {
     const int rank = plan_->first_rank + local_rank;
     Pipe output = make_pipe();
     Pipe error = make_pipe();
@@ -163,7 +102,7 @@ class Attempt {
     if (is_wrapped) {
       request.environment[wrapped_variable] = "1";
     }
-    request.standard_input = is_forwarded ? input.reader.get() : reads_input ? STDIN_FILENO : nothing;
+    request.standard_input = is_forwarded ? input.reader.get() : reads_input ? STDIN_FILENO : nothing.get();
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
     if (!program_->cpus.empty()) {
@@ -175,6 +114,60 @@ class Attempt {
                  std::move(stdin_forwarder));
     return process;
   }
+
+  /// Ends when no worker runs and their last output has been read (at most 200 ms later).
+  /// @param liveness how long a worker that has not joined may be stopped
+  /// @returns the end on this node, without node, host and signals
+  async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
+    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, memory_kills_,
+                          services_.output.error(), services_.coordinator, std::move(schedule), liveness,
+                          std::move(host));
+    co_await supervisor.watch();
+    end_forwarding();
+    const Deadline deadline = Deadline::after(drain_timeout);
+    while (!workers_.output_is_drained() && !deadline.passed() && !stop_requested_since_end()) {
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
+    }
+    NodeEnd end;
+    end.first = first_failure(supervisor.ends(), services_.coordinator.first_cause());
+    end.abandoned = supervisor.abandoned();
+    for (const WorkerEnd& each : supervisor.ends()) {
+      if (each.is_secondary()) {
+        end.secondary.push_back(each.rank);
+      }
+    }
+    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to every reader of the report
+    if (end.first && !were_shown) {
+      end.last_lines = workers_.error_tail(end.first->rank).lines();
+    }
+    co_return std::move(end);
+  }
+
+  /// No worker runs any more: stop signals are no longer forwarded.
+  void end_forwarding() {
+    services_.forwarder.forward_to(nullptr);
+    stops_before_end_ = services_.forwarder.stop_requests();
+  }
+
+  const AttemptServices& services() const noexcept { return services_; }
+  const NodePlan& plan() const noexcept { return *plan_; }
+  Workers& workers() noexcept { return workers_; }
+
+  /// Whether a stop request has arrived since the last worker ended. Then the launcher no longer waits for output.
+  bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
+
+  /// Whether all output of the workers has been passed to the console.
+  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
+
+  /// Stops relaying, and prints last lines that lack a newline.
+  void finish_output() {
+    workers_.finish_output();
+    error_.flush();
+  }
+
+ private:
+  /// How long supervise() waits for the last output if the console is slow.
+  static constexpr std::chrono::milliseconds drain_timeout{200};
 
   /// The local rank that gets the launcher's stdin: the one in a debugger, if it is on this node.
   int input_reader() const noexcept {
@@ -345,8 +338,9 @@ class NodeLauncher {
   async::Task<JobResult> run_elastic(const NodePlan& plan) {
     const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, coordinator_};
     Attempt workers(services, options_.program, plan);
-    async::Task<JobResult> supervising = workers.supervise_elastic(options_, host_);
-    const JobResult result = co_await std::move(supervising);
+    async::Task<JobResult> running = options_.run_elastic(workers, options_);
+    const JobResult result = co_await std::move(running);
+    workers.end_forwarding();
     co_await coordinator_.leave();
     co_await show(&workers, result);
     co_return result;

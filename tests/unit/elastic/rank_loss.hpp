@@ -194,7 +194,7 @@ class Worker final : private dtrain::elastic::AttemptBody {
   void run() {
     this_worker = this;
     try {
-      worker_.keep(dtrain::parameter_values(model_.parameters()), false);
+      worker_.state_before_train().keep(dtrain::parameter_values(model_.parameters()), false);
       worker_.run(*this, "");
     } catch (const dtrain::elastic::FinishedElsewhere&) {
       text_ = "the job has finished without it";

@@ -2,20 +2,26 @@
 /// @file
 /// FormationClient: an ElasticWorker's connection with the store, which lasts from one attempt of the job to the next.
 
+#include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "dtrain/async/loop_handle.hpp"
 #include "dtrain/async/task.hpp"
-#include "dtrain/core/config.hpp"
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/net/connection.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/formation/formation_messages.hpp"
 #include "dtrain/rendezvous/session/session.hpp"
@@ -23,46 +29,180 @@
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Owns a thread, which sends heartbeats while the program computes. Threads: one of the program; committed() from any.
+/// A template, so that a program without an elastic job parses it and compiles nothing of it.
+template <class = void>
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting, each time
-  FormationClient(StoreAddress address, std::chrono::nanoseconds timeout);
+  FormationClient(StoreAddress address, std::chrono::nanoseconds timeout)
+      : address_(std::move(address)), timeout_(timeout) {
+    address_.role = ClientRole::worker;
+    address_.attempt = 0;
+  }
   FormationClient(const FormationClient&) = delete;
   FormationClient& operator=(const FormationClient&) = delete;
-  ~FormationClient();
-
-  using Answer = ToWorker;  ///< an Assignment, or Finished
+  ~FormationClient() {
+    try {
+      const auto end = [this](async::EventLoop&) -> async::Task<void> {
+        end_connection();
+        co_return;
+      };
+      thread_.run_blocking(end, Deadline::after(std::chrono::seconds(1)), "leaving the job's formation");
+    } catch (...) {  // the loop has ended, and with it the connection
+    }
+  }
 
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
   /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing.
+  /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
   /// with the cause that has ended the job; Error (timeout) and the errors of connecting
-  Answer announce_blocking(const Announce& announce);
+  ToWorker announce_blocking(const Announce& announce) {
+    for (;;) {
+      static_cast<void>(take_answer());
+      const Deadline deadline = Deadline::after(timeout_);
+      const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
+      thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
+      {
+        std::unique_lock lock(mutex_);
+        block_until(changed_, lock, Deadline::unbounded("the store answers, or its silence ends the connection"),
+                    [this] { return answer_.has_value() || !is_connected_; });
+      }
+      const std::optional<ToWorker> answer = take_answer();
+      if (!answer) continue;
+      if (const Failure* failure = std::get_if<Failure>(&*answer)) throw_cause(failure->cause);
+      if (const Refused* refused = std::get_if<Refused>(&*answer)) {
+        throw Error(refused->other_job ? Errc::refused : Errc::usage,
+                    format_text("this worker was refused: {}", {refused->sentence}));
+      }
+      return *answer;
+    }
+  }
 
   /// Reports to the store that a step was committed in an attempt. Blocking: no. The message may be lost.
-  void committed(const Committed& message) noexcept;
+  void committed(const Committed& message) noexcept {
+    try {
+      post(encode(message));
+    } catch (...) {  // no memory: the next Announce has the same information
+    }
+  }
 
   /// Reports to the store that the function has returned in the attempt. Blocking: until the function has returned on
   /// all ranks, the attempt has failed, or the connection has ended.
   /// @returns the end of the job; nullopt: call announce_blocking() next
-  std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch);
+  std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch) {
+    const FailureLatch::Subscription waking = attempt_latch.subscribe([this](const Cause&) {
+      const std::lock_guard lock(mutex_);
+      changed_.notify_all();
+    });
+    post(encode(Finished{attempt, false}));
+    {
+      std::unique_lock lock(mutex_);
+      block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
+                  [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); });
+    }
+    const std::optional<ToWorker> answer = take_answer();
+    const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
+    return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
+  }
 
   /// Tells the store, if there is a connection, that this worker ends with an error. Blocking: until the store has
   /// ended the connection, 2 s at most.
-  void report_blocking(const std::string& error) noexcept;
+  void report_blocking(const std::string& error) noexcept {
+    try {
+      post(encode(FailureReport{{CauseKind::exception, -1, {}, error}}));
+      std::unique_lock lock(mutex_);
+      block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
+    } catch (...) {  // the store sees the end of the connection
+    }
+  }
 
  private:
-  async::Task<void> send_announce(Announce announce, Deadline deadline);
-  async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness);
-  void post(Frame frame);
-  void end_connection() noexcept;
-  std::optional<ToWorker> take_answer();
+  std::optional<ToWorker> take_answer() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(answer_, std::nullopt);
+  }
 
-  bool on_frame(std::span<const std::byte> frame) override;
-  void on_disconnected(const std::string& how) override;
+  void post(Frame frame) {
+    thread_.handle()->post([this, frame = std::move(frame)]() mutable {
+      if (session_ != nullptr) static_cast<void>(session_->send(std::move(frame)));
+    });
+  }
+
+  /// @name On the loop's thread
+  /// @{
+  void end_connection() noexcept {
+    heartbeat_task_.cancel();
+    if (session_ != nullptr) {
+      session_->close();
+      session_.reset();
+    }
+    const std::lock_guard lock(mutex_);
+    is_connected_ = false;
+    changed_.notify_all();
+  }
+
+  async::Task<void> send_announce(Announce announce, Deadline deadline) {
+    if (session_ != nullptr) {
+      static_cast<void>(session_->send(encode(announce)));
+      co_return;
+    }
+    const std::string doing = format_text("joining the elastic job at {}", {address_.text()});
+    for (;;) {
+      async::Task<net::Connection> connecting =
+          net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline);
+      net::Connection connection = co_await std::move(connecting);
+      auto session = std::make_shared<Session>(std::move(connection));
+      async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
+      const HandshakeResult result = co_await std::move(shaking);
+      if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
+        if (error->timed_out || deadline.passed()) {
+          throw_error(Errc::timeout, "{}: the deadline passed; {}", {doing, error->reason});
+        }
+        co_await thread_.loop().sleep_for(std::chrono::milliseconds(50));
+      } else if (const Accepted* accepted = std::get_if<Accepted>(&result)) {
+        start(std::move(session), *accepted);
+        co_return;
+      } else {
+        const Refused* const refused = std::get_if<Refused>(&result);
+        answer(refused != nullptr ? ToWorker(*refused) : ToWorker(std::get<Failure>(result)));
+        co_return;
+      }
+    }
+  }
+
+  void start(std::shared_ptr<Session> session, const Accepted& accepted) {
+    session_ = std::move(session);
+    {
+      const std::lock_guard lock(mutex_);
+      is_connected_ = true;
+    }
+    heartbeat_task_ = thread_.loop().spawn(run_heartbeats(std::chrono::milliseconds(accepted.heartbeat_ms),
+                                                          std::chrono::milliseconds(accepted.liveness_ms)));
+    session_->start(*this, SessionOptions{});
+  }
+
+  async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness) {
+    co_await send_heartbeats(thread_.loop(), *session_, every, liveness);
+    end_connection();
+  }
+
+  void answer(ToWorker message) {
+    const std::lock_guard lock(mutex_);
+    answer_ = std::move(message);
+    changed_.notify_all();
+  }
+
+  bool on_frame(std::span<const std::byte> frame) override {
+    std::optional<ToWorker> message = decode<ToWorker>(frame);
+    if (message) answer(*std::move(message));
+    return message.has_value();
+  }
+  void on_disconnected(const std::string&) override { end_connection(); }
+  /// @}
 
   StoreAddress address_;
-  std::chrono::nanoseconds timeout_;
+  const std::chrono::nanoseconds timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
   /// @name Guarded by the mutex
@@ -76,188 +216,3 @@ class FormationClient final : private SessionHandler {
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
-
-#if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-#include <utility>
-
-#include "dtrain/core/cause.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/net/connection.hpp"
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-namespace detail {
-
-[[noreturn]] inline void throw_refused(const Refused& refused) {
-  throw Error(refused.other_job ? Errc::refused : Errc::usage,
-              format_text("this worker was refused: {}", {refused.sentence}));
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED FormationClient::FormationClient(StoreAddress address, std::chrono::nanoseconds timeout)
-    : address_(std::move(address)), timeout_(timeout) {
-  address_.role = ClientRole::worker;
-  address_.attempt = 0;
-}
-
-DTRAIN_DEFINED FormationClient::~FormationClient() {
-  try {
-    const auto end = [this](async::EventLoop&) -> async::Task<void> {
-      end_connection();
-      co_return;
-    };
-    thread_.run_blocking(end, Deadline::after(std::chrono::seconds(1)), "leaving the job's formation");
-  } catch (...) {  // the loop has ended, and with it the connection
-  }
-}
-
-DTRAIN_DEFINED FormationClient::Answer FormationClient::announce_blocking(const Announce& announce) {
-  for (;;) {
-    static_cast<void>(take_answer());
-    const Deadline deadline = Deadline::after(timeout_);
-    const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
-    thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
-    {
-      std::unique_lock lock(mutex_);
-      block_until(changed_, lock, Deadline::unbounded("the store answers, or its silence ends the connection"),
-                  [this] { return answer_.has_value() || !is_connected_; });
-    }
-    std::optional<ToWorker> answer = take_answer();
-    if (!answer) {
-      continue;
-    }
-    if (const Failure* failure = std::get_if<Failure>(&*answer)) {
-      throw_cause(failure->cause);
-    }
-    if (const Refused* refused = std::get_if<Refused>(&*answer)) {
-      detail::throw_refused(*refused);
-    }
-    return *answer;
-  }
-}
-
-DTRAIN_DEFINED void FormationClient::committed(const Committed& message) noexcept {
-  try {
-    post(encode(message));
-  } catch (...) {  // no memory: the next Announce has the same information
-  }
-}
-
-DTRAIN_DEFINED std::optional<Finished> FormationClient::finish_blocking(std::uint64_t attempt,
-                                                                        FailureLatch& attempt_latch) {
-  const FailureLatch::Subscription waking = attempt_latch.subscribe([this](const Cause&) {
-    const std::lock_guard lock(mutex_);
-    changed_.notify_all();
-  });
-  post(encode(Finished{attempt, false}));
-  {
-    std::unique_lock lock(mutex_);
-    block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
-                [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); });
-  }
-  const std::optional<ToWorker> answer = take_answer();
-  const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
-  return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
-}
-
-DTRAIN_DEFINED void FormationClient::report_blocking(const std::string& error) noexcept {
-  try {
-    post(encode(FailureReport{{CauseKind::exception, -1, {}, error}}));
-    std::unique_lock lock(mutex_);
-    block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
-  } catch (...) {  // the store sees the end of the connection
-  }
-}
-
-DTRAIN_DEFINED std::optional<ToWorker> FormationClient::take_answer() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(answer_, std::nullopt);
-}
-
-DTRAIN_DEFINED void FormationClient::post(Frame frame) {
-  thread_.handle()->post([this, frame = std::move(frame)]() mutable {
-    if (session_ != nullptr) {
-      static_cast<void>(session_->send(std::move(frame)));
-    }
-  });
-}
-
-/// On the loop's thread.
-DTRAIN_DEFINED void FormationClient::end_connection() noexcept {
-  heartbeat_task_.cancel();
-  if (session_ != nullptr) {
-    session_->close();
-    session_.reset();
-  }
-  const std::lock_guard lock(mutex_);
-  is_connected_ = false;
-  changed_.notify_all();
-}
-
-DTRAIN_DEFINED async::Task<void> FormationClient::send_announce(Announce announce, Deadline deadline) {
-  if (session_ != nullptr) {
-    static_cast<void>(session_->send(encode(announce)));
-    co_return;
-  }
-  const std::string doing = format_text("joining the elastic job at {}", {address_.text()});
-  for (;;) {
-    async::Task<net::Connection> connecting =
-        net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline);
-    net::Connection connection = co_await std::move(connecting);
-    auto session = std::make_shared<Session>(std::move(connection));
-    async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
-    const HandshakeResult result = co_await std::move(shaking);
-    if (const Refused* refused = std::get_if<Refused>(&result)) {
-      detail::throw_refused(*refused);
-    }
-    if (const Failure* failure = std::get_if<Failure>(&result)) {
-      throw_cause(failure->cause);
-    }
-    if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
-      if (error->timed_out || deadline.passed()) {
-        throw_error(Errc::timeout, "{}: the deadline passed; {}", {doing, error->reason});
-      }
-      co_await thread_.loop().sleep_for(std::chrono::milliseconds(50));
-      continue;
-    }
-    const Accepted accepted = std::get<Accepted>(result);
-    session_ = std::move(session);
-    {
-      const std::lock_guard lock(mutex_);
-      is_connected_ = true;
-    }
-    heartbeat_task_ = thread_.loop().spawn(run_heartbeats(std::chrono::milliseconds(accepted.heartbeat_ms),
-                                                          std::chrono::milliseconds(accepted.liveness_ms)));
-    session_->start(*this, SessionOptions{});
-    co_return;
-  }
-}
-
-DTRAIN_DEFINED async::Task<void> FormationClient::run_heartbeats(std::chrono::milliseconds every,
-                                                                 std::chrono::milliseconds liveness) {
-  co_await send_heartbeats(thread_.loop(), *session_, every, liveness);
-  end_connection();
-}
-
-DTRAIN_DEFINED bool FormationClient::on_frame(std::span<const std::byte> frame) {
-  std::optional<ToWorker> message = decode<ToWorker>(frame);
-  if (!message) {
-    return false;
-  }
-  const std::lock_guard lock(mutex_);
-  answer_ = std::move(message);
-  changed_.notify_all();
-  return true;
-}
-
-DTRAIN_DEFINED void FormationClient::on_disconnected(const std::string&) {
-  end_connection();
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-#endif  // DTRAIN_DEFINITIONS

@@ -7,7 +7,6 @@
 #include <bit>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,39 +25,38 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Callbacks of a formation to its launcher. Called on the loop's thread; none may call the server back.
-struct FormationCallbacks {
-  std::function<void(std::uint64_t attempt, const std::vector<WorkerId>& ranks)> on_attempt =
-      [](std::uint64_t, const std::vector<WorkerId>&) {};
-  std::function<void()> on_end = [] {};
-};
-
-/// Lifetime: the loop and the store outlive it. Destroying it closes every connection. Threads: the loop's.
-class FormationServer final : public WorkerConnections, private FormationSink {
+/// A template, so that a program without an elastic job parses it and compiles nothing of it. Lifetime: the loop and
+/// the store outlive it. Destroying it closes every connection. Threads: the loop's.
+/// @tparam Launcher is told of each attempt, `on_attempt(attempt, ranks)` with a std::vector<WorkerId>, and of the
+/// job's end, `on_end()`; neither may call the server back.
+template <class Launcher>
+class FormationServer final : public WorkerConnections {
  public:
   /// @param job of each attempt; this object sets world size, attempt, deadline and callbacks
   FormationServer(async::EventLoop& loop, StoreServer& store, const FormationOptions& options, StoreJobOptions job,
-                  const Limits& limits, FormationCallbacks callbacks)
+                  const Limits& limits, Launcher launcher)
       : loop_(loop),
         store_(store),
         options_(options),
         job_options_(std::move(job)),
         limits_(limits),
-        callbacks_(std::move(callbacks)),
-        state_(*this, options, random_number()),
+        launcher_(std::move(launcher)),
+        state_(*this, options, std::bit_cast<std::uint64_t>(random_bytes<sizeof(std::uint64_t)>()) | 1),  // not 0: none
         changed_(loop),
         watch_task_(loop.spawn(watch())),
-        liveness_task_(
-            loop.spawn(watch_liveness(loop, connections_, limits.liveness, [this](ConnectionId id) { silent(id); }))) {
+        liveness_task_(loop.spawn(watch_liveness(loop, connections_, limits.liveness, [this](ConnectionId id) {
+          state_.lost(id, CauseKind::lost, silence_text(limits_.liveness), now());
+          connections_.erase(id);
+          changed_.set();
+        }))) {
     store_.set_workers(this);
   }
   FormationServer(const FormationServer&) = delete;
   FormationServer& operator=(const FormationServer&) = delete;
   ~FormationServer() { store_.set_workers(nullptr); }
 
-  const FormationState& state() const noexcept { return state_; }
+  const FormationState<FormationServer>& state() const noexcept { return state_; }
   const FormationOptions& options() const noexcept { return options_; }
-  std::size_t connections() const noexcept { return connections_.size(); }
 
   /// @name Events of the launcher, as those of FormationState
   /// @{
@@ -77,9 +75,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   Admission admit(std::span<const std::byte> frame, const std::shared_ptr<Session>& session) override {
     const std::optional<FromWorker> message = decode<FromWorker>(frame);
     const Announce* const announce = message ? std::get_if<Announce>(&*message) : nullptr;
-    if (announce == nullptr) {
-      return {};
-    }
+    if (announce == nullptr) return {};
     const ConnectionId id = ++last_id_;
     connections_.emplace(id, std::make_unique<WorkerSession>(*this, id, session));
     const std::optional<Refused> refused = state_.announce(id, *announce, now());
@@ -97,9 +93,10 @@ class FormationServer final : public WorkerConnections, private FormationSink {
 
  private:
   struct WorkerSession final : ServedSession<FormationServer> {
-    using ServedSession::ServedSession;
+    using ServedSession<FormationServer>::ServedSession;
   };
   friend ServedSession<FormationServer>;
+  friend FormationState<FormationServer>;
 
   /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
@@ -107,27 +104,19 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     std::optional<Cause> failure{};  ///< nullopt: all ranks have joined
   };
 
-  static FormationState::Instant now() { return Deadline::Clock::now(); }
-
-  static std::uint64_t random_number() {
-    return std::bit_cast<std::uint64_t>(random_bytes<sizeof(std::uint64_t)>()) | 1;  // 0 means none
-  }
+  static Deadline::Clock::time_point now() { return Deadline::Clock::now(); }
 
   std::chrono::milliseconds heartbeat() const { return heartbeat_interval(limits_, options_.max_workers); }
 
   bool receive_frame(ConnectionId id, std::span<const std::byte> frame) {
     const std::optional<FromWorker> message = decode<FromWorker>(frame);
-    if (!message) {
-      return false;
-    }
+    if (!message) return false;
     if (const Announce* announce = std::get_if<Announce>(&*message)) {
-      if (const std::optional<Refused> refused = state_.announce(id, *announce, now())) {
-        send(id, *refused);
-      }
+      if (const std::optional<Refused> refused = state_.announce(id, *announce, now())) send(id, *refused);
     } else if (const Committed* committed = std::get_if<Committed>(&*message)) {
       state_.committed(id, *committed, now());
     } else if (const FailureReport* report = std::get_if<FailureReport>(&*message)) {
-      state_.reported(id, report->cause.text, now());
+      state_.lost(id, CauseKind::exception, report->cause.text, now());
     } else {
       state_.finished(id, std::get<Finished>(*message).attempt, now());
     }
@@ -145,7 +134,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   async::Task<void> watch() {
     Deadline notice = Deadline::after(notice_interval);
     for (;;) {
-      const std::optional<FormationState::Instant> next = state_.next();
+      const std::optional<Deadline::Clock::time_point> next = state_.next();
       const Deadline due = next ? Deadline::at(*next) : Deadline::unbounded("each event of the state sets changed_");
       co_await changed_.wait(state_.waits_for().empty() ? due : earlier(due, notice));
       if (next && now() - *next > std::chrono::milliseconds(100)) {
@@ -167,59 +156,46 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     }
   }
 
-  void silent(ConnectionId id) {
-    state_.silent(id, silence_text(limits_.liveness), now());
-    connections_.erase(id);
-    changed_.set();
-  }
   static constexpr std::chrono::seconds notice_interval{10};
 
   /// @name Called by the state
   /// @{
-  std::optional<Cause> open_attempt(std::uint64_t attempt, int world_size) override {
-    try {
-      open(attempt, world_size);
-      return std::nullopt;
-    } catch (...) {
-      return Cause{CauseKind::exception,
-                   -1,
-                   {},
-                   format_text("opening attempt {} of an elastic job: {}", {attempt, exception_text()})};
-    }
-  }
-  void open(std::uint64_t attempt, int world_size) {
+  std::optional<Cause> open_attempt(std::uint64_t attempt, int world_size) {
     StoreJobOptions job = job_options_;
     job.world_size = world_size;
     job.attempt = attempt;
     job.join_deadline = Deadline::after(options_.rejoin_timeout);
     job.on_joined = [this, attempt, world_size, joined = 0](int, const std::string&) mutable {
-      if (++joined == world_size) {
-        events_.push_back({attempt, {}});
-        changed_.set();
+      if (++joined == world_size) note({attempt, {}});
+    };
+    job.on_failure = [this, attempt](const Cause& cause) { note({attempt, cause}); };
+    try {
+      attempt_ = &store_.open(std::move(job));
+      std::vector<WorkerId> ranks;
+      for (const Worker* each : state_.workers().members()) {
+        ranks.push_back(each->id);
       }
-    };
-    job.on_failure = [this, attempt](const Cause& cause) {
-      events_.push_back({attempt, cause});
-      changed_.set();
-    };
-    attempt_ = &store_.open(std::move(job));
-    std::vector<WorkerId> ranks;
-    for (const Worker* each : state_.workers().members()) {
-      ranks.push_back(each->id);
+      launcher_.on_attempt(attempt, ranks);
+      return std::nullopt;
+    } catch (...) {
+      const std::string text = format_text("opening attempt {} of an elastic job: {}", {attempt, exception_text()});
+      return Cause{CauseKind::exception, -1, {}, text};
     }
-    callbacks_.on_attempt(attempt, ranks);
   }
-  void fail_attempt(const Cause& cause) override { attempt_->post_failure(cause); }
+  void note(AttemptEvent event) {
+    events_.push_back(std::move(event));
+    changed_.set();
+  }
+  void fail_attempt(const Cause& cause) { attempt_->post_failure(cause); }
 
-  void send(ConnectionId id, const ToWorker& message) override {
+  void send(ConnectionId id, const ToWorker& message) {
     const auto found = connections_.find(id);
-    if (found != connections_.end()) {  // so few messages do not fill the queue
-      static_cast<void>(
-          found->second->session->send(std::visit([](const auto& each) { return encode(each); }, message)));
-    }
+    if (found == connections_.end()) return;
+    Frame frame = std::visit([](const auto& each) { return encode(each); }, message);
+    static_cast<void>(found->second->session->send(std::move(frame)));  // so few messages do not fill the queue
   }
-  void close(ConnectionId id) override { connections_.erase(id); }
-  void on_end(const Cause*) override { callbacks_.on_end(); }
+  void close(ConnectionId id) { connections_.erase(id); }
+  void on_end(const Cause*) { launcher_.on_end(); }
   /// @}
 
   async::EventLoop& loop_;
@@ -227,12 +203,12 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   FormationOptions options_;
   StoreJobOptions job_options_;
   Limits limits_;
-  FormationCallbacks callbacks_;
+  Launcher launcher_;
   std::map<ConnectionId, std::unique_ptr<WorkerSession>> connections_;
   ConnectionId last_id_ = 0;
   std::vector<AttemptEvent> events_;
   JobServer* attempt_ = nullptr;  ///< of the store
-  FormationState state_;
+  FormationState<FormationServer> state_;
   async::AutoResetEvent changed_;
   async::TaskHandle watch_task_;  ///< tasks come last: destroyed before the members that they use
   async::TaskHandle liveness_task_;

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
 /// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
+/// FormationOptions: sizes and waiting times of an elastic job, which run_elastic_job() sets.
 
 #include <algorithm>
 #include <chrono>
@@ -15,11 +16,24 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/formation/failure_history.hpp"
-#include "dtrain/rendezvous/formation/formation_sink.hpp"
+#include "dtrain/rendezvous/formation/formation_messages.hpp"
 #include "dtrain/rendezvous/formation/formation_workers.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct FormationOptions {
+  int min_workers = 1;  ///< an attempt with fewer workers does not form
+  int max_workers = 1;  ///< further workers wait
+
+  std::chrono::milliseconds first_formation{30000};    ///< for workers up to max_workers, once min_workers are there
+  std::chrono::milliseconds rejoin_timeout{60000};     ///< for a rank to leave a failed attempt, and to join the next
+  std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
+  std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state
+  std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
+  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end
+  std::chrono::seconds longest_bar{60};  ///< for newcomers of a host, one of which broke an attempt before a commit
+  int attempts_without_commit = 10;      ///< so many in a row end the job
+};
 
 /// Gives out the ranks of each attempt. The rules, each of which tests/unit/rendezvous/formation shows to be needed:
 /// 1. An attempt forms when every rank of the last one has announced itself, is gone, or is excluded: its connection is
@@ -33,12 +47,19 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// 6. A job that may have committed a step forms only with a worker that has its state, and waits for one.
 /// 7. Ranks of equal progress compare a digest of their states (elastic/state_transfer.hpp).
 /// Threads: one. Memory: bounded by the number of connections and of ranks.
+///
+/// @tparam Sink opens the attempts and sends the messages, and does not call the state back:
+/// - `open_attempt(attempt, world_size)`, in place of the last one; returns a Cause if it could not: the job then ends;
+/// - `fail_attempt(cause)`: fails the one that was opened last, which the state counts as failed from now on;
+/// - `send(connection, message)`, a ToWorker; `close(connection)`;
+/// - `on_end(cause)`: the job has failed; null: it has finished.
+template <class Sink>
 class FormationState {
  public:
   using Instant = Deadline::Clock::time_point;
 
   /// @param sink outlives the state @param job random number of the job
-  FormationState(FormationSink& sink, const FormationOptions& options, std::uint64_t job)
+  FormationState(Sink& sink, const FormationOptions& options, std::uint64_t job)
       : sink_(sink), options_(options), job_(job), history_(options.attempts_without_commit) {}
   FormationState(const FormationState&) = delete;
   FormationState& operator=(const FormationState&) = delete;
@@ -48,9 +69,7 @@ class FormationState {
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
-    if (std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_)) {
-      return refused;
-    }
+    if (std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_)) return refused;
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
       sink_.send(connection, end_of(worker));
@@ -60,14 +79,12 @@ class FormationState {
     if (owner != nullptr && owner != worker) {
       return Refused{"its connection is another worker's; end it", true};
     }
-    if (worker == nullptr) {
-      worker = &workers_.add(message);
-    }
+    if (worker == nullptr) worker = &workers_.add(message);
     if (worker->connection != connection) {
       close(*worker);
       worker->connection = connection;
     }
-    if (worker->standing == Standing::assigned && worker->is_member && !failed_) {
+    if (worker->standing == Standing::assigned && worker->is_member() && !failed_) {
       fail(loss_of(*worker, "it has left the attempt"), now);
     }
     worker->standing = Standing::waiting;
@@ -85,18 +102,14 @@ class FormationState {
   /// A rank has committed its first step in an attempt.
   void committed(ConnectionId connection, const Committed& message, Instant now) {
     const Worker* worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member || message.attempt != attempt_ || is_over_) {
-      return;
-    }
+    if (worker == nullptr || !worker->is_member() || message.attempt != attempt_ || is_over_) return;
     note_commit();
     if (weights_.value_or(message.digest) != message.digest) {
       const Cause cause{CauseKind::disagreement, worker->rank, worker->host,
                         format_text("the weights of rank {} differ from another rank's after the first step of attempt "
                                     "{}, in which a worker received the state; give keep() all that a step writes",
                                     {worker->rank, attempt_})};
-      if (!failed_) {
-        fail(cause, now);
-      }
+      if (!failed_) fail(cause, now);
       end(cause);
     }
     weights_ = message.digest;
@@ -106,7 +119,7 @@ class FormationState {
   /// The function of a rank has returned in an attempt.
   void finished(ConnectionId connection, std::uint64_t attempt, Instant now) {
     Worker* worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member || attempt != attempt_ || failed_ || is_over_) {
+    if (worker == nullptr || !worker->is_member() || attempt != attempt_ || failed_ || is_over_) {
       return;  // the attempt has failed: the worker gets its cause as a rank
     }
     worker->has_finished = true;
@@ -118,12 +131,10 @@ class FormationState {
 
   void disconnected(ConnectionId connection, Instant now) {
     Worker* worker = workers_.find(connection);
-    if (worker == nullptr) {
-      return;
-    }
+    if (worker == nullptr) return;
     worker->connection = 0;
     worker->since = now;
-    if (!worker->is_member) {
+    if (!worker->is_member()) {
       worker->standing = Standing::excluded;
       workers_.forget_if_unknown(*worker);
     } else if (worker->standing == Standing::waiting) {
@@ -134,13 +145,16 @@ class FormationState {
     settle(now);
   }
 
-  /// A worker has sent nothing for the liveness time.
-  void silent(ConnectionId connection, const std::string& how, Instant now) {
-    lose(workers_.find(connection), CauseKind::lost, how, now);
-  }
-  /// A worker ends with this error.
-  void reported(ConnectionId connection, const std::string& error, Instant now) {
-    lose(workers_.find(connection), CauseKind::exception, error, now);
+  /// A worker has sent nothing for the liveness time (CauseKind::lost), or ends with an error (exception).
+  void lost(ConnectionId connection, CauseKind kind, const std::string& text, Instant now) {
+    Worker* const worker = workers_.find(connection);
+    if (worker == nullptr) return;
+    worker->error = kind == CauseKind::exception ? text : worker->error;
+    if (worker->is_member() && worker->standing == Standing::assigned && !failed_ && !is_over_) {
+      fail({kind, worker->rank, worker->host, text}, now);
+    }
+    exclude(*worker, now);
+    settle(now);
   }
 
   /// All ranks of the attempt have joined it.
@@ -154,9 +168,7 @@ class FormationState {
 
   /// The attempt has failed, by the first cause that its store received.
   void failed(std::uint64_t attempt, const Cause& cause, Instant now) {
-    if (attempt != attempt_ || failed_ || is_over_) {
-      return;
-    }
+    if (attempt != attempt_ || failed_ || is_over_) return;
     Worker* const origin = workers_.member(cause.rank);
     note_failure(cause, origin, now);
     if (origin != nullptr && cause.kind == CauseKind::lost && origin->standing == Standing::assigned) {
@@ -179,7 +191,7 @@ class FormationState {
       close(*worker);
       worker->standing = Standing::gone;
       worker->error.clear();
-      if (worker->is_member && !failed_ && !is_over_) {
+      if (worker->is_member() && !failed_ && !is_over_) {
         fail(loss_of(*worker, text), now);
       }
       workers_.forget_if_unknown(*worker);
@@ -210,9 +222,7 @@ class FormationState {
   const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
 
   void close(Worker& worker) {
-    if (worker.connection != 0) {
-      sink_.close(std::exchange(worker.connection, 0));
-    }
+    if (worker.connection != 0) sink_.close(std::exchange(worker.connection, 0));
   }
 
   /// Does not wait for the worker any more. The worker may announce itself again.
@@ -223,23 +233,9 @@ class FormationState {
     workers_.forget_if_unknown(worker);
   }
 
-  void lose(Worker* worker, CauseKind kind, const std::string& text, Instant now) {
-    if (worker == nullptr) {
-      return;
-    }
-    worker->error = kind == CauseKind::exception ? text : worker->error;
-    if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
-      fail({kind, worker->rank, worker->host, text}, now);
-    }
-    exclude(*worker, now);
-    settle(now);
-  }
-
   void note_commit() {
-    history_.on_commit();
-    if (!failed_) {
-      bars_.clear();
-    }
+    history_.on_commit(failed_);
+    if (!failed_) bars_.clear();
   }
 
   void fail(const Cause& cause, Instant now) {
@@ -250,53 +246,40 @@ class FormationState {
   void note_failure(const Cause& cause, const Worker* origin, Instant now) {
     failed_ = true;
     failed_at_ = now;
-    if (const std::optional<Cause> last = history_.on_failure(cause)) {
-      end(*last);
-    }
-    if (origin != nullptr && origin->is_newcomer && !history_.committed_here() && cause.kind != CauseKind::resized) {
+    if (const std::optional<Cause> last = history_.on_failure(cause)) end(*last);
+    const bool is_newcomer = origin != nullptr && source_.has_trained() && !origin->progress.has_trained();
+    if (is_newcomer && !history_.committed_here() && cause.kind != CauseKind::resized) {
       bars_.add(origin->id.host_id, options_.longest_bar, now);
     }
   }
 
   /// @param cause nothing: the job has finished
   void end(std::optional<Cause> cause) {
-    if (std::exchange(is_over_, true)) {
-      return;
-    }
+    if (std::exchange(is_over_, true)) return;
     cause_ = std::move(cause);
     sink_.on_end(cause_ ? &*cause_ : nullptr);
     for (const std::unique_ptr<Worker>& each : workers_.all()) {
-      if (each->connection != 0) {
-        sink_.send(each->connection, end_of(each.get()));
-      }
+      if (each->connection != 0) sink_.send(each->connection, end_of(each.get()));
     }
   }
 
   ToWorker end_of(const Worker* worker) const {
-    const bool is_member = worker != nullptr && worker->is_member;
+    const bool is_member = worker != nullptr && worker->is_member();
     return cause_ ? ToWorker(Failure{*cause_}) : ToWorker(Finished{attempt_, is_member});
   }
 
   void settle(Instant now) {
     next_.reset();
     waits_.clear();
-    if (is_over_) {
-      return;
-    }
-    if (attempt_ != 0 && !failed_) {
-      return resize(now);
-    }
+    if (is_over_) return;
+    if (attempt_ != 0 && !failed_) return resize(now);
     const bool waits = wait_for_members(now);
     std::vector<Worker*> candidates = candidates_at(now);
-    if (!waits && may_form(candidates, now)) {
-      form(std::move(candidates));
-    }
+    if (!waits && may_form(candidates, now)) form(std::move(candidates));
   }
 
   bool is_due(Instant at, Instant now) {
-    if (at > now && (!next_ || at < *next_)) {
-      next_ = at;
-    }
+    if (at > now && (!next_ || at < *next_)) next_ = at;
     return at <= now;
   }
 
@@ -304,9 +287,7 @@ class FormationState {
   bool wait_for_members(Instant now) {
     bool waits = false;
     for (Worker* each : members()) {
-      if (each->standing != Standing::assigned) {
-        continue;
-      }
+      if (each->standing != Standing::assigned) continue;
       const bool is_late = is_due(*failed_at_ + options_.rejoin_timeout, now);
       if (is_late ||
           (each->connection == 0 && is_due(std::max(each->since, *failed_at_) + options_.reconnect_timeout, now))) {
@@ -323,9 +304,7 @@ class FormationState {
     std::vector<Worker*> found;
     has_barred_ = false;
     for (const std::unique_ptr<Worker>& each : workers_.all()) {
-      if (each->standing != Standing::waiting) {
-        continue;
-      }
+      if (each->standing != Standing::waiting) continue;
       if (const std::optional<Instant> until = bars_.until(*each, now)) {
         has_barred_ = !is_due(*until, now);
       } else {
@@ -364,8 +343,16 @@ class FormationState {
     }
   }
 
+  /// Rule 6: the least progress with which a worker has the job's state, behind the last attempt. All ranks of an
+  /// attempt take part in each step. So where one of them is here and has not trained in it, no rank has committed a
+  /// step there: whose state sufficed to form it has the state still, though the source may have been ahead.
   TrainingProgress least_with_state() const {
-    return workers_.least_with_state(attempt_, is_complete_, source_, needed_);
+    const bool has_rank_before = std::any_of(members().begin(), members().end(), [this](const Worker* each) {
+      return each->standing == Standing::waiting && each->progress.attempt < attempt_;
+    });
+    const bool is_staged = source_.steps == needed_.steps;  // a receiver keeps its state until the source's is whole
+    if (has_rank_before) return needed_.has_trained() || is_staged ? needed_ : source_;
+    return is_complete_ ? TrainingProgress{attempt_, source_.steps} : is_staged ? needed_ : source_;
   }
 
   bool has_state(const std::vector<Worker*>& candidates) const {
@@ -403,7 +390,6 @@ class FormationState {
     Assignment assignment{job_, attempt_, 0, static_cast<int>(members().size()), source_, 0};
     for (Worker* each : members()) {
       each->has_finished = false;
-      each->is_newcomer = source_.has_trained() && !each->progress.has_trained();
       each->standing = Standing::assigned;
       each->attempt = attempt_;
       each->source = source_;
@@ -413,14 +399,13 @@ class FormationState {
       failed_ = true;
       return end(*cause);
     }
-    for (Worker* each : members()) {
-      each->rank = assignment.rank;
+    for (const Worker* each : members()) {
+      assignment.rank = each->rank;
       sink_.send(each->connection, assignment);
-      ++assignment.rank;
     }
   }
 
-  FormationSink& sink_;
+  Sink& sink_;
   const FormationOptions options_;
   const std::uint64_t job_;
   FormationWorkers workers_;

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// FormationWorkers: the elastic job's known workers, connections and last ranks; NewcomerBars: hosts whose new workers
-/// have to wait. No I/O. FormationState owns both.
+/// have to wait; FailureHistory: the job's failures and commits, and when they end it. No I/O. FormationState owns one
+/// of each.
 
 #include <algorithm>
 #include <chrono>
@@ -40,20 +41,21 @@ struct Worker {
   std::string host;
   ConnectionId connection = 0;  ///< 0: there is none
   Standing standing = Standing::waiting;
-  bool is_member = false;     ///< of the last attempt, as `rank`
-  bool is_newcomer = false;   ///< had no progress when it was assigned, while the source had some
-  bool has_finished = false;  ///< whether its function has returned in the last attempt
-  int rank = -1;
+  int rank = -1;                        ///< in the last attempt; -1: none
+  bool has_finished = false;            ///< whether its function has returned in the last attempt
   std::uint64_t attempt = 0;            ///< the last one that it was a rank of
   TrainingProgress progress;            ///< as the worker announced it
   TrainingProgress source;              ///< of its last attempt
   std::string error;                    ///< with which it ends; empty: none is known
   std::uint64_t order = 0;              ///< position of its announcement
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
+
+  /// Whether it is a rank of the last attempt.
+  bool is_member() const noexcept { return rank >= 0; }
 };
 
 inline Cause loss_of(const Worker& worker, const std::string& how) {
-  return {CauseKind::lost, worker.is_member ? worker.rank : -1, worker.host, how};
+  return {CauseKind::lost, worker.rank, worker.host, how};
 }
 
 /// Threads: one.
@@ -67,29 +69,8 @@ class FormationWorkers {
     return static_cast<int>(
         std::count_if(workers_.begin(), workers_.end(), [](const auto& each) { return each->connection != 0; }));
   }
-  /// Whether a rank of the last attempt waits that has not trained in it, so that no rank has committed a step there.
-  bool has_rank_before(std::uint64_t attempt) const {
-    return std::any_of(members_.begin(), members_.end(), [attempt](const Worker* each) {
-      return each->standing == Standing::waiting && each->progress.attempt < attempt;
-    });
-  }
-  /// Rule 6 of FormationState: the least progress with which a worker has the job's state, behind the last attempt. All
-  /// ranks of an attempt take part in each step. So where one of them is here and has not trained in it, no rank has
-  /// committed a step there: whose state sufficed to form it has the state still, though the source may have been
-  /// ahead.
-  /// @param is_complete all ranks have joined it @param source of it @param needed sufficed to form it
-  TrainingProgress least_with_state(std::uint64_t attempt, bool is_complete, const TrainingProgress& source,
-                                    const TrainingProgress& needed) const {
-    const bool has_trained_state = needed.has_trained() || source.steps == needed.steps;  // a receiver staged it
-    if (has_rank_before(attempt)) {
-      return has_trained_state ? needed : source;
-    }
-    const TrainingProgress& unjoined = source.steps == needed.steps ? needed : source;
-    return is_complete ? TrainingProgress{attempt, source.steps} : unjoined;
-  }
   bool has_excluded() const {
-    return std::any_of(workers_.begin(), workers_.end(),
-                       [](const auto& each) { return each->standing == Standing::excluded; });
+    return find_that([](const Worker& each) { return each.standing == Standing::excluded; }) != nullptr;
   }
   Worker* member(int rank) const {
     return rank < 0 || rank >= static_cast<int>(members_.size()) ? nullptr : members_[static_cast<std::size_t>(rank)];
@@ -108,11 +89,23 @@ class FormationWorkers {
 
   /// Why a process is no worker of this job, or its Announce is impossible.
   std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) {
-    std::optional<Refused> refused = difference_of(message, job);
-    if (refused) {
-      refused_ = {message.worker, refused->sentence};
+    if (message.job != 0 && message.job != job) {
+      return refuse(message, {"it is a worker of another job, whose store was at this address before; end it", true});
     }
-    return refused;
+    if (const auto difference = workers_.empty() ? std::nullopt : first_difference(message.settings, settings_)) {
+      return refuse(message, {format_text("it has {}, and the workers of the job have {}; start all workers with the "
+                                          "same program and settings",
+                                          {difference->first, difference->second})});
+    }
+    const Worker* const worker = find(message.worker);
+    const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
+    const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
+    if (message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
+      return refuse(message, {format_text("it states the progress of attempt {}, in which it was no rank; end it",
+                                          {message.progress.attempt}),
+                              true});
+    }
+    return std::nullopt;
   }
 
   /// Why a process cannot go on: its own error, or the refusal that it got; empty: neither is known.
@@ -143,46 +136,25 @@ class FormationWorkers {
   /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
   void set_members(std::vector<Worker*> members) {
     for (Worker* each : members_) {
-      each->is_member = false;
+      each->rank = -1;
     }
     std::erase_if(workers_, [](const auto& each) { return each->standing == Standing::gone; });
     members_ = std::move(members);
-    for (Worker* each : members_) {
-      each->is_member = true;
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+      members_[rank]->rank = static_cast<int>(rank);
     }
   }
 
  private:
-  std::optional<Refused> difference_of(const Announce& message, std::uint64_t job) const {
-    if (message.job != 0 && message.job != job) {
-      return Refused{"it is a worker of another job, whose store was at this address before; end it", true};
-    }
-    const auto difference = workers_.empty() || message.settings == settings_
-                                ? std::nullopt
-                                : first_difference(message.settings, settings_);
-    if (difference) {
-      return Refused{
-          format_text("it has {}, and the workers of the job have {}; start all workers with the same program "
-                      "and settings",
-                      {difference->first, difference->second})};
-    }
-    const Worker* const worker = find(message.worker);
-    const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
-    const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
-    if (message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
-      return Refused{format_text("it states the progress of attempt {}, in which it was no rank; end it",
-                                 {message.progress.attempt}),
-                     true};
-    }
-    return std::nullopt;
+  Refused refuse(const Announce& message, Refused refused) {
+    refused_ = {message.worker, refused.sentence};
+    return refused;
   }
 
   template <class Holds>
   Worker* find_that(Holds holds) const {
     for (const std::unique_ptr<Worker>& each : workers_) {
-      if (holds(*each)) {
-        return each.get();
-      }
+      if (holds(*each)) return each.get();
     }
     return nullptr;
   }
@@ -196,7 +168,7 @@ class FormationWorkers {
 /// Rule 2 of FormationState: the workers of the greatest progress, at most `most`, in the order of their next ranks.
 inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most) {
   std::sort(candidates.begin(), candidates.end(), [](const Worker* a, const Worker* b) {
-    const auto place = [](const Worker& of) { return of.is_member ? static_cast<std::uint64_t>(of.rank) : ~0ull; };
+    const auto place = [](const Worker& of) { return static_cast<unsigned>(of.rank); };  // the last, if it had none
     return std::make_tuple(b->progress, place(*a), a->order) < std::make_tuple(a->progress, place(*b), b->order);
   });
   candidates.resize(std::min(candidates.size(), static_cast<std::size_t>(most)));
@@ -235,6 +207,51 @@ class NewcomerBars {
   };
 
   std::map<std::string, Bar> bars_;  ///< by host id
+};
+
+class FailureHistory {
+ public:
+  /// @param most attempts in a row without a commit
+  explicit FailureHistory(int most) : most_(most) {}
+
+  bool has_committed() const noexcept { return has_committed_; }
+  /// Whether a step of the present attempt, or of the last one, is known to be committed.
+  bool committed_here() const noexcept { return committed_here_; }
+  /// The first cause since the last commit; nullopt without a failure.
+  const std::optional<Cause>& first_cause() const noexcept { return first_cause_; }
+
+  void on_attempt() noexcept { committed_here_ = false; }
+
+  /// @param failed the attempt in which the step was committed has failed since
+  void on_commit(bool failed) {
+    has_committed_ = committed_here_ = true;
+    without_commit_ = 0;
+    if (!failed) {
+      first_cause_.reset();
+      last_exception_.clear();
+    }
+  }
+
+  /// An attempt has failed. @returns the cause with which the job ends; nullopt: the next attempt may form
+  std::optional<Cause> on_failure(const Cause& cause) {
+    const bool is_exception = cause.kind == CauseKind::exception;
+    const bool repeats = is_exception && !committed_here_ && cause.text == last_exception_;  // on another worker
+    if (is_exception) last_exception_ = cause.text;
+    if (!first_cause_ && cause.kind != CauseKind::resized) first_cause_ = cause;
+    if (repeats || cause.kind == CauseKind::stopped || (cause.kind == CauseKind::disagreement && !has_committed_)) {
+      return cause;
+    }
+    without_commit_ = committed_here_ ? 0 : without_commit_ + 1;
+    return without_commit_ >= most_ ? std::optional<Cause>(first_cause_.value_or(cause)) : std::nullopt;
+  }
+
+ private:
+  int most_;
+  int without_commit_ = 0;  ///< attempts in a row
+  bool committed_here_ = false;
+  bool has_committed_ = false;
+  std::optional<Cause> first_cause_;
+  std::string last_exception_;  ///< its text, if nothing was committed since
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

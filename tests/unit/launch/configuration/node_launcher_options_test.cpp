@@ -117,7 +117,9 @@ TEST_CASE("attempts do not overwrite each other's log files") {
 
 TEST_CASE("--min-ranks is for one node, an elastic program, and workers that the launcher starts itself") {
   BackendFacts elastic;
-  elastic.run_elastic = [](ElasticJob) -> dtrain::async::Task<JobResult> { co_return JobResult{}; };
+  elastic.run_elastic = [](Attempt&, const NodeLauncherOptions&) -> dtrain::async::Task<JobResult> {
+    co_return JobResult{};
+  };
   const auto checked = [](std::vector<const char*> arguments, const BackendFacts& backend,
                           const Environment& environment = {}) {
     NodeLauncherOptions options = options_of(std::move(arguments), environment);

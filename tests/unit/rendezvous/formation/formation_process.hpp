@@ -3,14 +3,23 @@
 /// A store with a formation, on a thread of its own.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "dtrain/rendezvous/formation/formation_server.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
 namespace rendezvous_test {
+
+/// What a launcher does when its formation calls it.
+struct FormationCallbacks {
+  std::function<void(std::uint64_t attempt, const std::vector<WorkerId>& ranks)> on_attempt =
+      [](std::uint64_t, const std::vector<WorkerId>&) {};
+  std::function<void()> on_end = [] {};
+};
 
 /// A store with a formation, on a thread of its own, as a launcher has it.
 class FormationProcess {
@@ -21,8 +30,8 @@ class FormationProcess {
     const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
       store_ = std::make_unique<StoreServer>(loop, dtrain::net::Listener::bind_loopback(loop, 0),
                                              ServerOptions{secret_, usual_limits()});
-      formation_ = std::make_unique<FormationServer>(loop, *store_, options, StoreJobOptions{}, usual_limits(),
-                                                     std::move(callbacks));
+      formation_ = std::make_unique<FormationServer<FormationCallbacks>>(loop, *store_, options, StoreJobOptions{},
+                                                                         usual_limits(), std::move(callbacks));
       port_ = store_->local().port();
       co_return;
     };
@@ -55,7 +64,7 @@ class FormationProcess {
   std::optional<Secret> secret_;
   std::uint16_t port_ = 0;
   std::unique_ptr<StoreServer> store_;
-  std::unique_ptr<FormationServer> formation_;
+  std::unique_ptr<FormationServer<FormationCallbacks>> formation_;
   dtrain::async::LoopThread thread_;
 };
 

@@ -38,7 +38,7 @@ struct TestWorker {
   /// Announces itself until it has joined an attempt. @returns the end of the job instead
   std::optional<Finished> join() {
     announce.progress = progress.value();
-    FormationClient::Answer answer = client.announce_blocking(announce);
+    const ToWorker answer = client.announce_blocking(announce);
     if (const Finished* finished = std::get_if<Finished>(&answer)) {
       return *finished;
     }
@@ -53,7 +53,7 @@ struct TestWorker {
     return std::nullopt;
   }
 
-  FormationClient client;
+  FormationClient<> client;
   StoreAddress address;
   Announce announce;
   WorkerProgress progress;

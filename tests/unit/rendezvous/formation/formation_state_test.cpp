@@ -20,7 +20,7 @@ using dtrain::CauseKind;
 namespace {
 
 /// A formation whose worker i has the connection i + 1; time passes when a test says so.
-class Formation final : private FormationSink {
+class Formation {
  public:
   explicit Formation(FormationOptions options) : state(*this, options, 7) {}
   Formation(int least, int most) : Formation(sizes(least, most)) {}
@@ -55,7 +55,7 @@ class Formation final : private FormationSink {
   }
   static ConnectionId connection(int worker) { return static_cast<ConnectionId>(worker) + 1; }
 
-  FormationState::Instant now{};
+  FormationState<Formation>::Instant now{};
   std::vector<int> order;  ///< of the last attempt: the workers by rank
   TrainingProgress source;
   std::vector<ConnectionId> closed;
@@ -65,16 +65,18 @@ class Formation final : private FormationSink {
   bool has_finished = false;
   std::map<ConnectionId, std::string> told;  ///< why the job has ended
   std::map<ConnectionId, bool> finished;     ///< and whether as a rank of the last attempt
-  FormationState state;
+  FormationState<Formation> state;
 
  private:
-  std::optional<Cause> open_attempt(std::uint64_t, int) override {
+  friend FormationState<Formation>;
+
+  std::optional<Cause> open_attempt(std::uint64_t, int) {
     order.clear();
     failed_by.reset();
     return cannot_open;
   }
-  void fail_attempt(const Cause& cause) override { failed_by = cause; }
-  void send(ConnectionId to, const ToWorker& message) override {
+  void fail_attempt(const Cause& cause) { failed_by = cause; }
+  void send(ConnectionId to, const ToWorker& message) {
     if (const Assignment* assignment = std::get_if<Assignment>(&message)) {
       REQUIRE(assignment->rank == static_cast<int>(order.size()));
       order.push_back(static_cast<int>(to) - 1);
@@ -85,8 +87,8 @@ class Formation final : private FormationSink {
       told[to] = std::get<Failure>(message).cause.text;
     }
   }
-  void close(ConnectionId connection) override { closed.push_back(connection); }
-  void on_end(const Cause* cause) override {
+  void close(ConnectionId connection) { closed.push_back(connection); }
+  void on_end(const Cause* cause) {
     end = cause == nullptr ? std::nullopt : std::optional<Cause>(*cause);
     has_finished = cause == nullptr;
   }
@@ -268,8 +270,8 @@ TEST_CASE("a job that has trained waits for a worker that has its state") {
   job.announce(1);
   job.train(0);
   job.announce(2);
-  job.state.silent(Formation::connection(0), "silent", job.now);
-  job.state.silent(Formation::connection(1), "silent", job.now);
+  job.state.lost(Formation::connection(0), CauseKind::lost, "silent", job.now);
+  job.state.lost(Formation::connection(1), CauseKind::lost, "silent", job.now);
   job.pass(100s);
   CHECK(job.state.attempt() == 1);  // worker 2 has nothing
   job.announce(1, {1, 3});
@@ -449,7 +451,7 @@ TEST_CASE("a worker that reports its error is a loss with that cause, and known 
   job.announce(0);
   job.announce(1);
   job.train(0);
-  job.state.reported(Formation::connection(1), "no such file", job.now);
+  job.state.lost(Formation::connection(1), CauseKind::exception, "no such file", job.now);
   REQUIRE(job.failed_by);
   CHECK(job.failed_by->sentence() == "rank 1 on host a failed: no such file");
   CHECK(job.state.workers().error_of("a", 1) == "no such file");
@@ -460,7 +462,7 @@ TEST_CASE("a worker that reports its error is a loss with that cause, and known 
   CHECK(job.state.workers().error_of("a", 1) == "");
 
   job.announce(5);  // never a rank
-  job.state.reported(Formation::connection(5), "no memory", job.now);
+  job.state.lost(Formation::connection(5), CauseKind::exception, "no memory", job.now);
   CHECK(job.state.workers().error_of("a", 5) == "no memory");
   job.lose(5);
   CHECK(job.state.workers().find("a", 5) == nullptr);

@@ -23,7 +23,7 @@ namespace formation_model {
 
 namespace rendezvous = dtrain::rendezvous;
 using rendezvous::ConnectionId;
-using Instant = rendezvous::FormationState::Instant;
+using Instant = dtrain::Deadline::Clock::time_point;
 
 /// Why a schedule is wrong; null: it is not.
 using Problem = const char*;
@@ -33,7 +33,7 @@ struct ModelOptions {
   bool has_strangers = true;
 };
 
-class ModelJob final : private rendezvous::FormationSink {
+class ModelJob {
  public:
   static constexpr int steps = 5;
   static constexpr int most_workers = 10;
@@ -81,6 +81,7 @@ class ModelJob final : private rendezvous::FormationSink {
   int resizes() const noexcept { return resizes_; }
 
  private:
+  friend rendezvous::FormationState<ModelJob>;
   static constexpr std::uint64_t job = 77;
 
   enum class Phase : std::uint8_t { away = 1, waiting, joining, receiving, training, writing, ending, left, dead };
@@ -210,7 +211,7 @@ class ModelJob final : private rendezvous::FormationSink {
 
   // ---- What the state does
 
-  std::optional<dtrain::Cause> open_attempt(std::uint64_t number, int world_size) override {
+  std::optional<dtrain::Cause> open_attempt(std::uint64_t number, int world_size) {
     require(number == opened_ + 1, "attempts are not numbered in order");
     require(number < most_attempts, "there are too many attempts");
     if (problem_ != nullptr) {
@@ -235,7 +236,7 @@ class ModelJob final : private rendezvous::FormationSink {
     return std::nullopt;
   }
 
-  void fail_attempt(const dtrain::Cause& cause) override {
+  void fail_attempt(const dtrain::Cause& cause) {
     require(!last().reported, "an attempt fails twice");
     note_failure();
     last().failed = last().reported = true;
@@ -249,7 +250,7 @@ class ModelJob final : private rendezvous::FormationSink {
 
   static int worker_of(ConnectionId connection) noexcept { return static_cast<int>(connection & 0xff); }
 
-  void send(ConnectionId connection, const rendezvous::ToWorker& message) override {
+  void send(ConnectionId connection, const rendezvous::ToWorker& message) {
     std::visit([&](const auto& each) { sent(connection, each); }, message);
   }
   void sent(ConnectionId, const rendezvous::Refused&) {}
@@ -297,7 +298,7 @@ class ModelJob final : private rendezvous::FormationSink {
     sent.connection = connection;
   }
 
-  void close(ConnectionId connection) override {
+  void close(ConnectionId connection) {
     const int index = worker_of(connection);
     ModelWorker& of = worker(index);
     if (index != announcing_) {  // else its own new connection takes the place
@@ -314,7 +315,7 @@ class ModelJob final : private rendezvous::FormationSink {
     }
   }
 
-  void on_end(const dtrain::Cause* cause) override {
+  void on_end(const dtrain::Cause* cause) {
     if (cause == nullptr) {
       for (int rank = 0; rank < last().size; ++rank) {
         const int index = last().worker_of_rank[static_cast<std::size_t>(rank)];
@@ -468,7 +469,7 @@ class ModelJob final : private rendezvous::FormationSink {
       lose(of);
       if (of.connection != 0) {
         note_failure();
-        state_.silent(of.connection, "silent", now_);
+        state_.lost(of.connection, dtrain::CauseKind::lost, "silent", now_);
       }
       return true;
     }
@@ -803,7 +804,7 @@ class ModelJob final : private rendezvous::FormationSink {
   std::uint64_t complete_ = 0;
   std::uint64_t connections_ = 0;
   Problem problem_ = nullptr;
-  rendezvous::FormationState state_;
+  rendezvous::FormationState<ModelJob> state_;
 };
 
 }  // namespace formation_model

@@ -20,67 +20,65 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
+#include "dtrain/launch/node_launcher.hpp"
 #include "dtrain/launch/nodes/job_coordinator.hpp"
 #include "dtrain/launch/nodes/job_result.hpp"
 #include "dtrain/launch/output/console.hpp"
 #include "dtrain/launch/process_tree.hpp"
 #include "dtrain/launch/shutdown_schedule.hpp"
-#include "dtrain/launch/supervise/elastic_job.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"
 #include "dtrain/launch/supervise/workers.hpp"
 #include "dtrain/rendezvous/formation/formation_server.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
 /// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
-/// loop's.
+/// loop's. @tparam Formation a FormationServer
+template <class Formation>
 class ElasticSupervisor {
  public:
-  ElasticSupervisor(const ElasticJob& job, rendezvous::FormationServer& formation)
-      : job_(job),
+  ElasticSupervisor(Attempt& attempt, const NodeLauncherOptions& options, std::string host_id, Formation& formation)
+      : attempt_(attempt),
+        workers_(attempt.workers()),
+        services_(attempt.services()),
+        host_id_(std::move(host_id)),
         formation_(formation),
         state_(formation.state()),
-        left_to_replace_(job.options.max_restarts),
-        schedule_(job.options.stop_grace, job.options.shutdown_timeouts),
-        slots_(static_cast<std::size_t>(job.plan.workers)) {}
+        left_to_replace_(options.max_restarts),
+        schedule_(options.stop_grace, options.shutdown_timeouts),
+        slots_(static_cast<std::size_t>(attempt.plan().workers)) {}
   ElasticSupervisor(const ElasticSupervisor&) = delete;
   ElasticSupervisor& operator=(const ElasticSupervisor&) = delete;
 
   /// Starts the workers. Ends when none runs and none will be started.
   async::Task<void> watch() {
-    for (Slot& each : slots_) {
-      each.start_at = Deadline::Clock::now();
-    }
     for (;;) {
       look_at_exit_flags();
-      for (const Workers::Ended& each : job_.workers.reap()) {
+      for (const Workers::Ended& each : workers_.reap()) {
         note(each);
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
       for (; stops_noted_ < stop_requests(); ++stops_noted_) {
         schedule_.on_stop_requested(now);
       }
-      if (state_.cause()) {
-        schedule_.on_failure(now);
-      }
+      if (state_.cause()) schedule_.on_failure(now);
       act(schedule_.due(now), now);
       kill_left_out(now);
       start_due(now);
       tell_formation();
       const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
-      if ((job_.workers.running() == 0 && !next_start()) || is_abandoned) {
-        co_return;
-      }
+      if ((workers_.running() == 0 && !next_start()) || is_abandoned) co_return;
       const Deadline::Clock::time_point look = now + look_interval;
       const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
-      co_await job_.changed.wait(Deadline::at(next));
+      co_await services_.changed.wait(Deadline::at(next));
     }
   }
 
   JobResult result() const {
     JobResult result;
-    if (const int stop_signal = job_.forwarder.interrupt_signal()) {
+    if (const int stop_signal = services_.forwarder.interrupt_signal()) {
       result.exit_code = 128 + stop_signal;
       result.report.push_back(format_text("{} was forwarded to the workers", {signal_name(stop_signal)}));
     } else if (state_.is_over() && !state_.cause()) {
@@ -121,13 +119,13 @@ class ElasticSupervisor {
     std::string error{};   ///< with which the worker ends, if it is known
     int failures = 0;      ///< in a row
     Deadline::Clock::time_point started_at{};
-    std::optional<Deadline::Clock::time_point> start_at{};
+    std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< at first: at once
   };
 
   /// SIGHUP and SIGQUIT end an elastic job, too: a worker that such a signal kills would otherwise be replaced. All of
   /// them are one request, because a terminal that closes may send several.
   int stop_requests() const noexcept {
-    return std::max(job_.forwarder.stop_requests(), job_.forwarder.interrupted() ? 1 : 0);
+    return std::max(services_.forwarder.stop_requests(), services_.forwarder.interrupted() ? 1 : 0);
   }
 
   void look_at_exit_flags() {
@@ -141,13 +139,11 @@ class ElasticSupervisor {
 
   /// The formation forgets a worker whose process has ended: the slot keeps what the report needs.
   void process_ended(Slot& slot, pid_t process, int exit_code, const std::string& how) {
-    if (const rendezvous::Worker* worker = state_.workers().find(job_.host.id, process)) {
-      slot.is_rank = worker->is_member;
+    if (const rendezvous::Worker* worker = state_.workers().find(host_id_, process)) {
+      slot.is_rank = worker->is_member();
     }
-    if (slot.error.empty()) {
-      slot.error = state_.workers().error_of(job_.host.id, process);
-    }
-    formation_.process_ended(job_.host.id, process, exit_code, how);
+    if (slot.error.empty()) slot.error = state_.workers().error_of(host_id_, process);
+    formation_.process_ended(host_id_, process, exit_code, how);
   }
 
   static bool is_exiting(pid_t process) {
@@ -157,44 +153,37 @@ class ElasticSupervisor {
   }
 
   void note(const Workers::Ended& ended) {
-    const auto index = static_cast<std::size_t>(ended.rank);
-    Slot& slot = slots_[index];
+    Slot& slot = slots_[static_cast<std::size_t>(ended.rank)];
     const pid_t process = std::exchange(slot.process, 0);
     const bool was_over = state_.is_over();
     process_ended(slot, process, ended.status.code, ended.status.text());
-    if (was_over || schedule_.has_acted() || job_.forwarder.interrupted()) {
+    if (was_over || schedule_.has_acted() || services_.forwarder.interrupted()) {
       const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
     const int code = ended.status.exit_code();
     last_failure_ = std::max(code, 1);
-    if (Deadline::Clock::now() - slot.started_at > long_life) {
-      slot.failures = 0;
-    }
+    if (Deadline::Clock::now() - slot.started_at > long_life) slot.failures = 0;
     const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
     const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
     const bool is_replaced = !is_final && left_to_replace_ > 0;
     std::string line = format_text("worker {} was lost: {}{}{}",
                                    {ended.rank, ended.status.text(), slot.error.empty() ? "" : ": ", slot.error});
-    if (is_final) {
-      line += "; it is not replaced";
-    }
+    if (is_final) line += "; it is not replaced";
     if (is_replaced) {
       --left_to_replace_;
       append_text(line, "; another one starts in its place{}", {plan_start(slot)});
     }
-    job_.console.line("dtrain: ", line);
+    services_.output.error().line("dtrain: ", line);
     ++lost_;
-    if (losses_.size() < most_losses) {
-      losses_.push_back(std::move(line));
-    }
+    if (losses_.size() < most_losses) losses_.push_back(std::move(line));
   }
 
   /// 0, 1, 2, 4 ... 60 s from now. @returns " in 4 s"
   static std::string plan_start(Slot& slot) {
-    const int doubled = std::min(std::max(slot.failures - 1, 0), 6);
-    const int delay = slot.failures++ == 0 ? 0 : std::min(1 << doubled, 60);
+    const int delay = slot.failures == 0 ? 0 : std::min(1 << std::min(slot.failures - 1, 6), 60);
+    ++slot.failures;
     slot.start_at = Deadline::Clock::now() + std::chrono::seconds(delay);
     return delay == 0 ? "" : format_text(" in {} s", {delay});
   }
@@ -202,28 +191,22 @@ class ElasticSupervisor {
   /// Kills workers for which the formation does not wait: a worker that was excluded long ago, so that another takes
   /// its place, and workers that are no ranks of an attempt that has finished the job.
   void kill_left_out(Deadline::Clock::time_point now) {
-    if (state_.is_over() && !ended_at_) {
-      ended_at_ = now;
-    }
+    if (state_.is_over() && !ended_at_) ended_at_ = now;
     for (Slot& slot : slots_) {
-      if (slot.process == 0 || slot.is_killed || state_.cause()) {
-        continue;
-      }
-      const rendezvous::Worker* const worker = state_.workers().find(job_.host.id, slot.process);
-      const bool is_rank = worker != nullptr && worker->is_member;
+      if (slot.process == 0 || slot.is_killed || state_.cause()) continue;
+      const rendezvous::Worker* const worker = state_.workers().find(host_id_, slot.process);
+      const bool is_rank = worker != nullptr && worker->is_member();
       const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
       slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
                                  : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
-      if (slot.is_killed) {
-        job_.workers.kill_group(slot.process);
-      }
+      if (slot.is_killed) workers_.kill_group(slot.process);
     }
   }
 
   void start_due(Deadline::Clock::time_point now) {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       Slot& slot = slots_[index];
-      if (slot.start_at && (state_.is_over() || job_.forwarder.interrupted())) {
+      if (slot.start_at && (state_.is_over() || services_.forwarder.interrupted())) {
         slot.start_at.reset();
       } else if (slot.start_at && *slot.start_at <= now) {
         slot.start_at.reset();
@@ -235,17 +218,15 @@ class ElasticSupervisor {
   /// A start that fails, for lack of processes or descriptors, is repeated: the other workers go on.
   void start(Slot& slot, int index) {
     try {
-      slot.process = job_.start(index);
+      slot.process = attempt_.start_worker(index);
       slot.is_exiting = slot.is_killed = slot.is_rank = false;
       slot.error.clear();
       slot.started_at = Deadline::Clock::now();
     } catch (const std::exception& error) {
-      if (left_to_replace_ == 0 || state_.attempt() == 0) {
-        throw;
-      }
+      if (left_to_replace_ == 0 || state_.attempt() == 0) throw;
       --left_to_replace_;
-      job_.console.line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
-                                                {index, error.what(), plan_start(slot)}));
+      services_.output.error().line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
+                                                            {index, error.what(), plan_start(slot)}));
     }
   }
 
@@ -260,23 +241,24 @@ class ElasticSupervisor {
   void tell_formation() {
     const auto running = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
-    if (std::exchange(running_, running) != running) {
-      formation_.set_running_workers(running);
-    }
+    if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
   }
 
   void act(ShutdownSchedule::Action action, Deadline::Clock::time_point now) {
     if (action == ShutdownSchedule::Action::terminate) {
-      job_.workers.signal_each(SIGTERM);
+      workers_.signal_each(SIGTERM);
     } else if (action == ShutdownSchedule::Action::kill) {
-      job_.workers.kill_groups();
+      workers_.kill_groups();
       killed_at_ = now;
     }
   }
 
-  const ElasticJob& job_;
-  rendezvous::FormationServer& formation_;
-  const rendezvous::FormationState& state_;
+  Attempt& attempt_;
+  Workers& workers_;
+  const AttemptServices& services_;
+  const std::string host_id_;
+  Formation& formation_;
+  const rendezvous::FormationState<Formation>& state_;
   int left_to_replace_;
   ShutdownSchedule schedule_;
   std::vector<Slot> slots_;
@@ -290,40 +272,46 @@ class ElasticSupervisor {
   int failed_after_end_ = 0;
 };
 
-}  // namespace DTRAIN_NAMESPACE::launch
-
-#if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::launch {
-
-DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
-  rendezvous::FormationOptions sizes;
-  sizes.min_workers = job.plan.min_ranks;
-  sizes.max_workers = job.plan.workers;
-  sizes.wait_timeout = in_milliseconds(job.options.join_timeout);
-  rendezvous::StoreJobOptions attempt;
-  attempt.job = job.options.job;
-  attempt.owner = format_text("the launcher on host {}", {job.host.name});
-  attempt.further_files = files_for_workers(job.plan.workers) + static_cast<std::size_t>(job.plan.workers);
-  attempt.loss_grace = std::chrono::milliseconds(500);
-  rendezvous::FormationCallbacks callbacks;
-  callbacks.on_end = [&job] { job.changed.set(); };
-  callbacks.on_attempt = [](std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) {
+/// The launcher, as a FormationServer calls it.
+struct FormationListener {
+  void on_attempt(std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) const {
     std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
     for (const rendezvous::WorkerId& each : ranks) {
       append_text(line, " {}", {each.process});
     }
     log(LogLevel::info, line);
-  };
+  }
+  void on_end() const { changed.set(); }
+
+  async::AutoResetEvent& changed;
+};
+
+template <class>
+async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptions& options) {
+  const rendezvous::HostIdentity host = rendezvous::host_identity(options.host_id);
+  const AttemptServices& services = attempt.services();
+  rendezvous::FormationOptions sizes;
+  sizes.min_workers = attempt.plan().min_ranks;
+  sizes.max_workers = attempt.plan().workers;
+  sizes.wait_timeout = in_milliseconds(options.join_timeout);
+  rendezvous::StoreJobOptions each_attempt;
+  each_attempt.job = options.job;
+  each_attempt.owner = format_text("the launcher on host {}", {host.name});
+  each_attempt.further_files =
+      files_for_workers(attempt.plan().workers) + static_cast<std::size_t>(attempt.plan().workers);
+  each_attempt.loss_grace = std::chrono::milliseconds(500);
   rendezvous::Limits limits;
-  limits.liveness = in_milliseconds(job.options.liveness);
-  rendezvous::FormationServer formation(job.loop, job.store, sizes, std::move(attempt), limits, std::move(callbacks));
-  ElasticSupervisor supervisor(job, formation);
+  limits.liveness = in_milliseconds(options.liveness);
+  rendezvous::FormationServer formation(services.loop, services.coordinator.store(), sizes, std::move(each_attempt),
+                                        limits, FormationListener{services.changed});
+  ElasticSupervisor supervisor(attempt, options, host.id, formation);
   async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);
   co_return supervisor.result();
 }
 
-}  // namespace DTRAIN_NAMESPACE::launch
+#if DTRAIN_SEPARATE_COMPILATION
+template async::Task<JobResult> run_elastic_job<>(Attempt& attempt, const NodeLauncherOptions& options);
+#endif
 
-#endif  // DTRAIN_DEFINITIONS
+}  // namespace DTRAIN_NAMESPACE::launch
