@@ -56,6 +56,7 @@ std::vector<std::string> fuzz::seeds() {
           text_of(rendezvous::encode(rendezvous::Committed{3, 99})),
           text_of(rendezvous::encode(rendezvous::Finished{3, true})),
           text_of(rendezvous::encode(rendezvous::Assignment{77, 3, 1, 4, {2, 500}, 1})),
+          text_of(rendezvous::encode(rendezvous::Barred{4000, "a new worker of this host broke attempt 5"})),
           text_of(rendezvous::encode(rendezvous::Failure{cause})),
           text_of(rendezvous::encode(rendezvous::FailureReport{cause})),
           text_of(rendezvous::encode(rendezvous::Refused{"it is another job's", true}))};

@@ -344,6 +344,7 @@ inline std::string run(const Case& of) {
   if (newcomer >= 0) sizes.first_formation = std::chrono::milliseconds(1);
   sizes.collect = std::chrono::milliseconds(1);
   sizes.least_resize_gap = std::chrono::milliseconds(0);
+  sizes.longest_bar = std::chrono::seconds(0);
   sizes.reconnect_timeout = std::chrono::milliseconds(1);  // nobody says that the thread of a worker has ended
   Losses losses(of);
   rendezvous_test::FormationProcess launcher(sizes);

@@ -20,6 +20,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
@@ -53,7 +54,8 @@ class FormationClient final : private SessionHandler {
   }
 
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
-  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing.
+  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. While its
+  /// host is barred, this worker logs until when and why, and waits for its timeout at most.
   /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
   /// with the cause that has ended the job; Error (timeout) and the errors of connecting
@@ -63,12 +65,7 @@ class FormationClient final : private SessionHandler {
       const Deadline deadline = Deadline::after(timeout_);
       const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
       thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
-      {
-        std::unique_lock lock(mutex_);
-        block_until(changed_, lock, Deadline::unbounded("the store answers, or its silence ends the connection"),
-                    [this] { return answer_.has_value() || !is_connected_; });
-      }
-      const std::optional<ToWorker> answer = take_answer();
+      const std::optional<ToWorker> answer = await_answer(deadline);
       if (!answer) continue;
       if (const Failure* failure = std::get_if<Failure>(&*answer)) throw_cause(failure->cause);
       if (const Refused* refused = std::get_if<Refused>(&*answer)) {
@@ -121,6 +118,43 @@ class FormationClient final : private SessionHandler {
   std::optional<ToWorker> take_answer() {
     const std::lock_guard lock(mutex_);
     return std::exchange(answer_, std::nullopt);
+  }
+
+  /// @param own of this worker, for a bar @returns no Barred; nullopt: the connection has ended
+  std::optional<ToWorker> await_answer(Deadline own) {
+    const Deadline unbounded = Deadline::unbounded("the store answers, or its silence ends the connection");
+    Deadline deadline = unbounded;
+    for (std::string reason;;) {
+      bool is_in_time = false;
+      {
+        std::unique_lock lock(mutex_);
+        is_in_time = block_until(changed_, lock, deadline, [this] { return answer_.has_value() || !is_connected_; });
+      }
+      if (!is_in_time) {
+        throw_error(Errc::timeout,
+                    "joining the elastic job at {}: the deadline passed while this worker had to wait, because {}; "
+                    "mend what ends the workers of this host, or set a longer DTRAIN_TIMEOUT_SECONDS",
+                    {address_.text(), reason});
+      }
+      std::optional<ToWorker> answer = take_answer();
+      const Barred* const barred = answer ? std::get_if<Barred>(&*answer) : nullptr;
+      if (barred == nullptr) return answer;
+      reason = barred->reason;
+      const std::chrono::milliseconds time(barred->milliseconds);
+      log(LogLevel::warning, format_text("this worker waits {}, until {}, before it may become a rank, because {}",
+                                         {duration_text(time), time_of_day(time), reason}));
+      deadline = Deadline::after(time).instant() > own.instant() ? own : unbounded;
+    }
+  }
+
+  /// "17:04:09 UTC": the time of day, that much later than now.
+  static std::string time_of_day(std::chrono::milliseconds later) {
+    const auto since_1970 = std::chrono::system_clock::now().time_since_epoch() + later;
+    const std::int64_t seconds = std::chrono::duration_cast<std::chrono::seconds>(since_1970).count();
+    const std::int64_t hour = seconds / 3600 % 24;
+    const std::int64_t minute = seconds / 60 % 60;
+    return format_text("{}{}:{}{}:{}{} UTC",
+                       {hour / 10, hour % 10, minute / 10, minute % 10, seconds % 60 / 10, seconds % 10});
   }
 
   void post(Frame frame) {

@@ -10,12 +10,14 @@
 ///   Hello, Challenge             <->
 ///   Announce, with a proof       ->
 ///                                <-      Accepted, with a proof; or Refused, or Failure, and the end
+///                                <-      Barred      for a time the worker gets no rank: newcomers of its host broke
+///                                                    attempts; the store may send further ones
 ///                                <-      Assignment  the worker's rank in the next attempt, which it joins as a rank
 ///   Committed                    ->              once an attempt, after the first step that it has committed there
 ///   Finished                     ->              its function has returned in this attempt
 ///                                <-      Finished    on all ranks of the attempt: the job has finished
 ///   Announce                     ->              its attempt has failed, and the worker has ended all of it
-///                                <-      Assignment, Finished, or Failure: the job's cause
+///                                <-      Barred, Assignment, Finished, or Failure: the job's cause
 ///   FailureReport                ->              the worker ends with this error; the store closes the connection
 ///   Heartbeat                    <->
 ///
@@ -61,6 +63,12 @@ struct Finished {
   bool is_member = false;  ///< from the store: the receiver was a rank of that attempt
 };
 
+struct Barred {
+  static constexpr MessageKind message_kind = MessageKind::barred;
+  std::uint32_t milliseconds = 0;  ///< from now on
+  std::string reason;              ///< a clause
+};
+
 /// @name Fields of each message in their order on the wire
 /// @{
 inline void fields(Serializer& of, TrainingProgress& progress) {
@@ -97,12 +105,17 @@ inline void fields(Serializer& of, Finished& message) {
   of.number(message.attempt);
   of.flag(message.is_member);
 }
+
+inline void fields(Serializer& of, Barred& message) {
+  of.number(message.milliseconds);
+  of.text(message.reason, max_sentence_bytes);
+}
 /// @}
 
 /// From a worker to the store, once the store has accepted its first Announce.
 using FromWorker = std::variant<Announce, Committed, Finished, FailureReport>;
 
 /// From the store to a worker.
-using ToWorker = std::variant<Assignment, Finished, Failure, Refused>;
+using ToWorker = std::variant<Assignment, Finished, Failure, Refused, Barred>;
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

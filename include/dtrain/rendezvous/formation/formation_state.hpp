@@ -18,6 +18,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/formation/formation_messages.hpp"
 #include "dtrain/rendezvous/formation/formation_workers.hpp"
+#include "dtrain/rendezvous/formation/newcomer_limits.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -30,8 +31,9 @@ struct FormationOptions {
   std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
   std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state
   std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
-  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end
-  std::chrono::seconds longest_bar{60};  ///< for newcomers of a host, one of which broke an attempt before a commit
+  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end (NewcomerLimits)
+  std::chrono::seconds least_bar{1};     ///< for newcomers of a host, one of which broke an attempt before a commit
+  std::chrono::seconds longest_bar{60};  ///< it doubles each time up to here
   int attempts_without_commit = 10;      ///< so many in a row end the job
 };
 
@@ -60,7 +62,11 @@ class FormationState {
 
   /// @param sink outlives the state @param job random number of the job
   FormationState(Sink& sink, const FormationOptions& options, std::uint64_t job)
-      : sink_(sink), options_(options), job_(job), history_(options.attempts_without_commit) {}
+      : sink_(sink),
+        options_(options),
+        job_(job),
+        limits_(options.least_resize_gap, options.least_bar, options.longest_bar),
+        history_(options.attempts_without_commit) {}
   FormationState(const FormationState&) = delete;
   FormationState& operator=(const FormationState&) = delete;
 
@@ -91,8 +97,9 @@ class FormationState {
     worker->error.clear();
     worker->progress = message.progress;
     if (message.progress.attempt == attempt_ && message.progress.steps > source_.steps) {
-      note_commit();
+      note_commit(*worker);
     }
+    worker->told_until = {};
     worker->since = now;
     worker->order = ++announcements_;
     settle(now);
@@ -101,9 +108,9 @@ class FormationState {
 
   /// A rank has committed its first step in an attempt.
   void committed(ConnectionId connection, const Committed& message, Instant now) {
-    const Worker* worker = workers_.find(connection);
+    Worker* const worker = workers_.find(connection);
     if (worker == nullptr || !worker->is_member() || message.attempt != attempt_ || is_over_) return;
-    note_commit();
+    note_commit(*worker);
     if (weights_.value_or(message.digest) != message.digest) {
       const Cause cause{CauseKind::disagreement, worker->rank, worker->host,
                         format_text("the weights of rank {} differ from another rank's after the first step of attempt "
@@ -161,7 +168,7 @@ class FormationState {
   void joined(std::uint64_t attempt, Instant now) {
     if (attempt == attempt_) {
       is_complete_ = true;
-      pause_ = !failed_ && failed_at_ && failed_at_ == resized_at_ ? now - *failed_at_ : pause_;
+      limits_.on_joined(failed_ ? std::nullopt : failed_at_, now);
       settle(now);
     }
   }
@@ -233,9 +240,9 @@ class FormationState {
     workers_.forget_if_unknown(worker);
   }
 
-  void note_commit() {
+  void note_commit(Worker& worker) {
     history_.on_commit(failed_);
-    if (!failed_) bars_.clear();
+    if (std::exchange(worker.is_newcomer, false) && !failed_) limits_.on_success(worker.id.host_id);
   }
 
   void fail(const Cause& cause, Instant now) {
@@ -247,9 +254,8 @@ class FormationState {
     failed_ = true;
     failed_at_ = now;
     if (const std::optional<Cause> last = history_.on_failure(cause)) end(*last);
-    const bool is_newcomer = origin != nullptr && source_.has_trained() && !origin->progress.has_trained();
-    if (is_newcomer && !history_.committed_here() && cause.kind != CauseKind::resized) {
-      bars_.add(origin->id.host_id, options_.longest_bar, now);
+    if (origin != nullptr && origin->is_newcomer) {
+      limits_.on_broken(origin->id.host_id, attempt_, cause, now);
     }
   }
 
@@ -305,8 +311,9 @@ class FormationState {
     has_barred_ = false;
     for (const std::unique_ptr<Worker>& each : workers_.all()) {
       if (each->standing != Standing::waiting) continue;
-      if (const std::optional<Instant> until = bars_.until(*each, now)) {
-        has_barred_ = !is_due(*until, now);
+      if (const auto* const bar = limits_.bar_of(*each, now)) {
+        has_barred_ = !is_due(bar->until, now);
+        if (std::exchange(each->told_until, bar->until) != bar->until) sink_.send(each->connection, bar->message(now));
       } else {
         found.push_back(each.get());
       }
@@ -368,10 +375,9 @@ class FormationState {
     }
     const Worker* const first = *std::min_element(waiting.begin(), waiting.end(),
                                                   [](const Worker* a, const Worker* b) { return a->since < b->since; });
-    const auto gap = std::max<Deadline::Clock::duration>(options_.least_resize_gap, 20 * pause_);
     const bool is_collected = is_due(first->since + options_.collect, now);
-    if ((!resized_at_ || is_due(*resized_at_ + gap, now)) && is_collected) {
-      resized_at_ = now;
+    if (is_due(limits_.next_resize().value_or(now), now) && is_collected) {
+      limits_.on_resize(now);
       fail({CauseKind::resized, -1, {}, format_text("workers that wait to become ranks: {}", {waiting.size()})}, now);
       settle(now);
     }
@@ -390,6 +396,7 @@ class FormationState {
     Assignment assignment{job_, attempt_, 0, static_cast<int>(members().size()), source_, 0};
     for (Worker* each : members()) {
       each->has_finished = false;
+      each->is_newcomer = source_.has_trained() && !each->progress.has_trained();
       each->standing = Standing::assigned;
       each->attempt = attempt_;
       each->source = source_;
@@ -409,7 +416,7 @@ class FormationState {
   const FormationOptions options_;
   const std::uint64_t job_;
   FormationWorkers workers_;
-  NewcomerBars bars_;
+  NewcomerLimits<> limits_;
   FailureHistory history_;
   std::uint64_t attempt_ = 0;
   std::uint64_t announcements_ = 0;
@@ -422,9 +429,7 @@ class FormationState {
   int running_workers_ = std::numeric_limits<int>::max();
   bool is_over_ = false;
   std::optional<Cause> cause_;
-  std::optional<Instant> failed_at_;
-  Deadline::Clock::duration pause_{};  ///< how long all ranks waited when newcomers joined last
-  std::optional<Instant> resized_at_, enough_since_, waiting_since_, next_;
+  std::optional<Instant> failed_at_, enough_since_, waiting_since_, next_;
   std::string waits_;
 };
 

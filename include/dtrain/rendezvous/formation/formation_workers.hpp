@@ -1,14 +1,11 @@
 #pragma once
 /// @file
-/// FormationWorkers: the elastic job's known workers, connections and last ranks; NewcomerBars: hosts whose new workers
-/// have to wait; FailureHistory: the job's failures and commits, and when they end it. No I/O. FormationState owns one
-/// of each.
+/// FormationWorkers: the elastic job's known workers, connections and last ranks; FailureHistory: the job's failures
+/// and commits, and when they end it. No I/O. FormationState owns one of each.
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +39,7 @@ struct Worker {
   ConnectionId connection = 0;  ///< 0: there is none
   Standing standing = Standing::waiting;
   int rank = -1;                        ///< in the last attempt; -1: none
+  bool is_newcomer = false;             ///< came without progress to a source with some, and has committed nothing yet
   bool has_finished = false;            ///< whether its function has returned in the last attempt
   std::uint64_t attempt = 0;            ///< the last one that it was a rank of
   TrainingProgress progress;            ///< as the worker announced it
@@ -49,6 +47,7 @@ struct Worker {
   std::string error;                    ///< with which it ends; empty: none is known
   std::uint64_t order = 0;              ///< position of its announcement
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
+  Deadline::Clock::time_point told_until{};  ///< end of its host's bar, as the worker was told last
 
   /// Whether it is a rank of the last attempt.
   bool is_member() const noexcept { return rank >= 0; }
@@ -179,35 +178,6 @@ inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most
   }
   return candidates;
 }
-
-/// Hosts of newcomers that have broken an attempt before its first commit: newcomers of such a host wait.
-class NewcomerBars {
- public:
-  using Instant = Deadline::Clock::time_point;
-
-  /// Bars the host for 1 s, and each further time twice as long.
-  void add(const std::string& host_id, std::chrono::seconds longest, Instant now) {
-    Bar& bar = bars_[host_id];
-    bar.time = std::clamp(2 * bar.time, std::chrono::seconds(1), longest);
-    bar.until = now + bar.time;
-  }
-  void clear() noexcept { bars_.clear(); }
-
-  /// When the worker may become a rank; nullopt: now.
-  std::optional<Instant> until(const Worker& worker, Instant now) const {
-    const auto found = bars_.find(worker.id.host_id);
-    const bool is_barred = found != bars_.end() && !worker.progress.has_trained() && found->second.until > now;
-    return is_barred ? std::optional(found->second.until) : std::nullopt;
-  }
-
- private:
-  struct Bar {
-    Instant until{};
-    std::chrono::seconds time{0};
-  };
-
-  std::map<std::string, Bar> bars_;  ///< by host id
-};
 
 class FailureHistory {
  public:

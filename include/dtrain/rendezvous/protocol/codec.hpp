@@ -191,7 +191,7 @@ DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<con
       fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
     }
   };
-  reader.choice(kind, MessageKind::hello, MessageKind::finished);
+  reader.choice(kind, MessageKind::hello, MessageKind::barred);
   (read(std::type_identity<Messages>()), ...);
   if (!reader.finished()) {
     message.reset();

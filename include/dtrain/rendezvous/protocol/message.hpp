@@ -76,6 +76,7 @@ enum class MessageKind : std::uint8_t {
   assignment = 17,
   committed = 18,
   finished = 19,
+  barred = 20,
 };
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.

@@ -62,6 +62,12 @@ TEST_CASE("the messages of a formation arrive as they were sent, whole or not at
   CHECK(std::get<Finished>(*decode<ToWorker>(finished)).is_member);
   CHECK(std::get<Finished>(*decode<FromWorker>(finished)).attempt == 4);
   check_bounds<FromWorker>(finished);
+  const Frame barred = encode(Barred{4000, "a worker broke attempt 5"});
+  const std::optional<ToWorker> told = decode<ToWorker>(barred);
+  REQUIRE(told);
+  CHECK(std::get<Barred>(*told).milliseconds == 4000);
+  CHECK(std::get<Barred>(*told).reason == "a worker broke attempt 5");
+  check_bounds<ToWorker>(barred);
   const auto committed = std::get<Committed>(*decode<FromWorker>(encode(Committed{7, 9})));
   CHECK(committed.attempt == 7);
   CHECK(committed.digest == 9);

@@ -25,6 +25,7 @@ TEST_CASE("no schedule of losses, stops and joins loses, repeats or forks a comm
   std::uint64_t attempts = 0;
   std::uint64_t behind = 0;
   std::uint64_t resizes = 0;
+  std::uint64_t bars = 0;
   for (std::uint64_t seed = 1; seed <= schedules(); ++seed) {
     ModelJob job(seed);
     const ModelJob::Outcome outcome = job.run();
@@ -32,16 +33,19 @@ TEST_CASE("no schedule of losses, stops and joins loses, repeats or forks a comm
     attempts += static_cast<std::uint64_t>(job.attempts());
     behind += static_cast<std::uint64_t>(job.formed_with_survivor_behind());
     resizes += static_cast<std::uint64_t>(job.resizes());
+    bars += static_cast<std::uint64_t>(job.bars());
     if (outcome == ModelJob::Outcome::wrong) {
       FAIL("seed " << seed << ": " << std::string(job.problem()));
     }
   }
   MESSAGE(schedules() << " schedules: " << outcomes[1] << " finished, " << outcomes[2] << " ended, " << outcomes[3]
                       << " without a living worker; " << attempts << " attempts, " << behind
-                      << " receivers with a state of their own, " << resizes << " ended by newcomers");
+                      << " receivers with a state of their own, " << resizes << " ended by newcomers, " << bars
+                      << " told of a bar");
   // Each kind of schedule that the rules are about occurs.
   CHECK(outcomes[1] > schedules() / 2);
   CHECK(attempts > schedules());
   CHECK(behind > schedules() / 100);
   CHECK(resizes > schedules() / 200);
+  CHECK(bars > schedules() / 10000);
 }

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "dtrain/rendezvous/formation/formation_client.hpp"
+#include "support/captured_stderr.hpp"
+#include "support/contains.hpp"
 #include "support/expect_error.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
@@ -29,7 +31,8 @@ namespace {
 
 /// A worker of the tests, whose process is a number.
 struct TestWorker {
-  TestWorker(const StoreAddress& at, std::int64_t process) : client(at, 30s), address(at) {
+  TestWorker(const StoreAddress& at, std::int64_t process, std::chrono::seconds timeout = 30s)
+      : client(at, timeout), address(at) {
     announce.worker = {"h", process, static_cast<std::uint64_t>(process)};
     announce.host = "h";
     announce.settings = "kept=all\n";
@@ -66,6 +69,39 @@ FormationOptions sizes(int least, int most) {
   options.min_workers = least;
   options.max_workers = most;
   return options;
+}
+
+/// Options of a job in which newcomers end attempts at once.
+FormationOptions hasty_sizes(int least, int most) {
+  FormationOptions options = sizes(least, most);
+  options.first_formation = 0ms;
+  options.collect = 1ms;
+  options.least_resize_gap = 0ms;
+  return options;
+}
+
+/// The first worker is alone in attempt 1, is joined by another one in attempt 2, which ends there at once, and is
+/// alone in attempt 3.
+void break_attempt(FormationProcess& launcher, TestWorker& first) {
+  REQUIRE_FALSE(first.join());
+  const auto errors = on_ranks(2, [&](int index) {
+    if (index == 1) {
+      TestWorker newcomer(launcher.address(), 101);
+      REQUIRE_FALSE(newcomer.join());
+      newcomer.control_plane.reset();
+      launcher.process_ended(101);
+      return;
+    }
+    first.progress.committed();
+    first.client.committed({1, 0});
+    for (const std::uint64_t attempt : {2u, 3u}) {
+      REQUIRE(first.control_plane->failure()->block_until_failed(soon()));
+      first.control_plane.reset();
+      REQUIRE_FALSE(first.join());
+      CHECK(first.assignment.attempt == attempt);
+    }
+  });
+  REQUIRE(errors == std::vector<std::string>(2));
 }
 
 }  // namespace
@@ -142,6 +178,43 @@ TEST_CASE("a newcomer ends a healthy attempt once a step is committed in it, and
   CHECK(last[1].world_size == 2);
   CHECK(last[1].receivers == 1);
   CHECK(last[1].source == TrainingProgress{1, 1});
+}
+
+TEST_CASE("a barred worker learns until when and why, and waits for its own timeout at most") {
+  FormationOptions options = hasty_sizes(1, 2);
+  options.least_bar = 60s;
+  FormationProcess launcher(options);
+  TestWorker first(launcher.address(), 100);
+  break_attempt(launcher, first);
+  TestWorker barred(launcher.address(), 102, 2s);
+  support::CapturedStderr captured;
+  CHECK_ERROR(barred.join(), Errc::timeout, "the deadline passed while this worker had to wait",
+              "because a new worker of this host broke attempt 2", "DTRAIN_TIMEOUT_SECONDS");
+  CHECK_CONTAINS(captured.text(), "dtrain: this worker waits ", " UTC, before it may become a rank, because ",
+                 "broke attempt 2 before it had committed a step there: rank 1 on host ");
+  CHECK_FALSE(first.control_plane->failure()->failed());
+}
+
+TEST_CASE("a barred worker gets a rank without an error once the bar has ended") {
+  FormationProcess launcher(hasty_sizes(1, 2));
+  TestWorker first(launcher.address(), 100);
+  break_attempt(launcher, first);
+  const auto errors = on_ranks(2, [&](int index) {
+    if (index == 1) {
+      TestWorker barred(launcher.address(), 102);
+      REQUIRE_FALSE(barred.join());
+      CHECK(barred.assignment.attempt == 4);
+      CHECK(barred.assignment.source == TrainingProgress{3, 2});
+      return;
+    }
+    first.progress.committed();
+    first.client.committed({3, 0});
+    REQUIRE(first.control_plane->failure()->block_until_failed(soon()));
+    first.control_plane.reset();
+    REQUIRE_FALSE(first.join());
+    CHECK(first.assignment.world_size == 2);
+  });
+  CHECK(errors == std::vector<std::string>(2));
 }
 
 TEST_CASE("an exception while the store opens an attempt ends the job with its text") {

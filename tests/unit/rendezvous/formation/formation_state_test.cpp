@@ -65,6 +65,7 @@ class Formation {
   bool has_finished = false;
   std::map<ConnectionId, std::string> told;  ///< why the job has ended
   std::map<ConnectionId, bool> finished;     ///< and whether as a rank of the last attempt
+  std::map<int, Barred> barred;              ///< by worker
   FormationState<Formation> state;
 
  private:
@@ -83,6 +84,8 @@ class Formation {
       source = assignment->source;
     } else if (const Finished* end_of_job = std::get_if<Finished>(&message)) {
       finished[to] = end_of_job->is_member;
+    } else if (const Barred* bar = std::get_if<Barred>(&message)) {
+      barred[static_cast<int>(to) - 1] = *bar;
     } else {
       told[to] = std::get<Failure>(message).cause.text;
     }
@@ -206,6 +209,9 @@ TEST_CASE("newcomers end an attempt after its first commit, together, and no mor
   job.announce(0);
   job.pass(30s);
   job.announce(1);
+  job.pass(10s);
+  CHECK_FALSE(job.failed_by);  // not all ranks have joined
+  job.state.joined(1, job.now);
   job.pass(10s);
   CHECK_FALSE(job.failed_by);  // nothing is committed
   job.train(0);
@@ -373,35 +379,106 @@ TEST_CASE("one text of an exception twice without a commit, and ten attempts wit
   CHECK(ten.end->text == "slow 1");  // the first cause
 }
 
-TEST_CASE("a newcomer that breaks an attempt before its first commit bars its host for a while") {
-  Formation job(1, 2);
+TEST_CASE("a newcomer that breaks an attempt bars its host, which learns until when, and the ranks there go on") {
+  Formation job(1, 4);
   job.announce(0);
   job.pass(30s);
   job.train(0);
-  std::chrono::milliseconds bar = 1s;
-  for (int newcomer = 1; newcomer < 4; ++newcomer) {
-    CAPTURE(newcomer);
-    job.announce(newcomer);
-    job.pass(bar);
-    REQUIRE(job.failed_by);
-    job.announce(0, {job.state.attempt(), 1});
-    REQUIRE(job.order == Order{0, newcomer});
-    job.lose(newcomer);
-    job.announce(0, {job.state.attempt() - 1, 1});
-    CHECK(job.order == Order{0});
-    job.state.joined(job.state.attempt(), job.now);
-    job.state.committed(Formation::connection(0), {job.state.attempt(), 0}, job.now);
-    break;
-  }
-  // Without a commit in between, the second newcomer waits.
-  job.announce(5);
-  job.pass(2s);
-  job.announce(0, {job.state.attempt(), 2});
-  REQUIRE(job.order == Order{0, 5});
-  job.lose(5);
-  job.announce(6);
-  job.announce(0, {job.state.attempt() - 1, 2});
+  job.announce(1);
+  job.pass(1s);
+  job.announce(0, {1, 1});
+  REQUIRE(job.order == Order{0, 1});
+  job.lose(1);
+  job.announce(2);
+  job.announce(0, {2, 1});
   CHECK(job.order == Order{0});
+  REQUIRE(job.barred.contains(2));
+  CHECK(job.barred[2].milliseconds == 1000);
+  CHECK_CONTAINS(job.barred[2].reason, "a new worker of this host broke attempt 2",
+                 "rank 1 on host a was lost: killed by signal 9");
+  job.train(0);  // a rank of the host commits, and lifts no bar
+  job.announce(3, {}, "b");
+  job.pass(999ms);
+  CHECK_FALSE(job.failed_by);
+  job.pass(9s);
+  REQUIRE(job.failed_by);  // for workers 2 and 3
+  job.announce(0, {3, 4});
+  REQUIRE(job.order == Order{0, 2, 3});
+  job.state.joined(4, job.now);
+  job.lose(2);
+  job.announce(3, {4, 4}, "b");
+  job.announce(4);
+  job.announce(0, {4, 4});
+  CHECK(job.order == Order{0, 3});
+  CHECK(job.barred[4].milliseconds == 2000);
+}
+
+TEST_CASE("a barred worker is told once, and again if it connects again") {
+  Formation job(1, 4);
+  job.announce(0);
+  job.pass(30s);
+  job.train(0);
+  job.announce(1);
+  job.announce(2);
+  job.pass(1s);
+  job.announce(0, {1, 1});
+  REQUIRE(job.order == Order{0, 1, 2});
+  job.lose(1);
+  job.announce(2);
+  CHECK(job.barred[2].milliseconds == 1000);
+  job.barred.clear();
+  job.pass(500ms);
+  CHECK(job.barred.empty());
+  job.state.disconnected(Formation::connection(2), job.now);
+  job.announce(2);
+  CHECK(job.barred[2].milliseconds == 500);
+  job.announce(0, {1, 1});
+  REQUIRE(job.order == Order{0});
+  job.train(0);
+  job.pass(10s);
+  CHECK(job.failed_by);  // for worker 2
+}
+
+TEST_CASE("a worker that waits learns that its host is barred, and a newcomer's commit ends the bar") {
+  Formation job(1, 4);
+  job.announce(0, {}, "b");
+  job.pass(30s);
+  job.train(0);
+  job.announce(1);
+  job.announce(2);
+  job.pass(1s);
+  job.announce(0, {1, 1}, "b");
+  REQUIRE(job.order == Order{0, 1, 2});
+  job.announce(3);  // too late for this attempt
+  CHECK(job.barred.empty());
+  job.state.joined(2, job.now);
+  job.lose(1);
+  CHECK(job.barred[3].milliseconds == 1000);
+  job.state.committed(Formation::connection(2), {2, 0}, job.now);  // sent before the loss
+  job.announce(9);
+  CHECK(job.barred[9].milliseconds == 1000);
+  job.state.disconnected(Formation::connection(9), job.now);
+  job.announce(0, {2, 1}, "b");
+  job.announce(2, {2, 1});  // has received the state
+  REQUIRE(job.order == Order{0, 2});
+  job.train(2);  // a newcomer no longer, which has not brought down anything
+  job.pass(100s);
+  REQUIRE(job.failed_by);
+  job.announce(0, {3, 9}, "b");
+  job.announce(2, {3, 9});
+  REQUIRE(job.order == Order{0, 2, 3});
+  job.train(3);
+  job.lose(3);  // no newcomer any more: its host is not barred
+  job.announce(4);
+  job.announce(0, {4, 9}, "b");
+  job.announce(2, {4, 9});
+  REQUIRE(job.order == Order{0, 2, 4});
+  job.lose(4);
+  job.announce(5);
+  job.announce(0, {4, 9}, "b");
+  job.announce(2, {4, 9});
+  REQUIRE(job.order == Order{0, 2});
+  CHECK(job.barred[5].milliseconds == 1000);  // as at first
 }
 
 TEST_CASE("a second connection of a worker takes the place of the first") {

@@ -79,6 +79,7 @@ class ModelJob {
   int attempts() const noexcept { return static_cast<int>(state_.attempt()); }
   int formed_with_survivor_behind() const noexcept { return survivors_behind_; }
   int resizes() const noexcept { return resizes_; }
+  int bars() const noexcept { return bars_; }
 
  private:
   friend rendezvous::FormationState<ModelJob>;
@@ -254,6 +255,14 @@ class ModelJob {
     std::visit([&](const auto& each) { sent(connection, each); }, message);
   }
   void sent(ConnectionId, const rendezvous::Refused&) {}
+  void sent(ConnectionId connection, const rendezvous::Barred& message) {
+    const int index = worker_of(connection);
+    require((announced_ & bit(index)) != 0, "a worker is barred that does not wait");
+    require(!announced_progress_[static_cast<std::size_t>(index)].has_trained(), "a worker is barred that has a state");
+    require(message.milliseconds != 0 && message.milliseconds <= options_.longest_bar / std::chrono::milliseconds(1),
+            "a bar has a wrong length");
+    ++bars_;
+  }
   void sent(ConnectionId connection, const rendezvous::Assignment& message) {
     const int index = worker_of(connection);
     ModelWorker& to = worker(index);
@@ -793,6 +802,7 @@ class ModelJob {
   int receivers_left_ = 0;
   int survivors_behind_ = 0;
   int resizes_ = 0;
+  int bars_ = 0;  ///< as workers were told
   bool has_resized_ = false;
   bool has_committed_ = false;
   bool has_ended_ = false;
