@@ -78,6 +78,9 @@ int train_elastic(dtrain::Elastic<Policy> job, dtrain::Arguments arguments) {
   if (options.perturb_rank) {
     throw dtrain::Error(dtrain::Errc::usage, "--perturb-rank is for a job without --elastic, whose ranks stay");
   }
+  if (options.hook.name == "local") {
+    throw dtrain::Error(dtrain::Errc::usage, "--hook=local is for a job without --elastic, which commits each step");
+  }
   if (options.help) {
     shared::Progress(job.local_rank() == 0, shared::stdout_is_terminal()).line(std::string(help_text));
     return 0;

@@ -370,8 +370,10 @@ class DistributedDataParallel {
                        "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "
                        "and give it to the step after it");
     }
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    group::RankContext& context = *group::GroupAccess::of(group_).rank_context();
+    context.require_may_block();
     if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
+    context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
     driver_->wrapped->has_unreduced = false;
     optimizer.inspect_with(std::move(inspect));

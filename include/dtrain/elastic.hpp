@@ -36,26 +36,29 @@ using elastic::LibraryState;
 template <class P>
 class Elastic {
  public:
-  static_assert(
-      !backend::HasPreJoin<typename P::Backend>,
-      "dtrain: Elastic works with the backends SharedMemory and Gloo, whose ranks may change in living processes");
+  static_assert(backend::joins_again<typename P::Backend>,
+                "dtrain: Elastic works with the backends SharedMemory, Gloo and Nccl, whose ranks may change in living "
+                "processes");
 
   Elastic(elastic::ElasticWorker& worker, const GroupOptions& options) noexcept
       : worker_(&worker), options_(&options) {}
 
   /// Adds tensors to what a worker receives that comes later: parameters, the optimizer's state. Before train().
   /// They are written inside commit() only. Lifetime: the memory outlives train().
-  /// @throws Error (unsupported) for device memory and NamedBytes
+  /// @throws Error (unsupported) for NamedBytes, and for device memory: keep a copy in host memory, which commit()
+  /// writes from the device, and copy it back where train()'s function begins
   void keep(std::vector<NamedTensor> tensors) const { worker_->state_before_train().keep(std::move(tensors), false); }
-  /// The same for what the forward pass writes, such as a BatchNorm's buffers: copied at each commit, and put back
-  /// before a step is repeated.
+  /// The same for tensors that are written between two commits, such as a BatchNorm's buffers, or the parameters and
+  /// the optimizer's state with hooks::LocalSgd: copied at each commit, and put back before a step is repeated.
   void keep_copy(std::vector<NamedTensor> tensors) const {
     worker_->state_before_train().keep(std::move(tensors), true);
   }
   /// Adds the tensors of a library's objects, whose memory may change: `job.keep(libtorch::training_state(net,
   /// optimizer))`. Lifetime: the objects outlive train(). @throws Error (invalid_argument), also of later calls, if an
   /// object has other tensors than before; as above
-  void keep(const LibraryState& state) const { worker_->state_before_train().keep(state); }
+  void keep(const LibraryState& state) const { worker_->state_before_train().keep(state, false); }
+  /// The same, with copies of all of it, for a model with hooks::LocalSgd.
+  void keep_copy(const LibraryState& state) const { worker_->state_before_train().keep(state, true); }
   /// All tensors that are kept, for save_checkpoint. Their addresses are present until a library's object is loaded.
   /// @throws Error (invalid_argument) if a library's object has other tensors than before
   const std::vector<NamedTensor>& tensors() const { return worker_->state().tensors(); }
@@ -90,7 +93,8 @@ class Elastic {
 
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
-  /// @throws Error (invalid_argument), before `write`, under no_sync(), and while no step has reduced what it left
+  /// @throws Error (invalid_argument), before `write`, under no_sync(), and while no step has reduced what it left;
+  /// with hooks::LocalSgd between two averages, or if the weights are not given to keep_copy()
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
@@ -99,14 +103,15 @@ class Elastic {
   /// @throws as the other commit()
   void commit() const { worker_->commit(); }
 
-  /// After load_checkpoint(): that many steps are done. On all ranks. @throws Error (invalid_argument) for fewer than
-  /// step()
+  /// After load_checkpoint(): that many steps are done. On all ranks. Fewer than step() only after the state of a
+  /// ShardedOptimizer was loaded: rank 0 logs the number of steps that are trained again. @throws Error
+  /// (invalid_argument) for fewer steps otherwise
   void resume_at(std::uint64_t step) const { worker_->resume_at(step); }
 
   /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job without --min-ranks.
   std::uint64_t attempt() const noexcept { return worker_->attempt(); }
 
-  /// The worker's place on its node, for its life.
+  /// The worker's place on its node, for its life, by which backend::Nccl selects its device.
   int local_rank() const noexcept { return worker_->slot(); }
 
  private:
@@ -145,6 +150,10 @@ struct BodyRunner {
   template <class Body>
   static int in_worker(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
     return run_worker(process, [&](ElasticWorker& worker) {
+      if constexpr (backend::HasPreJoin<typename P::Backend>) {  // selects the device for the body's model
+        std::optional<rendezvous::Secret> secret = process.secret;
+        static_cast<void>(P::Backend::pre_join_blocking(process.identity, secret, Deadline::after(process.timeout)));
+      }
       return dtrain::detail::call_body(body, Elastic<P>(worker, options), process.arguments());
     });
   }

@@ -1,6 +1,6 @@
 // A backend whose ranks are those of its start, in an elastic job. (MPI need not be here: a backend has the function of
 // backend::Mpi that takes them from mpirun.)
-// expect: dtrain: Elastic works with the backends SharedMemory and Gloo, whose ranks may change in living processes
+// expect: dtrain: Elastic works with the backends SharedMemory, Gloo and Nccl, whose ranks may change
 #include "dtrain/dtrain.hpp"
 
 struct LikeMpi : dtrain::backend::SharedMemory {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/program.hpp"
+#include "support/temporary_directory.hpp"
 #include "support/worker_process.hpp"
 
 using support::Program;
@@ -88,6 +89,25 @@ TEST_CASE("a killed worker's ranks go on without it, and another one takes its p
       CHECK(std::set<std::string>(digests.begin(), digests.end()).size() == 1);
       check_commits(result.output, victim, 500);
     }
+  }
+}
+
+TEST_CASE_FIXTURE(support::TemporaryFile, "a sharded training whose worker is killed goes on from its checkpoint") {
+  Program undisturbed(program, {"--nproc-per-node=2", "steps=400", "pause=0", "sharded=" + path + ".undisturbed"});
+  const Result whole = undisturbed.wait(support::soon(std::chrono::seconds(60)));
+  REQUIRE_MESSAGE(whole.exit_code == 0, whole.error);
+  const std::vector<std::string> expected = ends(whole.output);
+  REQUIRE(expected.size() == 2);
+  for (const int victim : {0, 1}) {
+    CAPTURE(victim);
+    Program job(program, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=3", "steps=400", "log",
+                          "sharded=" + path + std::to_string(victim)});
+    REQUIRE(job.wait_for("commit 25 attempt 1 size 2"));
+    REQUIRE(::kill(support::process_of_worker(job.output(), victim), SIGKILL) == 0);
+    const Result result = job.wait(support::soon(std::chrono::seconds(60)));
+    CHECK_MESSAGE(result.exit_code == 0, result.error);
+    CHECK(count(result.output, "worker " + std::to_string(victim) + " is rank") >= 2);
+    CHECK_MESSAGE(ends(result.output) == expected, result.output << result.error);
   }
 }
 

@@ -178,24 +178,38 @@ TEST_CASE("small_network learns the same on 1, 2 and 3 ranks, and goes on from i
   }
 }
 
+/// Of a program that fits a line in an elastic job, or in an ordinary one.
+static void check_elastic_fit(const std::string& program, bool is_killed, const std::vector<std::string>& arguments) {
+  std::vector<std::string> all =
+      is_killed ? std::vector<std::string>{"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=1"}
+                : std::vector<std::string>{"--nproc-per-node=2"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  support::Program job(examples + program, all);
+  pid_t victim = 0;
+  for (const dtrain::Deadline deadline = support::soon(); is_killed && victim == 0 && !deadline.passed();) {
+    const std::vector<pid_t> workers = support::children_of(job.process());
+    victim = workers.size() == 3 ? workers.back() : 0;
+  }
+  CHECK((!is_killed || (victim != 0 && ::kill(victim, SIGKILL) == 0)));
+  const Result result = job.wait();
+  INFO(result.output);
+  INFO(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(result.output.find("y = 3.000 x + 1.000, fitted on " + std::string(is_killed ? "3" : "2")) !=
+        std::string::npos);
+  CHECK((result.error.find("killed by signal 9") != std::string::npos) == is_killed);
+}
+
 TEST_CASE("elastic_fit finds the line, also where a worker is killed on the way") {
   for (const bool is_killed : {false, true}) {
-    support::Program job(examples + "elastic_fit",
-                         is_killed ? std::vector<std::string>{"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=1"}
-                                   : std::vector<std::string>{"--nproc-per-node=2"});
-    pid_t victim = 0;
-    for (const dtrain::Deadline deadline = support::soon(); is_killed && victim == 0 && !deadline.passed();) {
-      const std::vector<pid_t> workers = support::children_of(job.process());
-      victim = workers.size() == 3 ? workers.back() : 0;
-    }
-    CHECK((!is_killed || (victim != 0 && ::kill(victim, SIGKILL) == 0)));
-    const Result result = job.wait();
-    INFO(result.output);
-    INFO(result.error);
-    CHECK(result.exit_code == 0);
-    CHECK(result.output.find("y = 3.000 x + 1.000, fitted on " + std::string(is_killed ? "3" : "2")) !=
-          std::string::npos);
-    CHECK((result.error.find("killed by signal 9") != std::string::npos) == is_killed);
+    check_elastic_fit("elastic_fit", is_killed, {});
+  }
+}
+
+TEST_CASE("elastic_sharded finds the line, also where a worker is killed on the way") {
+  for (const bool is_killed : {false, true}) {
+    const support::TemporaryFile file;
+    check_elastic_fit("elastic_sharded", is_killed, {file.path});
   }
 }
 

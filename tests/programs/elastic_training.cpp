@@ -15,6 +15,10 @@
 //   call=S               worker 0 makes a call of dtrain inside the commit of step S
 //   exit=CODE            worker 1 ends with exit code CODE in its first step
 //   return=CODE          what the function returns
+//   sharded=FILE         trains with a ShardedOptimizer, and has its checkpoint after each tenth step in FILE; the
+//   ranks'
+//                        gradients are equal, so that 1, 2 and 4 ranks get the same weights; only steps, pause and log
+//                        are taken besides
 
 #include <unistd.h>
 
@@ -27,6 +31,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "support/elastic_model.hpp"
 
@@ -37,15 +42,15 @@ struct Options {
     for (std::size_t i = 1; i < arguments.size(); ++i) {
       const std::string word = arguments[i];
       const std::size_t equals = word.find('=');
-      values[word.substr(0, equals)] = equals == std::string::npos ? 1 : std::atol(word.c_str() + equals + 1);
+      values[word.substr(0, equals)] = equals == std::string::npos ? "1" : word.substr(equals + 1);
     }
   }
   long number(const std::string& name, long otherwise = -1) const {
     const auto found = values.find(name);
-    return found == values.end() ? otherwise : found->second;
+    return found == values.end() ? otherwise : std::atol(found->second.c_str());
   }
   bool has(const std::string& name) const { return values.contains(name); }
-  std::map<std::string, long> values;
+  std::map<std::string, std::string> values;
 };
 
 using Model = support::ElasticModel;
@@ -63,6 +68,11 @@ void backward(M& model, const dtrain::SampleShare& share, const Options& options
   } else {
     model.backward(share.samples, share.weight, ready);
   }
+}
+
+void say_commit(const Model& model, std::uint64_t step, std::uint64_t attempt, int ranks) {
+  std::printf("commit %d attempt %d size %d digest %08x\n", static_cast<int>(step), static_cast<int>(attempt), ranks,
+              model.digest());
 }
 
 template <class M, class Policy>
@@ -114,14 +124,49 @@ int train(dtrain::Elastic<Policy> job, const Options& options) {
       } else {
         job.commit(write);
       }
-      if (options.has("log")) {
-        std::printf("commit %d attempt %d size %d digest %08x\n", static_cast<int>(job.step()),
-                    static_cast<int>(job.attempt()), group.world_size(), model.digest());
-      }
+      if (options.has("log")) say_commit(model, job.step(), job.attempt(), group.world_size());
     }
     std::printf("worker %d finished as rank %d of %d: %08x after %d steps\n", worker, group.rank(), group.world_size(),
                 model.digest(), static_cast<int>(job.step()));
     return static_cast<int>(options.number("return", 0));
+  });
+}
+
+template <class Policy>
+int train_sharded(dtrain::Elastic<Policy> job, const Options& options) {
+  const int worker = job.local_rank();
+  const std::string& file = options.values.at("sharded");
+  const auto steps = static_cast<std::uint64_t>(options.number("steps", 100));
+  Model model;
+  std::int64_t step = 0;
+  std::vector<dtrain::NamedTensor> tensors = dtrain::parameter_values(model.parameters());
+  tensors.push_back({"step", dtrain::tensor_view(&step, {})});
+  std::printf("worker %d is process %d\n", worker, static_cast<int>(::getpid()));
+  return job.train([&](dtrain::ProcessGroup<Policy> group) {
+    dtrain::DistributedDataParallel ddp{model, group};
+    dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::Adam{.rate = 0.001F}};
+    if (dtrain::load_checkpoint(group, file, tensors, optimizer)) {
+      job.resume_at(static_cast<std::uint64_t>(step));
+    } else {
+      dtrain::save_checkpoint(group, file, tensors, optimizer);
+    }
+    std::printf("worker %d is rank %d of %d from step %d\n", worker, group.rank(), group.world_size(),
+                static_cast<int>(job.step()));
+    while (job.step() < steps) {
+      ddp.backward(
+          [&](dtrain::Ready ready) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(options.number("pause", 5)));
+            const std::vector<std::size_t> of_step{(job.step() * 37) % 1000, 500, 700};
+            model.backward(of_step, 1, ready);
+          },
+          optimizer);
+      job.commit();
+      if (options.has("log")) say_commit(model, job.step(), job.attempt(), group.world_size());
+      step = static_cast<std::int64_t>(job.step());
+      if (step % 10 == 0) dtrain::save_checkpoint(group, file, tensors, optimizer);
+    }
+    std::printf("worker %d finished as rank %d of %d: %08x after %d steps\n", worker, group.rank(), group.world_size(),
+                model.digest(), static_cast<int>(job.step()));
   });
 }
 
@@ -130,6 +175,7 @@ int run(int argc, char** argv) {
   using Policy = dtrain::Policy<dtrain::launch::PerNode, Backend>;
   return dtrain::run<Policy>(argc, argv, [](dtrain::Elastic<Policy> job, dtrain::Arguments arguments) {
     const Options options(arguments);
+    if (options.has("sharded")) return train_sharded(job, options);
     return options.has("bound") ? train<BoundModel>(job, options) : train<Model>(job, options);
   });
 }

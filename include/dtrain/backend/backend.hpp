@@ -79,6 +79,17 @@ concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::op
 
 // clang-format on
 
+/// `B::joins_again`: whether a process may join again, as another rank, as those of an elastic job do; for a backend
+/// without the member, whether it has no pre_join_blocking().
+/// @ingroup backends
+template <class B>
+inline constexpr bool joins_again = !HasPreJoin<B>;
+template <class B>
+requires requires {
+  { B::joins_again } -> std::convertible_to<bool>;
+}
+inline constexpr bool joins_again<B> = B::joins_again;
+
 /// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
 /// @ingroup backends
 enum class Determinism {

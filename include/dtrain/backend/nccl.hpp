@@ -56,6 +56,8 @@ struct NcclWith {
   using Communicator = nccl::Communicator;
   using StreamOwner = stream::cuda::CommunicationStream;
 
+  static constexpr bool joins_again = true;
+
   static constexpr std::string_view name() noexcept { return "Nccl"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
   static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
@@ -64,7 +66,8 @@ struct NcclWith {
   /// Default number of ranks on a node.
   static int visible_devices() { return cuda::visible_devices(); }
 
-  /// Selects the rank's device, before any other CUDA call. Blocking: no. @throws Error (unsupported, usage, cuda)
+  /// Selects the rank's device, before any other CUDA call; in an elastic job again in each attempt. Blocking: no.
+  /// @throws Error (unsupported, usage, cuda)
   static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
                                                  std::optional<rendezvous::Secret>& /*secret*/, Deadline /*deadline*/) {
     nccl::prepare_environment();

@@ -36,14 +36,15 @@ struct FailureContext {
 /// @throws Error (invalid_argument): the user's call `caller` came during a step, or (not `is_open`) after a failed one
 [[noreturn]] void refuse_begin(const char* caller, bool is_open);
 
-/// @throws Error (unsupported): `what` does not work in an elastic job, because `why`
-[[noreturn]] void refuse_elastic(const char* what, const char* why);
+/// @throws Error (unsupported): a step of an elastic job is captured in a CUDA graph
+[[noreturn]] void refuse_capture();
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_elastic(const char* what, const char* why) {
-  throw_error(Errc::unsupported, "{} does not work in an elastic job: {}; start the job without --min-ranks",
-              {what, why});
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_capture() {
+  throw_error(Errc::unsupported,
+              "a step was captured in a CUDA graph in an elastic job, whose host waits for each step's reduction; make "
+              "the steps without a graph, or start the job without --min-ranks");
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {

@@ -63,7 +63,7 @@ class ElasticWorker {
     state_.locate();
     return state_;
   }
-  std::uint64_t step() const noexcept { return progress_.steps(); }
+  std::uint64_t step() const noexcept { return progress_.step(); }
   std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
 
@@ -91,12 +91,13 @@ class ElasticWorker {
     write();
     end_commit();
   }
-  /// @throws Error (invalid_argument) for fewer steps than are done
+  /// @throws Error (invalid_argument) for fewer steps than are done, unless a ShardedOptimizer's state was loaded
   DTRAIN_ON_USE void resume_at(std::uint64_t step);
   /// @}
 
  private:
   DTRAIN_ON_USE void require_function(const char* caller) const;
+  DTRAIN_ON_USE void require_equal_weights(const group::WrappedModel& model) const;
   DTRAIN_ON_USE void begin_commit();
   DTRAIN_ON_USE void end_commit();
   DTRAIN_ON_USE rendezvous::Announce announce(const std::string& settings) const;
@@ -128,10 +129,12 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -187,7 +190,7 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
     options.identity.rank = assignment_.rank;
     options.identity.world_size = assignment_.world_size;
     options.identity.attempt = static_cast<int>(assignment_.attempt);
-    options.identity.local_rank.reset();  // that of the attempt is the store's to compute
+    options.identity.provisional.push_back("local_rank");  // the worker's, for its device; the store computes another
     group::RankContext* context = nullptr;
     bool has_finished = false;
     std::exception_ptr error;
@@ -204,11 +207,13 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
         context->kept_tensors.push_back(each.value);
       }
       context->kept_are_equal = assignment_.source.steps > 0;  // before, the program may give the ranks other weights
+      context->sharded.needs_checkpoint = assignment_.source.is_sharded;
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
       exit_code = body.call();
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code);
-      has_finished = !is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure());
+      has_finished =
+          !is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure()).has_value();
       if (has_finished) context->leave_blocking();
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
@@ -231,6 +236,10 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
   context.committing_thread = std::thread::id();
+  if (context.sharded.has_steps) {
+    progress_.sharded();
+    state_.expect_differences();
+  }
   gradients_ = context.gradient_bindings->take_memory(committed_attempt_ == assignment_.attempt);
   std::move(context.detached.begin(), context.detached.end(), std::back_inserter(detached_));
   std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
@@ -282,11 +291,30 @@ DTRAIN_ON_USE void ElasticWorker::require_function(const char* caller) const {
   }
 }
 
+/// For a model whose hook lets the ranks' weights differ between two commits.
+DTRAIN_ON_USE void ElasticWorker::require_equal_weights(const group::WrappedModel& model) const {
+  if (model.weights_differ()) {
+    throw_error(Errc::invalid_argument,
+                "commit() was called after a step that has left each rank its own weights, as those of hooks::LocalSgd "
+                "do; call it after average() has returned true, or after average_now()");
+  }
+  if (committed_attempt_ == assignment_.attempt) return;
+  for (const TensorView& weights : model.list_weights()) {
+    if (weights.bytes() != 0 && !state_.is_copied(weights)) {
+      throw_error(Errc::invalid_argument,
+                  "commit() was called for a model whose weights are not given to keep_copy(), although its hook makes "
+                  "steps without a commit, as hooks::LocalSgd does: they are put back when a rank is lost; give "
+                  "keep_copy() the parameters and the optimizer's state");
+    }
+  }
+}
+
 DTRAIN_ON_USE void ElasticWorker::begin_commit() {
   require_function("commit()");
   if (context_ != nullptr) {
     for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
       const auto model = each.lock();
+      if (model && model->weights_differ) require_equal_weights(*model);
       if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
         throw_error(Errc::invalid_argument,
                     "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
@@ -317,13 +345,20 @@ DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
   return state_;
 }
 
-/// The digest of what this rank has wrapped: the same on all ranks if those that received the state got all of it.
+/// The digest of what this rank has wrapped in host memory: the same on all ranks if those that received the state got
+/// all of it.
 DTRAIN_ON_USE std::uint64_t ElasticWorker::weights_digest() const {
   std::uint64_t hash = kernels::digest_start;
   for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
     if (const auto model = each.lock()) {
-      for (const TensorView& tensor : model->list_weights()) {
-        hash = kernels::digest(tensor.data, tensor.bytes(), hash);
+      const std::vector<TensorView> weights = model->list_weights();
+      std::vector<std::span<const std::byte>> memory;
+      std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
+                     [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
+      context_->pending_weights->wait_for(memory);
+      for (const TensorView& tensor : weights) {
+        const bool is_on_host = tensor.device.kind == DeviceKind::host;
+        hash = is_on_host ? kernels::digest(tensor.data, tensor.bytes(), hash) : hash;
       }
     }
   }
@@ -332,10 +367,20 @@ DTRAIN_ON_USE std::uint64_t ElasticWorker::weights_digest() const {
 
 DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
   require_function("resume_at()");
-  if (step < progress_.steps()) {
-    throw_error(Errc::invalid_argument, "resume_at({}) after {} steps; a checkpoint of fewer steps is not loaded",
-                {step, progress_.steps()});
+  const std::uint64_t present = progress_.step();
+  const bool has_loaded = context_ != nullptr && context_->sharded.has_loaded;
+  if (step < present && !has_loaded) {
+    throw_error(Errc::invalid_argument,
+                "resume_at({}) after {} steps; a checkpoint of fewer steps is loaded only where load_checkpoint() has "
+                "loaded a ShardedOptimizer's state before",
+                {step, present});
   }
+  if (step < present && assignment_.rank == 0) {
+    log(LogLevel::warning, format_text("the job goes on at step {}, that of the checkpoint: steps that are trained "
+                                       "again: {}",
+                                       {step, present - step}));
+  }
+  if (has_loaded) context_->sharded.has_resumed = true;
   progress_.resumed(step);
   state_.commit();
 }

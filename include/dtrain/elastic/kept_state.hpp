@@ -32,8 +32,8 @@ class KeptState {
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
   /// @throws as above
   void keep(TensorSource source, bool copies);
-  void keep(const LibraryState& state) {
-    keep(state.written_in_commit, false);
+  void keep(const LibraryState& state, bool copies) {
+    keep(state.written_in_commit, copies);
     keep(state.written_in_forward, true);
   }
 
@@ -56,6 +56,13 @@ class KeptState {
   /// A step was given up: the tensors of keep_copy get the values of the last commit.
   void restore();
 
+  /// Whether the tensor lies in one of keep_copy.
+  DTRAIN_ON_USE bool is_copied(const TensorView& tensor) const noexcept;
+
+  /// The program loads the state in each attempt, and writes it outside of commits: the ranks' states may differ.
+  void expect_differences() noexcept { may_differ_ = true; }
+  bool may_differ() const noexcept { return may_differ_; }
+
  private:
   struct Source {
     TensorSource list;
@@ -71,6 +78,7 @@ class KeptState {
   std::vector<std::vector<std::byte>> copies_;  ///< of each tensor; empty: it is not copied
   bool has_copies_ = false;
   std::vector<Source> sources_;
+  bool may_differ_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -88,14 +96,20 @@ class KeptState {
 namespace DTRAIN_NAMESPACE::elastic {
 
 DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
-  static_cast<void>(ddp::tensor_signatures(tensors));
   for (const ddp::NamedTensor& each : tensors) {
+    if (each.value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "the tensor {} that keep() was given is on {}, and an elastic job keeps host memory: keep a copy on "
+                  "the host, write it in commit(), and copy it to the device where the function of train() begins",
+                  {in_quotes(each.name), to_string(each.value.device)});
+    }
     if (each.bytes != nullptr) {
       throw_error(Errc::unsupported,
                   "NamedBytes '{}' are not kept in an elastic job, because their number may change; keep tensors",
                   {each.name});
     }
   }
+  static_cast<void>(ddp::tensor_signatures(tensors));
   has_copies_ = has_copies_ || copies;
   for (ddp::NamedTensor& each : tensors) {
     copies_.emplace_back(copies ? each.value.bytes() : 0);
@@ -160,6 +174,13 @@ DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
     hash = copies_[i].empty() ? kernels::digest(value.data, value.bytes(), hash) : hash;
   }
   return hash;
+}
+
+DTRAIN_ON_USE bool KeptState::is_copied(const TensorView& tensor) const noexcept {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!copies_[i].empty() && lies_within(tensor, tensors_[i].value)) return true;
+  }
+  return false;
 }
 
 DTRAIN_DEFINED void KeptState::copy() {

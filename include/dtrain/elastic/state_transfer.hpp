@@ -10,6 +10,7 @@
 
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/elastic/kept_state.hpp"
 #include "dtrain/rendezvous/formation/progress.hpp"
 
@@ -36,16 +37,17 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
     return;  // the states are those of the programs' beginning, which the wrappers make equal
   }
   const bool is_current = own == assignment.source;
-  std::vector<std::int64_t> cards(2 * static_cast<std::size_t>(group.world_size()));
-  std::vector<std::int64_t> card{is_current ? 1 : 0, 0};
-  const std::uint64_t digest = is_current ? state.digest() : 0;
-  std::memcpy(&card[1], &digest, sizeof(digest));
-  group.all_gather(card, cards);
-  const std::vector<bool> receives = receivers(cards);
   const auto rank = static_cast<std::size_t>(group.rank());
+  std::vector<std::int64_t> cards(2 * static_cast<std::size_t>(group.world_size()));
+  const std::uint64_t digest = is_current ? state.digest() : 0;
+  cards[2 * rank] = is_current ? 1 : 0;
+  std::memcpy(&cards[2 * rank + 1], &digest, sizeof(digest));
+  group.all_reduce(cards, ReduceOp::sum);  // a gathering: the others have zeros there; every backend sums host memory
+  const std::vector<bool> receives = receivers(cards);
   const auto count = std::count(receives.begin(), receives.end(), true);
   if (count == 0) return;
-  if (is_current && receives[rank] && own.steps > 0) {  // before the first step the programs' beginnings may differ
+  // Before the first step the programs' beginnings may differ.
+  if (is_current && receives[rank] && own.steps > 0 && !state.may_differ()) {
     log(LogLevel::warning,
         format_text(
             "rank {}: its state differs from rank 0's after as many steps, and is replaced; what is kept must be "

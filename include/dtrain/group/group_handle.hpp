@@ -40,6 +40,8 @@ struct WrappedModel {
   std::function<std::vector<TensorView>()> list_weights{};
   int no_sync_depth = 0;       ///< number of live NoSync objects
   bool has_unreduced = false;  ///< steps under no_sync() came after the last one that reduces
+  /// Whether the ranks' weights differ now; empty unless a hook lets them (hooks::LocalSgd).
+  std::function<bool()> weights_differ{};
 };
 
 /// Settings of objects that the program makes on every rank, with the same settings on all of them: a line of words

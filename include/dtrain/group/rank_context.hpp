@@ -2,7 +2,7 @@
 /// @file
 /// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
 /// ProcessGroup::join() makes it, each GroupState holds it. Pending weights: what a ShardedOptimizer's last step has
-/// yet to store; checkpoints wait for them.
+/// yet to store; checkpoints wait for them. ShardedAttempt: whether a ShardedOptimizer has its state.
 
 #include <algorithm>
 #include <atomic>
@@ -62,6 +62,19 @@ class PendingWeights {
  private:
   std::mutex mutex_;
   std::vector<std::pair<const void*, Wait>> optimizers_;
+};
+
+/// State of ShardedOptimizers in an attempt of an elastic job. Part of it is lost with each rank, and a step writes the
+/// weights before it is committed: so each attempt begins with a checkpoint. Threads: the one that drives steps.
+struct ShardedAttempt {
+  bool needs_checkpoint = false;  ///< an optimizer has begun a step before this attempt
+  bool has_loaded = false;        ///< load_checkpoint() has loaded an optimizer's state
+  bool has_resumed = false;       ///< resume_at() was called after that
+  bool has_steps = false;
+
+  /// Before a step. @param is_loaded whether load_checkpoint() has loaded the state of the step's optimizer
+  /// @throws Error (invalid_argument) if the attempt needs a checkpoint that was not loaded
+  void begin_step(const char* caller, bool is_loaded);
 };
 
 /// Shared by the rank's groups. The destructor leaves the job; if an exception is unwinding the stack, the rank has
@@ -132,6 +145,7 @@ class RankContext {
   std::uint64_t elastic_attempt = 0;  ///< its number; 0: the job is not elastic
   std::vector<TensorView> kept_tensors;
   bool kept_are_equal = false;  ///< they have equal values on all ranks
+  ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
   std::atomic<std::thread::id> committing_thread{};                ///< its calls are refused: the state is half written
@@ -190,6 +204,18 @@ DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
   for (const auto& optimizer : optimizers_) {
     optimizer.second(memory);
   }
+}
+
+DTRAIN_DEFINED void ShardedAttempt::begin_step(const char* caller, bool is_loaded) {
+  if (needs_checkpoint && !(is_loaded && has_resumed)) {
+    throw_error(Errc::invalid_argument,
+                "{} got a ShardedOptimizer without a checkpoint in a later attempt of an elastic job: a part of its "
+                "state is lost with each rank, and the weights may be those of half a step; {}",
+                {caller, is_loaded ? "call resume_at() with the checkpoint's step, after load_checkpoint()"
+                                   : "load_checkpoint() with the optimizer, then call resume_at(), in each call of the "
+                                     "function of train()"});
+  }
+  has_steps = true;
 }
 
 namespace detail {
@@ -359,9 +385,8 @@ DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
 }
 
 DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
-  return std::any_of(kept_tensors.begin(), kept_tensors.end(), [&tensor](const TensorView& each) {
-    return tensor.data >= each.data && tensor.data + tensor.bytes() <= each.data + each.bytes();
-  });
+  return std::any_of(kept_tensors.begin(), kept_tensors.end(),
+                     [&tensor](const TensorView& each) { return lies_within(tensor, each); });
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {

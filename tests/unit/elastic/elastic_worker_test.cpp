@@ -16,9 +16,6 @@
 
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/hooks/local_sgd.hpp"
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/elastic.hpp"
 #include "dtrain/launch/per_process.hpp"
@@ -158,21 +155,6 @@ TEST_CASE("a rank that throws leaves, the others go on, and a newcomer has their
     CAPTURE(each.first);
     CHECK(each.second.size() == 1);
   }
-}
-
-TEST_CASE("what loses its state with a rank is refused in an elastic job") {
-  CHECK_CONTAINS(thrown_alone([](auto&, Group group) {
-                   Model model;
-                   dtrain::hooks::LocalSgd hook;
-                   dtrain::DistributedDataParallel ddp{model, group, {}, hook};
-                 }),
-                 "hooks::LocalSgd does not work in an elastic job: the weights of the ranks differ", "--min-ranks");
-  CHECK_CONTAINS(thrown_alone([](auto&, Group group) {
-                   Model model;
-                   dtrain::DistributedDataParallel ddp{model, group};
-                   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::Sgd{}};
-                 }),
-                 "a ShardedOptimizer does not work in an elastic job: a rank's part of the state is lost");
 }
 
 TEST_CASE("resume_at() takes no steps back, and a second train() is refused") {

@@ -175,9 +175,9 @@ class Worker final : private dtrain::elastic::AttemptBody {
 
     int rank() const { return group.rank(); }
     int world_size() const { return group.world_size(); }
-    template <class Card>
-    void all_gather(const Card& own, Card& all) const {
-      group.all_gather(own, all);
+    template <class Cards>
+    void all_reduce(Cards& all, dtrain::ReduceOp op) const {
+      group.all_reduce(all, op);
     }
     Transfer split(int color) const { return {worker, group.split(color)}; }
     void broadcast(dtrain::BufferView values, int root) const {

@@ -22,10 +22,11 @@ struct GroupOfTwo {
   int rank() const { return 1; }
   int world_size() const { return 2; }
 
-  void all_gather(const std::vector<std::int64_t>& own, std::vector<std::int64_t>& all) const {
-    std::memcpy(&all[0], &source_card[0], sizeof(source_card));
-    all[2] = own[0];
-    all[3] = own[1];
+  void all_reduce(std::vector<std::int64_t>& cards, dtrain::ReduceOp op) const {
+    CHECK(op == dtrain::ReduceOp::sum);
+    for (std::size_t i = 0; i < 2; ++i) {
+      cards[i] += source_card[i];
+    }
   }
   void broadcast(dtrain::BufferView values, int root) const {
     CHECK(root == 0);

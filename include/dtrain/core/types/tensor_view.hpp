@@ -90,6 +90,11 @@ struct TensorView {
   [[noreturn]] void refuse_read_as(DType other) const;
 };
 
+/// Whether all of the part's memory is the whole's.
+inline bool lies_within(const TensorView& part, const TensorView& whole) noexcept {
+  return part.data >= whole.data && part.data + part.bytes() <= whole.data + whole.bytes();
+}
+
 namespace detail {
 
 template <class T>

@@ -150,6 +150,8 @@ struct GradientBucket {
 /// differs.
 /// - `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue. The hook calls
 /// `read` for a value's present address before each use; if `read` is empty, values stay where prepare() saw them.
+/// - `hook.weights_differ()`, for a hook whose steps may leave each rank its own weights, says whether the last step
+/// did and the weights are not equal again. An elastic job refuses commit() then.
 /// @ingroup hooks
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
@@ -176,6 +178,7 @@ struct HookFunctions {
   std::function<void(ReadValue)> read_values;
   std::function<void(C&, const BucketPlan&, Deadline)> plan;
   std::function<std::uint64_t(int)> items_per_bucket;
+  std::function<bool()> weights_differ;
 };
 
 /// Functions of `hook`. Lifetime: borrows a variable, which outlives the result; keeps a temporary.
@@ -188,8 +191,9 @@ HookFunctions<C> hook_functions(H&& hook) {
   } else {
     kept = std::make_shared<Hook>(std::forward<H>(hook));
   }
-  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }, {}, {},
-                             {},       {}};
+  HookFunctions<C> functions;
+  functions.description = "a hook";
+  functions.reduce = [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); };
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
@@ -219,6 +223,9 @@ HookFunctions<C> hook_functions(H&& hook) {
   }
   if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
     functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };
+  }
+  if constexpr (requires { static_cast<bool>(kept->weights_differ()); }) {
+    functions.weights_differ = [kept] { return static_cast<bool>(kept->weights_differ()); };
   }
   return functions;
 }

@@ -52,6 +52,8 @@ struct LocalSgdOptions {
 /// - In local steps StepOptions::measure_norm gives the norm of this rank's gradients, and LossScaler may decide
 ///   differently on each rank: use bf16 or f32.
 /// - Each rank keeps its own optimizer state.
+/// - In an elastic job, the weights and the optimizer's state are given to keep_copy(), and commit() comes after an
+/// average; a step that is repeated begins with the last average.
 /// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
 ///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; other buffers become equal to rank
 ///   0's.
@@ -73,9 +75,15 @@ class LocalSgd {
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
     ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
-    if (!is_local()) bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
+    if (is_local()) {
+      differ_ = true;
+    } else {
+      bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
+    }
   }
   bool skips_buffer_broadcast() const noexcept { return is_local(); }
+  /// Whether a local step came after the last average.
+  bool weights_differ() const noexcept { return differ_; }
 
   /// Counts a step, and averages the weights after every `every` local steps. Collective, blocking: every rank calls it
   /// after each step of its optimizer. @returns whether it averaged @throws the job's first cause
@@ -107,6 +115,7 @@ class LocalSgd {
     }
     for (const TensorView& buffer : copied_)
       group.broadcast(buffer.flat(), 0);
+    differ_ = false;
   }
 
   /// Calls of average() so far, the same on all ranks.
@@ -162,6 +171,7 @@ class LocalSgd {
   std::vector<TensorView> copied_;  ///< other buffers
   mutable std::vector<std::byte> memory_;
   ddp::HookRanks ranks_;
+  mutable bool differ_ = false;
 };
 
 #if DTRAIN_DEFINITIONS
@@ -178,6 +188,7 @@ DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std
   copied_.clear();
   memory_.clear();
   ranks_ = {};
+  differ_ = false;
   for (const Parameter& parameter : parameters) {
     add(parameter.value);
   }

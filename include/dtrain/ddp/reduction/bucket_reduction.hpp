@@ -205,8 +205,13 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   bool all_complete() const { return pending_.all_complete(); }
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
-  /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
+  /// producers' streams waits instead; in an elastic job, where an optimizer must not read the gradients of an attempt
+  /// that fails, the host waits, too. @throws the job's first cause; Error (timeout); (unsupported) in an elastic job
+  /// for a step that is captured in a graph
   void finish() {
+    if constexpr (GradientCopier::copies_on_stream) {
+      if (context_.is_elastic && copier_.is_capturing()) refuse_capture();
+    }
     if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
     check_.require_unchanged();
     work_->finish(communicator_, copier_.stream());
@@ -216,6 +221,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     open_.set(*std::exchange(work_, &own_work()));
     buffers_.finish(copier_);
     norms_.finish_step();
+    if constexpr (GradientCopier::copies_on_stream) {
+      if (context_.is_elastic) wait_for_event(copier_.step_end());
+    }
     meter_.finished(GradientCopier::is_measured);
   }
 

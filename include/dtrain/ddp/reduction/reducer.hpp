@@ -235,7 +235,6 @@ class Reducer final : public Step::Target {
     if (rebuild_.is_planning()) refuse_to_keep_plan();
     keep_order();
   }
-  bool is_elastic() const noexcept { return context_.is_elastic; }
   BucketPlanner* planner() const noexcept { return rebuild_.planner.get(); }  ///< null: there is none
 
   /// Keeps the arena, with bound gradients, valid after the reducer is destroyed.

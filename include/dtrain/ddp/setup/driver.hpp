@@ -242,9 +242,6 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const ValueChecks checks =
       value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
   check_values_every = checks.every;
-  if (handle->is_elastic() && has_local_steps_) {
-    refuse_elastic("hooks::LocalSgd", "the weights of the ranks differ between two averages");
-  }
   check_options(options);
   check_backend(abilities_of<Backend>(), parameters, model.buffers, options, stream.ref().device());
   if (model.bind_gradient) {
@@ -268,6 +265,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
         present[i] = read(i).view;
       return present;
     };
+    wrapped->weights_differ = hook.weights_differ;
     handle->add_wrapped(wrapped);
   }
   values.insert(values.begin(), model.buffers.begin(), model.buffers.end());

@@ -131,10 +131,12 @@ inline bool are_disjoint(std::vector<ShardInterval> intervals) {
               {index.files, sanitize(path)});
 }
 
-/// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without ".part".
+/// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without the end that an AtomicFile adds.
 inline bool is_end_of_shard_name(std::string_view name) {
   constexpr std::size_t id_digits = 2 * sizeof(ShardIndex::id);
-  if (name.ends_with(".part")) name.remove_suffix(std::string_view(".part").size());
+  const std::size_t part = std::min(name.find(".part"), name.size());
+  const std::string_view added = name.substr(part);
+  if (added == ".part" || added.starts_with(".part.attempt-")) name = name.substr(0, part);
   return name.size() > id_digits + 1 && name.find_first_not_of("0123456789abcdef") == id_digits &&
          name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
 }
@@ -302,17 +304,14 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
   }
 }
 
-/// Removes the shard files beside `path` except those of index `kept`, and partial files of killed writers. Logs a
-/// warning for a file that cannot be removed. Blocking: the file system.
-inline void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept {
-  try {
-    const std::string own = kept.file_name(path, 0);
-    const std::string_view begin = std::string_view(own).substr(0, own.rfind('-') + 1);
-    std::vector<std::string> names = detail::shard_file_names(path, "");
-    std::erase_if(names, [begin](const std::string& name) { return name.starts_with(begin); });
-    detail::remove_files(names);
-  } catch (const std::exception&) {  // no memory for the names: the next save removes the files
-  }
+/// The shard files beside `path` except those of index `own`, and the partial files of killed writers. Blocking: the
+/// file system.
+inline std::vector<std::string> other_shard_files(const std::string& path, const ShardIndex& own) {
+  const std::string first = own.file_name(path, 0);
+  const std::string_view begin = std::string_view(first).substr(0, first.rfind('-') + 1);
+  std::vector<std::string> names = detail::shard_file_names(path, "");
+  std::erase_if(names, [begin](const std::string& name) { return name.starts_with(begin); });
+  return names;
 }
 
 /// Removes the shard files of one index, or only the file of `rank`.

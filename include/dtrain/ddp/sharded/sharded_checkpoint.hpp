@@ -82,7 +82,7 @@ class ShardedSave {
  public:
   /// @param tensors of rank 0; ignored on others @param access to the tensors and to the state
   ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors, Shards& shares,
-              int rank, std::unique_ptr<TensorAccess> access);
+              int rank, std::unique_ptr<TensorAccess> access, WritingAttempt attempt);
   ShardedSave(ShardedSave&&) = delete;
   ShardedSave& operator=(ShardedSave&&) = delete;
 
@@ -116,13 +116,15 @@ class ShardedSave {
   void commit();
 
   std::string path_;
-  std::string call_;  ///< the path as given, and the id of this call
+  std::vector<std::string> former_;  ///< on rank 0: the shard files that commit() removes
+  std::string call_;                 ///< the path as given, and the id of this call
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
   std::vector<NamedTensor> state_;
   std::array<TensorSnapshot, 2> copies_;
   std::optional<AtomicFile> file_;
   std::unique_ptr<TensorAccess> access_;
+  WritingAttempt attempt_;
   int rank_;
   bool may_be_whole_ = false;
 };
@@ -144,7 +146,8 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
   index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
     return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
   }));
-  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank(), access_of(group));
+  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank(), access_of(group),
+                                       WritingAttempt::of(*group::GroupAccess::of(group).handle()));
 }
 
 }  // namespace detail
@@ -152,9 +155,9 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// Saves the tensors, as save_checkpoint(group, path, tensors), and the optimizer's state. Every rank writes its share
 /// of the state to a shard file, PATH.shard-ID-RANK, in a folder that all ranks share. The file `path` names the shard
 /// files, and is replaced when all of these are written. At any moment, also after a kill, `path` has the whole old
-/// state or the whole new state. After the replacement all other files with names of PATH.shard-, 16 hexadecimal
-/// digits, and the number of a rank are removed. One job at a time saves to `path`. Collective, blocking: until the
-/// files are on the disk. @throws as save_checkpoint, also for a share's file
+/// state or the whole new state. After the replacement the call removes all files that had names of PATH.shard-, 16
+/// hexadecimal digits, and the number of a rank when it began. One job at a time saves to `path`. Collective, blocking:
+/// until the files are on the disk. @throws as save_checkpoint, also for a share's file
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
@@ -210,7 +213,8 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                      tensor_access(group));
     return std::string();
   });
-  optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
+  optimizer.shares().loaded(static_cast<std::uint64_t>(index.steps));
+  group::GroupAccess::of(group).rank_context()->sharded.has_loaded = true;
   return true;
 }
 
@@ -236,13 +240,15 @@ DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> 
 
 DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
                                         std::span<const NamedTensor> tensors, Shards& shares, int rank,
-                                        std::unique_ptr<TensorAccess> access)
+                                        std::unique_ptr<TensorAccess> access, WritingAttempt attempt)
     : path_(behind_link(path)),
+      former_(rank == 0 ? other_shard_files(path_, index) : std::vector<std::string>()),
       call_(format_text("{} with id {}", {path, index.id})),
       index_(index),
       tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
       state_(shard_entries(shares, rank)),
       access_(std::move(access)),
+      attempt_(std::move(attempt)),
       rank_(rank) {}
 
 DTRAIN_DEFINED ShardedSave::~ShardedSave() {
@@ -256,9 +262,9 @@ DTRAIN_DEFINED void ShardedSave::copy() {
 }
 
 DTRAIN_DEFINED void ShardedSave::write() {
-  write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_));
+  write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_), attempt_);
   if (rank_ == 0) {
-    file_.emplace(path_);
+    file_.emplace(path_, attempt_);
     write_checkpoint(*file_, tensors_, std::move(*access_));
     file_->sync();
   }
@@ -271,7 +277,7 @@ DTRAIN_DEFINED void ShardedSave::commit() {
     if (!file_->has_name()) remove_shard_files(path_, index_);
     throw;
   }
-  remove_other_shard_files(path_, index_);
+  remove_files(former_);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail

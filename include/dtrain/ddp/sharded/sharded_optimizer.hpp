@@ -113,6 +113,9 @@ class ShardedOptimizer {
 /// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
 /// - f64 models, in host memory: the rule is one of dtrain::optimizers::f64, or another of doubles. The state is f64.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
+/// - In an elastic job the state is lost with a rank: each call of train()'s function loads a checkpoint with the
+/// optimizer (load_checkpoint), and calls resume_at() with its step. Without it a step is refused, except in the first
+/// call in which steps are made.
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
@@ -154,9 +157,6 @@ class ShardedOptimizer<R, C, Stage> {
     auto& driver = ddp::DriverAccess::of(ddp);
     ddp::Reducer<C>& reducer = *driver.reducer;
     reducer.throw_if_unusable("ShardedOptimizer");
-    if (reducer.is_elastic()) {
-      ddp::refuse_elastic("a ShardedOptimizer", "a rank's part of the state is lost with the rank");
-    }
     if (is_on_device && stage.overlap_forward) {
       throw_error(
           Errc::unsupported,
@@ -195,6 +195,9 @@ class ShardedOptimizer<R, C, Stage> {
 
   /// Number of updates. In device memory, once a step was captured: of the updates that have run; see wait().
   std::uint64_t steps() const noexcept { return reduction_->shards().steps(); }
+
+  /// Whether load_checkpoint() has loaded the state.
+  bool is_loaded() const noexcept { return reduction_->shards().is_loaded(); }
 
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
   std::size_t state_bytes() const noexcept { return reduction_->shards().state_bytes(); }

@@ -61,7 +61,12 @@ class Shards {
   const ShardLayout& layout() const noexcept { return layout_; }
 
   std::uint64_t steps() const noexcept { return steps_; }
-  void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+  /// The state is that of a checkpoint after so many updates.
+  void loaded(std::uint64_t steps) noexcept {
+    steps_ = steps;
+    is_loaded_ = true;
+  }
+  bool is_loaded() const noexcept { return is_loaded_; }
   /// Ends a step, and counts its update.
   void end_step() noexcept { ++steps_; }
 
@@ -96,6 +101,7 @@ class Shards {
   Device device_;
   DType element_;
   std::uint64_t steps_ = 0;
+  bool is_loaded_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

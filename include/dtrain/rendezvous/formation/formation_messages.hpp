@@ -74,6 +74,8 @@ struct Barred {
 inline void fields(Serializer& of, TrainingProgress& progress) {
   of.number(progress.attempt);
   of.number(progress.steps);
+  of.number(progress.repeated, 0, progress.steps);
+  of.flag(progress.is_sharded);
 }
 
 inline void fields(Serializer& of, Announce& message) {

@@ -16,7 +16,7 @@ Announce full_announce() {
   announce.worker = {"boot/net:1", 12, 99};
   announce.host = "a";
   announce.job = 5;
-  announce.progress = {2, 17};
+  announce.progress = {2, 17, 3, true};
   announce.settings = "kept state=3 tensors\n";
   return announce;
 }
@@ -42,7 +42,7 @@ TEST_CASE("the messages of a formation arrive as they were sent, whole or not at
   CHECK(received->worker == WorkerId{"boot/net:1", 12, 99});
   CHECK(received->host == "a");
   CHECK(received->job == 5);
-  CHECK(received->progress == TrainingProgress{2, 17});
+  CHECK(received->progress == TrainingProgress{2, 17, 3, true});
   CHECK(received->settings == "kept state=3 tensors\n");
   check_bounds<FromWorker>(announce);
 
@@ -81,6 +81,8 @@ TEST_CASE("a rank outside of its world, and texts beyond their bounds, are refus
   CHECK_FALSE(decode<ToWorker>(encode(Assignment{5, 4, -1, 3, {}, 0})));
   CHECK_FALSE(decode<ToWorker>(encode(Assignment{5, 4, 0, max_world_size + 1, {}, 0})));
   CHECK_FALSE(decode<ToWorker>(encode(Assignment{5, 4, 0, 3, {}, 4})));
+  CHECK(decode<ToWorker>(encode(Assignment{5, 4, 0, 3, {2, 17, 17}, 2})));
+  CHECK_FALSE(decode<ToWorker>(encode(Assignment{5, 4, 0, 3, {2, 17, 18}, 2})));
   Announce announce = full_announce();
   announce.settings = std::string(max_settings_bytes + 1, 'x');
   const std::optional<FromWorker> cut = decode<FromWorker>(encode(announce));  // a writer cuts what is too long

@@ -141,6 +141,38 @@ TEST_CASE("the greatest progress is rank 0, and the others keep their order") {
   CHECK(job.source == TrainingProgress{1, 5});
 }
 
+TEST_CASE("ranks that have loaded a checkpoint of fewer steps have the job's state, and more progress than before") {
+  Formation job(2, 3);
+  for (const int worker : {0, 1, 2}) {
+    job.announce(worker);
+  }
+  job.train(0);
+  job.lose(0);
+  job.announce(1, {1, 9, 0, true});
+  job.announce(2, {1, 9, 4, true});  // goes on at step 5
+  CHECK(job.order == Order{2, 1});
+  CHECK(job.source == TrainingProgress{1, 9, 4, true});
+  job.train(0);
+  job.fail(CauseKind::timeout, 0, "no answer");
+  job.announce(1, {2, 9, 5, true});
+  job.announce(2, {2, 9, 5, true});
+  CHECK(job.order == Order{2, 1});
+}
+
+TEST_CASE("the progress of a worker counts a step that is trained again as one more") {
+  WorkerProgress progress;
+  progress.resumed(7);
+  CHECK(progress.step() == 7);
+  progress.committed();
+  progress.resumed(6);
+  CHECK(progress.step() == 6);
+  CHECK(progress.value() == TrainingProgress{0, 8, 2});
+  progress.committed();
+  progress.resumed(20);
+  CHECK(progress.step() == 20);
+  CHECK(progress.value() == TrainingProgress{0, 22, 2});
+}
+
 TEST_CASE("weights that differ after an attempt's first step end the job, which names keep()") {
   Formation job(2, 2);
   job.announce(0);

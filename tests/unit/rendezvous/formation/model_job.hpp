@@ -138,7 +138,7 @@ class ModelJob {
     Queue to_worker;
 
     bool is_alive() const noexcept { return phase != Phase::dead; }
-    int length() const noexcept { return static_cast<int>(progress.steps()); }
+    int length() const noexcept { return static_cast<int>(progress.step()); }
     std::uint64_t state() const noexcept { return length() == 0 ? 0 : history[static_cast<std::size_t>(length() - 1)]; }
   };
 
