@@ -212,22 +212,21 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
       progress_.began(assignment_.attempt);
       exit_code = body.call();
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code);
-      has_finished =
-          !is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure()).has_value();
+      if (is_torn_) {
+        throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
+      }
+      has_finished = client_->finish_blocking(assignment_.attempt, *context->control_plane.failure()).has_value();
       if (has_finished) context->leave_blocking();
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
       error = std::current_exception();
       text = exception_text();
     }
-    const bool is_own = !has_finished && ((error && is_own_error(context, error, text)) || is_torn_);
+    const bool is_own = error && !has_finished && (is_own_error(context, error, text) || is_torn_);
     if (context != nullptr) end(*context);
     body.drop();
     if (has_finished) return exit_code;  // whatever leaving has met: all ranks have called the function to its end
-    if (is_own && error) std::rethrow_exception(error);
-    if (is_own) {
-      throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
-    }
+    if (is_own) std::rethrow_exception(error);
     log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}",
                                     {slot(), assignment_.attempt, error ? text : "not all ranks had finished"}));
   }

@@ -157,6 +157,45 @@ TEST_CASE("a rank that throws leaves, the others go on, and a newcomer has their
   }
 }
 
+TEST_CASE("a function that goes on after a torn commit ends its worker, and the others get that as the first cause") {
+  dtrain::rendezvous::FormationOptions sizes;
+  sizes.max_workers = 2;
+  sizes.collect = 1ms;
+  sizes.reconnect_timeout = 1ms;  // nobody says that the thread of a worker has ended
+  FormationProcess launcher(sizes);
+  std::array<std::string, 2> thrown;
+  std::string first_cause;
+  const auto run = [&](int slot) {
+    const auto process = support::elastic_process(launcher.address().port, slot, 2);
+    ElasticWorker worker(process);
+    const dtrain::GroupOptions options;
+    const dtrain::Elastic<Policy> job(worker, options);
+    try {
+      job.train([&](Group group) {
+        if (slot == 1) {
+          group.barrier();  // both have joined
+          CHECK_THROWS_AS(job.commit([] { throw std::runtime_error("half a step"); }), std::runtime_error);
+          return;
+        }
+        try {
+          group.barrier();
+          group.barrier();
+        } catch (const std::exception& error) {
+          first_cause = error.what();
+          throw;
+        }
+      });
+    } catch (const std::exception& error) {
+      thrown[static_cast<std::size_t>(slot)] = error.what();
+    }
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
+  CHECK(thrown == std::array<std::string, 2>{"", "commit() threw, and the function of train() went on all the same"});
+  CHECK_CONTAINS(first_cause, "commit() threw, and the function of train() went on all the same");
+}
+
 TEST_CASE("resume_at() takes no steps back, and a second train() is refused") {
   CHECK_CONTAINS(thrown_alone([](auto& job, Group) {
                    CHECK(job.attempt() == 1);
