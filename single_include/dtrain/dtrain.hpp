@@ -117,6 +117,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -316,6 +317,14 @@ class TrafficCounter {
 #define DTRAIN_DEFINED
 #else
 #define DTRAIN_DEFINITIONS 0
+#endif
+
+/// Begins the declaration and the definition of a function that few programs call: header-only it is a template, so
+/// that other programs parse its body and instantiate nothing that it uses.
+#if DTRAIN_SEPARATE_COMPILATION
+#define DTRAIN_ON_USE
+#else
+#define DTRAIN_ON_USE template <int...>
 #endif
 
 #if defined(__aarch64__)
@@ -715,7 +724,8 @@ class BlockedWriteSignals {
 // ---- dtrain/core/log.hpp
 
 /// @file
-/// log(): lines to stderr, each in one write, at the levels of DTRAIN_LOG. Launchers, ranks and the store call it.
+/// log(): lines to stderr, each of up to a page in one write, at the levels of DTRAIN_LOG. Launchers, ranks and the
+/// store call it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -737,10 +747,30 @@ inline LogLevel log_level_of(const char* text) noexcept {
   return log_level_named(text == nullptr ? "" : text).value_or(LogLevel::warning);
 }
 
-/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.
+/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job: a line
+/// that stderr does not take is dropped. Blocking: 100 ms at most, while stderr is full; not at all if the line before
+/// was dropped. Reason: event loops log, and a rank whose loop stands still is taken for lost. Threads: any.
 void log(LogLevel level, std::string_view text);
 
 #if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// Whether stderr takes PIPE_BUF bytes now, or is no descriptor that can say so. Blocking: see log().
+inline bool stderr_has_room() {
+  static std::atomic<bool> was_full{false};
+  const Deadline deadline = Deadline::after(std::chrono::milliseconds(was_full.load() ? 0 : 100));
+  pollfd entry{STDERR_FILENO, POLLOUT, 0};
+  int ready = -1;
+  do {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    ready = ::poll(&entry, 1, static_cast<int>(left.count()));
+  } while (ready < 0 && errno == EINTR);
+  was_full.store(ready == 0);
+  return ready != 0;
+}
+
+}  // namespace detail
 
 DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
   static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
@@ -750,8 +780,11 @@ DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
   std::string line = "dtrain: ";
   line.append(text).push_back('\n');
   const BlockedWriteSignals no_signal;
-  const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-  static_cast<void>(written);
+  for (std::size_t begin = 0; begin < line.size() && detail::stderr_has_room(); begin += PIPE_BUF) {
+    const std::size_t bytes = std::min<std::size_t>(line.size() - begin, PIPE_BUF);
+    const ssize_t written = ::write(STDERR_FILENO, line.data() + begin, bytes);
+    static_cast<void>(written);
+  }
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -2426,6 +2459,11 @@ struct TensorView {
   [[noreturn]] void refuse_read_as(DType other) const;
 };
 
+/// Whether all of the part's memory is the whole's.
+inline bool lies_within(const TensorView& part, const TensorView& whole) noexcept {
+  return part.data >= whole.data && part.data + part.bytes() <= whole.data + whole.bytes();
+}
+
 namespace detail {
 
 template <class T>
@@ -2819,6 +2857,7 @@ DTRAIN_ALWAYS_INLINE void fill(Vector<Lane, Width>& to, Lane value) noexcept {
 
 /// The square root of each lane, rounded to nearest. By asm, because the compiler's square root of one float may set
 /// errno, which keeps loops from being vectorized.
+/// @{
 DTRAIN_ALWAYS_INLINE void take_square_roots(Vector<float, 16>& lanes) noexcept {
 #if defined(__AVX__)
   asm("vsqrtps %0, %0" : "+x"(lanes));
@@ -2830,6 +2869,19 @@ DTRAIN_ALWAYS_INLINE void take_square_roots(Vector<float, 16>& lanes) noexcept {
   }
 #endif
 }
+
+DTRAIN_ALWAYS_INLINE void take_square_roots(Vector<double, 16>& lanes) noexcept {
+#if defined(__AVX__)
+  asm("vsqrtpd %0, %0" : "+x"(lanes));
+#elif defined(__x86_64__)
+  asm("sqrtpd %0, %0" : "+x"(lanes));
+#else
+  for (int lane = 0; lane < 2; ++lane) {
+    lanes[lane] = __builtin_sqrt(lanes[lane]);
+  }
+#endif
+}
+/// @}
 
 /// The integer type as wide as a floating-point lane, and bit patterns of the lane.
 template <class Float>
@@ -8865,6 +8917,7 @@ enum class MessageKind : std::uint8_t {
   assignment = 17,
   committed = 18,
   finished = 19,
+  barred = 20,
 };
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
@@ -9293,11 +9346,14 @@ using rendezvous::StoreCall;
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Compares by the attempt first: an excluded worker may have as many steps as the others, but other values. Two states
-/// of equal progress are equal. (The attempt is what Raft calls a term: Ongaro and Ousterhout, "In Search of an
-/// Understandable Consensus Algorithm", 2014, section 5.4.1.)
+/// of equal progress are equal. `steps` never decreases: an older checkpoint that is loaded adds to `repeated`. (The
+/// attempt is what Raft calls a term: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm",
+/// 2014, section 5.4.1.)
 struct TrainingProgress {
-  std::uint64_t attempt = 0;  ///< the last one in which the state was trained; attempts count from 1; 0: never
-  std::uint64_t steps = 0;    ///< committed since the job began
+  std::uint64_t attempt = 0;   ///< the last one in which the state was trained; attempts count from 1; 0: never
+  std::uint64_t steps = 0;     ///< committed since the job began, some of them several times
+  std::uint64_t repeated = 0;  ///< of these, how many a checkpoint of fewer steps has taken back
+  bool is_sharded = false;     ///< a ShardedOptimizer has begun a step: the state is lost with a rank
 
   bool has_trained() const noexcept { return attempt != 0; }
   friend bool operator==(const TrainingProgress&, const TrainingProgress&) = default;  // nvcc wants it written
@@ -9308,7 +9364,8 @@ struct TrainingProgress {
 class WorkerProgress {
  public:
   const TrainingProgress& value() const noexcept { return value_; }
-  std::uint64_t steps() const noexcept { return value_.steps; }
+  /// The step at which the training goes on.
+  std::uint64_t step() const noexcept { return value_.steps - value_.repeated; }
 
   /// The whole state of the attempt's source is in the worker's memory, and its progress with it.
   void received(const TrainingProgress& source) noexcept { value_ = source; }
@@ -9316,8 +9373,17 @@ class WorkerProgress {
   void began(std::uint64_t attempt) noexcept { value_.attempt = attempt; }
   /// One more step is in the worker's state.
   void committed() noexcept { ++value_.steps; }
-  /// A checkpoint of that many steps was loaded.
-  void resumed(std::uint64_t steps) noexcept { value_.steps = steps; }
+  /// A ShardedOptimizer has begun a step.
+  void sharded() noexcept { value_.is_sharded = true; }
+  /// A checkpoint of that step was loaded.
+  void resumed(std::uint64_t step) noexcept {
+    const std::uint64_t present = this->step();
+    if (step < present) {
+      value_.repeated += present - step;
+    } else {
+      value_.steps += step - present;
+    }
+  }
 
  private:
   TrainingProgress value_;
@@ -15221,11 +15287,19 @@ class Segment {
       // the system allows. If the advice fails (old kernel, no memory), the reservation below decides.
       static_cast<void>(::madvise(base_ + offset, count, populate_write));
     }
+    // A signal interrupts a reservation, and Linux before 6.9 then undoes it. Hence each call reserves so little that
+    // it ends between two signals of a profiler.
     int result = 0;
     const BlockedWriteSignals no_signal;
-    do {
-      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
-    } while (result == EINTR);
+    for (std::size_t done = 0; done < count && result == 0;) {
+      const std::size_t piece = std::min(count - done, huge_page_bytes);
+      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset + done), static_cast<off_t>(piece));
+      if (result == 0) {
+        done += piece;
+      } else if (result == EINTR) {
+        result = 0;
+      }
+    }
     if (result == ENOSPC || result == ENOMEM) {
       throw_out_of_memory(count, available_memory_bytes());
     }
@@ -15740,6 +15814,17 @@ concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::op
 
 // clang-format on
 
+/// `B::joins_again`: whether a process may join again, as another rank, as those of an elastic job do; for a backend
+/// without the member, whether it has no pre_join_blocking().
+/// @ingroup backends
+template <class B>
+inline constexpr bool joins_again = !HasPreJoin<B>;
+template <class B>
+requires requires {
+  { B::joins_again } -> std::convertible_to<bool>;
+}
+inline constexpr bool joins_again<B> = B::joins_again;
+
 /// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
 /// @ingroup backends
 enum class Determinism {
@@ -15793,10 +15878,15 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
-void report_failed_opening(const ChannelContext& context, const Error& error);
+namespace detail {
 
-/// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job
+/// Reports the exception that is being handled to the job. Otherwise the other ranks would wait for this rank until
+/// their deadline. @param error the exception, if it is an Error; null otherwise
+void report_failed_opening(const ChannelContext& context, const Error* error);
+
+}  // namespace detail
+
+/// Returns `make()`. @throws its exceptions; all but JobFailed are first reported to the job
 template <class Make>
 auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
   try {
@@ -15804,7 +15894,10 @@ auto reporting_failure(const ChannelContext& context, Make make) -> decltype(mak
   } catch (const JobFailed&) {
     throw;
   } catch (const Error& error) {
-    report_failed_opening(context, error);
+    detail::report_failed_opening(context, &error);
+    throw;
+  } catch (const std::exception&) {  // such as out of memory
+    detail::report_failed_opening(context, nullptr);
     throw;
   }
 }
@@ -15819,11 +15912,12 @@ Communicator open_and_report_blocking(const ChannelContext& context, Deadline de
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const Error& error) {
-  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
-  const bool own = rank == context.reporting_rank();
-  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
+DTRAIN_DEFINED void detail::report_failed_opening(const ChannelContext& context, const Error* error) {
+  const bool is_late = error != nullptr && error->code() == make_error_code(Errc::timeout);
+  const int self = context.reporting_rank();
+  const int rank = error != nullptr ? error->rank().value_or(self) : self;  // another one's, if all ranks got its error
+  context.failure->report({is_late ? CauseKind::timeout : CauseKind::exception, rank,
+                           rank == self ? context.members.host : "", exception_text()});
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -15866,11 +15960,28 @@ std::string encode(const Error& error, int job_rank);
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
 std::string decode(const std::string& sent);
 
+/// `work()`. Other ranks wait for a result: an exception that is no Error, such as out of memory, becomes one.
+template <class Work>
+auto with_error(const std::string& doing, Work& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw_error(Errc::limit, "{} ended by {}", {doing, error.what()});
+  }
+}
+
+/// For the sentence of with_error: "splitting channel 'group' on rank 1".
+inline std::string doing_on_rank(const StoreRank& self) {
+  return format_text("{} on {}", {self.doing, self.name_of_rank(self.rank)});
+}
+
 /// `make()` encoded, or its error. @throws JobFailed
 template <class Make>
-std::string encoded_result(Make& make, int job_rank) {
+std::string encoded_result(const std::string& doing, Make& make, int job_rank) {
   try {
-    return "=" + make();
+    return "=" + with_error(doing, make);
   } catch (const JobFailed&) {
     throw;
   } catch (const Error& error) {
@@ -15906,8 +16017,9 @@ void take_texts(const StoreRank& self, const std::string& name, std::vector<std:
 
 /// Collective, blocking: rank 0 runs `make()`; every rank gets its text or its Error. No key stays in the store.
 /// @param key used once
-/// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code); (timeout)
-/// at the deadline on rank 0, and later on other ranks, because rank 0's Error explains more; JobFailed
+/// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code; limit, and
+/// a sentence that names the rank, for an exception that is no Error); (timeout) at the deadline on rank 0, and later
+/// on other ranks, because rank 0's Error explains more; JobFailed
 template <class Make>
 std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
   if (self.rank != 0) {
@@ -15920,7 +16032,7 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
   };
   std::string text;
   try {
-    text = make();
+    text = detail::with_error(detail::doing_on_rank(self), make);
   } catch (const JobFailed&) {
     throw;
   } catch (const Error& error) {
@@ -15940,8 +16052,8 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
 template <class Own, class Combine>
 std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
   if (self.rank != 0) {
-    self.store.set_blocking(format_text("{}/{}", {name, self.rank}), detail::encoded_result(own, self.job_rank),
-                            self.deadline);
+    self.store.set_blocking(format_text("{}/{}", {name, self.rank}),
+                            detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank), self.deadline);
   }
   const auto gather = [&]() -> std::string {
     std::vector<std::string> texts{own()};
@@ -19404,6 +19516,8 @@ struct NcclWith {
   using Communicator = nccl::Communicator;
   using StreamOwner = stream::cuda::CommunicationStream;
 
+  static constexpr bool joins_again = true;
+
   static constexpr std::string_view name() noexcept { return "Nccl"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
   static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
@@ -19412,7 +19526,8 @@ struct NcclWith {
   /// Default number of ranks on a node.
   static int visible_devices() { return cuda::visible_devices(); }
 
-  /// Selects the rank's device, before any other CUDA call. Blocking: no. @throws Error (unsupported, usage, cuda)
+  /// Selects the rank's device, before any other CUDA call; in an elastic job again in each attempt. Blocking: no.
+  /// @throws Error (unsupported, usage, cuda)
   static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
                                                  std::optional<rendezvous::Secret>& /*secret*/, Deadline /*deadline*/) {
     nccl::prepare_environment();
@@ -20330,6 +20445,9 @@ class Channel final : public OrderedChannel {
       deadline_.reset();
       if (operation.sequence != 0) {
         operation_slot(rank_).operation = operation;
+        // An algorithm over messages has no barrier: after 2^31 barriers in the other slot, the last one of this slot
+        // would count as one to come.
+        operation_slot(rank_).barrier.store(barriers_, std::memory_order_relaxed);
       }
       work(*this, operation);
     };
@@ -20642,7 +20760,7 @@ class MailboxEndpoint::ChunkWait {
            });
   }
   int peer() const noexcept { return awaited_.peer; }
-  bool may_sleep() const noexcept { return !done() && gone() < 0; }
+  bool may_sleep() const noexcept { return !done() && gone() < 0 && departed_holder() < 0; }
   FutexCounter& counter() const noexcept { return channel_.control().slot(channel_.rank()).mailbox_events; }
 
   template <class Present>
@@ -20654,19 +20772,21 @@ class MailboxEndpoint::ChunkWait {
       }
     }
     const int peer = gone();
-    if (peer >= 0 && !done()) {
+    const int holder = departed_holder();
+    if ((peer >= 0 || holder >= 0) && !done()) {
       return Cause{CauseKind::disagreement, -1, "",
-                   format_text("{} cannot be finished: rank {} has left the channel without completing it",
-                               {present(), job_rank(peer)})};
+                   format_text("{} cannot be finished: rank {} has left the channel without {}",
+                               {present(), job_rank(peer >= 0 ? peer : holder),
+                                peer >= 0 ? "completing it" : "receiving what this rank had sent to it before"})};
     }
     return std::nullopt;
   }
 
   std::string missing(std::chrono::milliseconds waited) const {
     const bool receives = awaited_.output != nullptr;
-    const std::string what = format_text(
-        "rank {} had not {} after {} ms",
-        {job_rank(awaited_.peer), receives ? "sent all of it" : "taken what was sent before", waited.count()});
+    const std::string what = format_text("{} had not {} after {} ms",
+                                         {receives ? rendezvous::rank_list({job_rank(awaited_.peer)}) : holders(),
+                                          receives ? "sent all of it" : "taken what was sent before", waited.count()});
     if (awaited_.tag_class == TagClass::direct) {
       return receives ? what : what + "; where ranks send to each other before they receive, use send_recv";
     }
@@ -20674,19 +20794,45 @@ class MailboxEndpoint::ChunkWait {
   }
 
  private:
-  bool left(std::uint32_t index) const noexcept {
-    return channel_.control().slot(endpoint_.messages_[index].peer).state.load() != SlotState::serving;
-  }
+  bool left(int peer) const noexcept { return channel_.control().slot(peer).state.load() != SlotState::serving; }
 
   /// A peer that a message still needs but that has left; -1 if there is none.
   int gone() const noexcept {
     for (const std::vector<std::uint32_t>* list : {&endpoint_.sends_, &endpoint_.recvs_}) {
-      const auto found = std::find_if(list->begin(), list->end(), [&](std::uint32_t index) { return left(index); });
+      const auto found = std::find_if(list->begin(), list->end(),
+                                      [&](std::uint32_t index) { return left(endpoint_.messages_[index].peer); });
       if (found != list->end()) {
         return endpoint_.messages_[*found].peer;
       }
     }
     return -1;
+  }
+
+  /// The rank for which a slot of this rank's mailbox is filled; -1: the slot is free.
+  static int holder_of(const MailboxSlot& slot) noexcept { return static_cast<int>(slot.owner.load()) - 1; }
+  const auto& mailbox() const noexcept { return channel_.control().slot(channel_.rank()).mailbox; }
+
+  /// A rank that has left with unreceived chunks in this rank's mailbox, if a send waits and such chunks fill the whole
+  /// mailbox: nobody will free a slot. -1 otherwise.
+  int departed_holder() const noexcept {
+    const bool is_stuck =
+        !endpoint_.sends_.empty() && std::all_of(mailbox().begin(), mailbox().end(), [&](const MailboxSlot& slot) {
+          const int holder = holder_of(slot);
+          return holder >= 0 && left(holder);
+        });
+    return is_stuck ? holder_of(mailbox().front()) : -1;
+  }
+
+  /// The ranks that have not received what fills this rank's mailbox.
+  std::string holders() const {
+    std::vector<int> ranks;
+    for (const MailboxSlot& slot : mailbox()) {
+      const int holder = holder_of(slot);
+      ranks.push_back(job_rank(holder >= 0 ? holder : awaited_.peer));
+    }
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    return rendezvous::rank_list(ranks);
   }
 
   int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
@@ -23401,17 +23547,19 @@ class Task;
 
 namespace DTRAIN_NAMESPACE::launch {
 
-struct ElasticJob;
+class Attempt;
 struct JobResult;
+struct NodeLauncherOptions;
 
 /// Counts the devices of the kind that a policy's backend computes on; null if that is the host.
 using VisibleDevices = int (*)();
 
 /// Starts the workers of an elastic job and replaces those that fail, until none runs. @returns the job's result
-/// (launch/supervise/elastic_supervisor.hpp)
-async::Task<JobResult> run_elastic_job(ElasticJob job);
-/// A pointer to run_elastic_job, so that programs without an elastic job have no code of it.
-using RunElasticJob = async::Task<JobResult> (*)(ElasticJob job);
+/// (launch/elastic_supervisor.hpp)
+template <class = void>
+async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptions& options);
+/// A pointer to a template's instance, so that programs without an elastic job compile nothing of it.
+using RunElasticJob = async::Task<JobResult> (*)(Attempt& attempt, const NodeLauncherOptions& options);
 
 /// Properties of a policy's backend that a launcher uses before it starts workers.
 struct BackendFacts {
@@ -23685,14 +23833,29 @@ auto view_of(std::span<T, Extent> values) noexcept {
 
 }  // namespace detail
 
-/// Buffer of a library's tensor type T, such as torch::Tensor. The library's adapter specialises it with `static
-/// BufferView view(const T&)`, so that collectives take such tensors.
+/// Meaning of a buffer's elements beyond their DType. It decides which reductions are right.
+enum class ElementMeaning : std::uint8_t {
+  number,           ///< every reduction
+  flag,             ///< 0 or 1: not sum and average, which give other values
+  part_of_complex,  ///< real and imaginary parts in turn: sum and average only, which treat the parts apart
+};
+
+/// @throws Error (unsupported) for a reduction whose results do not have the meaning
+void require_reduction(ElementMeaning meaning, ReduceOp op);
+
+/// Buffer of a library's tensor type T, such as torch::Tensor. The library's adapter specialises it, so that
+/// collectives take such tensors:
+/// - `static BufferView view(const T&)`: the elements in the order of the indices. It throws for other tensors.
+/// - `static ElementMeaning meaning(const T&)`
+/// - `static void will_write(const T&)`: called before a collective writes to the elements.
 template <class T>
 struct BufferOf;
 
 template <class T>
 concept LibraryTensor = requires(const T& tensor) {
   { BufferOf<T>::view(tensor) } -> std::same_as<BufferView>;
+  { BufferOf<T>::meaning(tensor) } -> std::same_as<ElementMeaning>;
+  BufferOf<T>::will_write(tensor);
 };
 
 // Constructors are implicit: every contiguous container is accepted as a buffer.
@@ -23711,7 +23874,9 @@ struct WriteBuffer : BufferView {
 
   /// @throws as BufferOf<T>::view
   template <LibraryTensor T>
-  WriteBuffer(const T& tensor) : BufferView(BufferOf<T>::view(tensor)) {}
+  WriteBuffer(const T& tensor) : BufferView(BufferOf<T>::view(tensor)), meaning(BufferOf<T>::meaning(tensor)) {
+    BufferOf<T>::will_write(tensor);
+  }
   template <LibraryTensor T>
   WriteBuffer(const T&&) = delete;  // the result of `tensor.to(type)` would be lost
 
@@ -23719,6 +23884,8 @@ struct WriteBuffer : BufferView {
   WriteBuffer(Values&&) noexcept {
     static_cast<void>(detail::refuse_reduction<Values>());
   }
+
+  ElementMeaning meaning = ElementMeaning::number;
 };
 
 /// Input of a collective. Lifetime: the memory outlives the work.
@@ -23732,12 +23899,14 @@ struct ReadBuffer : ConstBufferView {
 
   /// @throws as BufferOf<T>::view
   template <LibraryTensor T>
-  ReadBuffer(const T& tensor) : ConstBufferView(BufferOf<T>::view(tensor)) {}
+  ReadBuffer(const T& tensor) : ConstBufferView(BufferOf<T>::view(tensor)), meaning(BufferOf<T>::meaning(tensor)) {}
 
   template <detail::TransferOnlyValues Values>
   ReadBuffer(const Values&) noexcept {
     static_cast<void>(detail::refuse_reduction<Values>());
   }
+
+  ElementMeaning meaning = ElementMeaning::number;
 };
 
 /// Output of a collective that does not reduce: also 8-bit floats, integers of 1, 4 or 8 bytes, and std::byte. (Its
@@ -23773,6 +23942,29 @@ struct MovedReadBuffer : ReadBuffer {
 
   template <LibraryTensor T>
   MovedReadBuffer(const T& tensor) : ReadBuffer(tensor) {}
+};
+
+namespace detail {
+
+/// Whether an argument of type `Values&&` is a temporary that owns its memory.
+template <class Values>
+inline constexpr bool is_temporary_owner =
+    !std::is_lvalue_reference_v<Values> && !std::ranges::enable_borrowed_range<std::remove_cv_t<Values>> &&
+    (HostValues<Values> || TransferOnlyValues<Values> || LibraryTensor<std::remove_cv_t<Values>>);
+
+}  // namespace detail
+
+/// Input of a collective that is called with a stream: what `Buffer`, a ReadBuffer or MovedReadBuffer, takes, but no
+/// temporary that owns its memory, such as the std::vector that a function returns.
+/// @ingroup collectives
+template <class Buffer>
+struct EnqueuedInput : Buffer {
+  template <std::convertible_to<Buffer> Values>
+  EnqueuedInput(Values&& values) : Buffer(values) {
+    static_assert(!detail::is_temporary_owner<Values>,
+                  "dtrain: this temporary ends before the collective that is enqueued on the stream reads it: give it "
+                  "a name that outlives the work, or call the collective without a stream, which blocks");
+  }
 };
 // NOLINTEND(google-explicit-constructor)
 
@@ -23833,6 +24025,26 @@ class DeviceBounceBuffer<stream::cuda::StreamRef> {
 };
 
 #endif  // DTRAIN_WITH_CUDA
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning, ReduceOp op) {
+  const bool adds = op == ReduceOp::sum || op == ReduceOp::average;
+  if (meaning == ElementMeaning::flag && adds) {
+    throw_error(Errc::unsupported,
+                "flags (elements of type Bool) were given to a reduction by {}, which may give other values than 0 and "
+                "1; reduce them by max, which is true if any is, or by min, or copy them to integers",
+                {name(op)});
+  }
+  if (meaning == ElementMeaning::part_of_complex && !adds) {
+    throw_error(Errc::unsupported,
+                "complex numbers were given to a reduction by {}, which would reduce real and imaginary parts apart; "
+                "give sum or average",
+                {name(op)});
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -23897,10 +24109,11 @@ using Counts = backend::Counts;
 /// it both ways.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
-/// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control thread, where a
+/// Lifetime: buffers outlive enqueued work; a temporary that owns an input's memory does not compile with a stream.
+/// Threads: one at a time for each group, and not the control thread, where a
 /// coroutine awaits a Work that a thread of the program enqueued.
-/// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
-/// job's first cause.
+/// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit;
+/// (unsupported) likewise as require_reduction, for tensors of a library; the job's first cause.
 /// @ingroup collectives
 template <class Group, class State>
 class Collectives {
@@ -23910,10 +24123,11 @@ class Collectives {
   using Work = group::Work<State>;
 
   /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
-  Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
+  Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op, Stream stream) const {
+    require_meaning(input, output, op);
     return enqueue(backend::AllReduce{input, output, op}, stream);
   }
-  Work all_reduce(ReadBuffer input, WriteBuffer output, Stream stream) const {
+  Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Stream stream) const {
     return all_reduce(input, output, ReduceOp::sum, stream);
   }
   Work all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const {
@@ -23923,6 +24137,7 @@ class Collectives {
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op = ReduceOp::sum) const {
     if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
+        require_meaning(input, output, op);
         backend::AllReduce{input, output, op}.check(place());
         self().state_->device_bounce_buffer().copy_through(
             input, output, stream(),
@@ -23941,6 +24156,7 @@ class Collectives {
   /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With other topologies it is all_reduce.
   Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
+      require_meaning(values, values, op);
       return enqueue(backend::AllReduceWithoutCast{{values, values, op}}, stream);
     } else {
       return all_reduce(values, op, stream);
@@ -23991,11 +24207,12 @@ class Collectives {
 
   /// Rank r's `output` gets block r of the reduction (by default the sum) of every rank's `input`, which has one block
   /// for each rank. `output` is the memory of that block, or disjoint from `input`.
-  Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
+  Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
+    require_meaning(input, output, op);
     return enqueue(backend::ReduceScatter{input, output, op}, stream);
   }
-  Work reduce_scatter(ReadBuffer input, WriteBuffer output,
+  Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     return reduce_scatter(input, output, ReduceOp::sum, stream);
   }
@@ -24006,7 +24223,7 @@ class Collectives {
 
   /// Block r of `output` gets rank r's `input`; `output` has one block for each rank. `input` is the memory of
   /// this rank's block, or disjoint from `output`.
-  Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
+  Work all_gather(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     return enqueue(backend::AllGather{input, output}, stream);
   }
@@ -24015,7 +24232,8 @@ class Collectives {
   }
 
   /// Sends `input` to rank `peer`, which calls recv. The send may complete before that recv begins, or only after.
-  Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  Work send(EnqueuedInput<MovedReadBuffer> input, int peer,
+            Stream stream) const requires backend::CanSendRecv<Communicator> {
     return enqueue(backend::Send{input, peer}, stream);
   }
   void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
@@ -24032,7 +24250,7 @@ class Collectives {
 
   /// Sends and receives at once, so that ranks in a ring need not alternate. A rank may name itself. `input` and
   /// `output` are disjoint.
-  Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
+  Work send_recv(EnqueuedInput<MovedReadBuffer> input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
     return enqueue(backend::SendRecv{input, to, output, from}, stream);
   }
@@ -24060,8 +24278,9 @@ class Collectives {
 
   /// Rank `root`'s `output` gets the reduction of every rank's `input`, the sum by default. With Mpi and Gloo the root
   /// receives every rank's values.
-  Work reduce(ReadBuffer input, WriteBuffer output, int root, ReduceOp op,
+  Work reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, int root, ReduceOp op,
               Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    require_meaning(input, output, op);
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
     return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
@@ -24081,7 +24300,7 @@ class Collectives {
   }
 
   /// Block r of rank `root`'s `output` gets rank r's `input`; all blocks have equal lengths.
-  Work gather(MovedReadBuffer input, MovedWriteBuffer output, int root,
+  Work gather(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, int root,
               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
@@ -24092,7 +24311,7 @@ class Collectives {
   }
 
   /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
-  Work gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts, int root,
+  Work gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
@@ -24103,7 +24322,7 @@ class Collectives {
   }
 
   /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
-  Work scatter(MovedReadBuffer input, MovedWriteBuffer output, int root,
+  Work scatter(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, int root,
                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
     return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
@@ -24114,7 +24333,7 @@ class Collectives {
   }
 
   /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
-  Work scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output, int root,
+  Work scatter_v(EnqueuedInput<MovedReadBuffer> input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
     return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
@@ -24125,7 +24344,7 @@ class Collectives {
   }
 
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
-  Work all_to_all(MovedReadBuffer input, MovedWriteBuffer output,
+  Work all_to_all(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
   }
@@ -24135,8 +24354,8 @@ class Collectives {
   }
 
   /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
-  Work all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output, Counts receive_counts,
-                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+  Work all_to_all_v(EnqueuedInput<MovedReadBuffer> input, Counts send_counts, MovedWriteBuffer output,
+                    Counts receive_counts, Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
                     stream);
   }
@@ -24146,7 +24365,7 @@ class Collectives {
   }
 
   /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
-  Work all_gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
+  Work all_gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts,
                     Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     return exchange(backend::blocks_of_all_gather_v(input, output, counts, place()), input, output, stream);
   }
@@ -24156,8 +24375,9 @@ class Collectives {
   }
 
   /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
-  Work reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts, ReduceOp op,
+  Work reduce_scatter_v(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Counts counts, ReduceOp op,
                         Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    require_meaning(input, output, op);
     const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
     return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
   }
@@ -24175,6 +24395,11 @@ class Collectives {
   backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
   bool is_rank(int rank) const noexcept { return self().rank() == rank; }
   static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
+
+  static void require_meaning(const ReadBuffer& input, const WriteBuffer& output, ReduceOp op) {
+    require_reduction(input.meaning, op);
+    require_reduction(output.meaning, op);
+  }
 
   template <class Operation>
   Work enqueue(const Operation& operation, Stream stream) const {
@@ -24322,7 +24547,8 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
 
 /// @file
 /// GroupHandle: interface of GroupState without its policy's types, for Driver, MeasuredPlan, agreement and failure
-/// reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit.
+/// reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit. NotedSettings:
+/// settings that are to be the same on all ranks.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24342,6 +24568,22 @@ struct WrappedModel {
   std::function<std::vector<TensorView>()> list_weights{};
   int no_sync_depth = 0;       ///< number of live NoSync objects
   bool has_unreduced = false;  ///< steps under no_sync() came after the last one that reduces
+  /// Whether the ranks' weights differ now; empty unless a hook lets them (hooks::LocalSgd).
+  std::function<bool()> weights_differ{};
+};
+
+/// Settings of objects that the program makes on every rank, with the same settings on all of them: a line of words
+/// such as "seed=1" for each object. A wrapper that compares the ranks' values compares them. Threads: any. Blocking:
+/// no.
+class NotedSettings {
+ public:
+  /// Adds a line, unless it is there or 8 others are.
+  void add(std::string line);
+  std::string lines() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
 };
 
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
@@ -24381,6 +24623,7 @@ class GroupHandle {
   virtual void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const {
     static_cast<void>(name), static_cast<void>(text), static_cast<void>(on_rank_0);
   }
+  NotedSettings& noted_settings() const noexcept { return noted_settings_; }
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
 
@@ -24391,7 +24634,30 @@ class GroupHandle {
  protected:
   GroupHandle() = default;
   ~GroupHandle() = default;
+
+ private:
+  mutable NotedSettings noted_settings_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void NotedSettings::add(std::string line) {
+  constexpr std::size_t most = 8;
+  const std::lock_guard lock(mutex_);
+  if (lines_.size() < most && std::find(lines_.begin(), lines_.end(), line) == lines_.end()) {
+    lines_.push_back(std::move(line));
+  }
+}
+
+DTRAIN_DEFINED std::string NotedSettings::lines() const {
+  const std::lock_guard lock(mutex_);
+  std::string lines;
+  for (const std::string& line : lines_)
+    lines += line + '\n';
+  return lines;
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -24400,7 +24666,7 @@ class GroupHandle {
 /// @file
 /// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
 /// ProcessGroup::join() makes it, each GroupState holds it. Pending weights: what a ShardedOptimizer's last step has
-/// yet to store; checkpoints wait for them.
+/// yet to store; checkpoints wait for them. ShardedAttempt: whether a ShardedOptimizer has its state.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24423,6 +24689,19 @@ class PendingWeights {
  private:
   std::mutex mutex_;
   std::vector<std::pair<const void*, Wait>> optimizers_;
+};
+
+/// State of ShardedOptimizers in an attempt of an elastic job. Part of it is lost with each rank, and a step writes the
+/// weights before it is committed: so each attempt begins with a checkpoint. Threads: the one that drives steps.
+struct ShardedAttempt {
+  bool needs_checkpoint = false;  ///< an optimizer has begun a step before this attempt
+  bool has_loaded = false;        ///< load_checkpoint() has loaded an optimizer's state
+  bool has_resumed = false;       ///< resume_at() was called after that
+  bool has_steps = false;
+
+  /// Before a step. @param is_loaded whether load_checkpoint() has loaded the state of the step's optimizer
+  /// @throws Error (invalid_argument) if the attempt needs a checkpoint that was not loaded
+  void begin_step(const char* caller, bool is_loaded);
 };
 
 /// Shared by the rank's groups. The destructor leaves the job; if an exception is unwinding the stack, the rank has
@@ -24493,6 +24772,7 @@ class RankContext {
   std::uint64_t elastic_attempt = 0;  ///< its number; 0: the job is not elastic
   std::vector<TensorView> kept_tensors;
   bool kept_are_equal = false;  ///< they have equal values on all ranks
+  ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
   std::atomic<std::thread::id> committing_thread{};                ///< its calls are refused: the state is half written
@@ -24551,6 +24831,18 @@ DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
   for (const auto& optimizer : optimizers_) {
     optimizer.second(memory);
   }
+}
+
+DTRAIN_DEFINED void ShardedAttempt::begin_step(const char* caller, bool is_loaded) {
+  if (needs_checkpoint && !(is_loaded && has_resumed)) {
+    throw_error(Errc::invalid_argument,
+                "{} got a ShardedOptimizer without a checkpoint in a later attempt of an elastic job: a part of its "
+                "state is lost with each rank, and the weights may be those of half a step; {}",
+                {caller, is_loaded ? "call resume_at() with the checkpoint's step, after load_checkpoint()"
+                                   : "load_checkpoint() with the optimizer, then call resume_at(), in each call of the "
+                                     "function of train()"});
+  }
+  has_steps = true;
 }
 
 namespace detail {
@@ -24720,9 +25012,8 @@ DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
 }
 
 DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
-  return std::any_of(kept_tensors.begin(), kept_tensors.end(), [&tensor](const TensorView& each) {
-    return tensor.data >= each.data && tensor.data + tensor.bytes() <= each.data + each.bytes();
-  });
+  return std::any_of(kept_tensors.begin(), kept_tensors.end(),
+                     [&tensor](const TensorView& each) { return lies_within(tensor, each); });
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {
@@ -24884,9 +25175,9 @@ class GroupStateBase : public RankContext::Closable,
   /// Prefix of the group that the next split with this color makes.
   std::string next_split_prefix(int color);
 
-  /// Reports to the job an error of this rank, for which the other ranks would wait. Blocking: 2 s at most.
-  /// @throws the job's first cause
-  void report_error(const Error& error) const;
+  /// Reports to the job the exception that is being handled, for which the other ranks would wait. Blocking: 2 s at
+  /// most. @throws the job's first cause
+  void report_exception() const;
 
   const std::shared_ptr<RankContext> rank_context_;
   const rendezvous::Membership members_;
@@ -25008,8 +25299,8 @@ class GroupState final : public GroupStateBase {
       child.emplace(parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)));
     } catch (const JobFailed&) {
       throw;
-    } catch (const Error& error) {
-      report_error(error);  // the other ranks would wait for this one
+    } catch (const std::exception&) {
+      report_exception();  // the other ranks would wait for this one
       throw;
     }
     rendezvous::Membership members = child->members();
@@ -25193,9 +25484,9 @@ DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
   return format_text("{}split-{}-{}/", {prefix_, splits_++, color});
 }
 
-DTRAIN_DEFINED void GroupStateBase::report_error(const Error& error) const {
+DTRAIN_DEFINED void GroupStateBase::report_exception() const {
   const int self = members_.rank_in_job();
-  failure()->report({CauseKind::exception, self, members_.host, error.what()});
+  failure()->report({CauseKind::exception, self, members_.host, exception_text()});
   failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
   failure()->throw_if_failed(self);
 }
@@ -25216,7 +25507,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// Gives the GroupState of a ProcessGroup, or what a test's group has as internals(): `GroupAccess::of(group)`.
 struct GroupAccess {
   template <class Group>
-  static const auto& of(const Group& group) noexcept {
+  static auto of(const Group& group) noexcept -> decltype(group.internals()) {
     return group.internals();
   }
 };
@@ -25809,7 +26100,8 @@ constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) no
 /// Fisher-Yates shuffle, from the last position down, with draws of `epoch_generator(seed, epoch)`.
 std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);
 
-/// Options of DistributedSampler. They are the same on all ranks, except for `rank`.
+/// Options of DistributedSampler. They are the same on all ranks, except for `rank`: ranks with other options train on
+/// the same samples, and leave others out. A wrapper of the group that compares the ranks' values compares them, too.
 /// @ingroup checkpoints
 struct SamplerOptions {
   std::size_t dataset_size = 0;  ///< samples
@@ -25834,14 +26126,20 @@ class DistributedSampler {
   explicit DistributedSampler(const SamplerOptions& options);
 
   /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
-  /// options' rank and world_size are ignored.
+  /// options' rank and world_size are ignored. Blocking: no; sends nothing. DistributedDataParallel::compare_values()
+  /// and, when the wrapper ends, a warning name an option that differs between the ranks, if all ranks that have made
+  /// samplers have made as many.
   template <class Group>
   requires requires(const Group& group) {
     { group.rank() } -> std::same_as<int>;
     { group.world_size() } -> std::same_as<int>;
   }
   DistributedSampler(const Group& group, const SamplerOptions& options)
-      : DistributedSampler(for_rank(options, group.rank(), group.world_size())) {}
+      : DistributedSampler(for_rank(options, group.rank(), group.world_size())) {
+    if constexpr (requires { group::GroupAccess::of(group).noted_settings(); }) {
+      group::GroupAccess::of(group).noted_settings().add(settings());
+    }
+  }
 
   /// Batches for training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order (B: global_batch, N:
   /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: at rank, rank+n,
@@ -25877,6 +26175,9 @@ class DistributedSampler {
     options.world_size = world_size;
     return options;
   }
+
+  /// "dataset_size=1000 global_batch=100 seed=1 shuffle=true drop_last=false"
+  std::string settings() const;
 
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(options_.world_size); }
@@ -25921,6 +26222,13 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
                 "give a smaller batch",
                 {options.dataset_size, options.global_batch});
   }
+}
+
+DTRAIN_DEFINED std::string DistributedSampler::settings() const {
+  const auto word = [](bool value) { return value ? "true" : "false"; };
+  return format_text(
+      "dataset_size={} global_batch={} seed={} shuffle={} drop_last={}",
+      {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle), word(options_.drop_last)});
 }
 
 DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::uint64_t epoch) const {
@@ -26009,13 +26317,17 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Agreement of the ranks on whether another step is made. Keys in the store:
 /// - "ended": the number of ranks that have no more data. "first": the number of steps of the first one.
+/// - "most": the largest number of steps of a rank that has ended. A rank raises "most" before it adds to "ended".
 /// - "step/S": "go" if a rank with data makes step S (from 1), "end" if no rank does.
 ///
-/// A rank that has ended waits for "step/S" before its step S. Ranks with data set these keys once some rank has ended,
-/// which each of them learns from a wait for "ended" that runs in the background. So no message is sent while all ranks
-/// have data. Ranks without data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many
-/// steps behind another, not even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which
-/// runs on the control loop, from the thread that trains.
+/// A rank that has ended reads "most" once, and makes that many steps without a wait. It waits for "step/S" before each
+/// later step S. Ranks with data set the keys of the steps after "first" once some rank has ended, which each of them
+/// learns from a wait for "first" that runs in the background. So no message is sent while all ranks have data. The
+/// last rank to end sets "step/S" of the step after "most", which then counts the steps of all ranks. Example: rank A
+/// ends after 11 steps, then rank B after 10. B makes step 11, because "most" is 11, and sets "step/12" to "end". Ranks
+/// without data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many steps behind
+/// another, not even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the
+/// control loop, from the thread that trains.
 class StepAgreement {
  public:
   StepAgreement(rendezvous::Store store, int ranks) : store_(std::move(store)), ranks_(ranks) {}
@@ -26023,15 +26335,13 @@ class StepAgreement {
   /// Waits until a rank has ended, and sets the keys of the steps that this rank has begun since that rank's last step.
   /// These may be several if a step waits for no other rank. Lifetime: the object outlives the coroutine.
   async::Task<> watch() {
-    const std::string ended = "ended";
     const std::string first = "first";
     const Deadline deadline = Deadline::unbounded("ranks have data for as long as they like");
-    static_cast<void>(co_await store_.get(ended, deadline));
+    const std::string steps = co_await store_.get(first, deadline);
+    first_watched_ = number_of(steps) + 1;
     // The thread that trains writes step_ first and reads some_ended_ then: one of the two sets the key of a step.
     some_ended_.store(true);
     last_watched_ = step_.load();
-    const std::string steps = co_await store_.get(first, deadline);
-    first_watched_ = number_of(steps) + 1;
     for (std::uint64_t step = first_watched_; step <= last_watched_; ++step) {
       const std::string key = key_of(step);
       co_await store_.set(key, "go");
@@ -26040,22 +26350,25 @@ class StepAgreement {
 
   /// A step with data. Blocking, once some rank has ended: until the store has the step's key.
   void begin_step() {
-    step_.store(step_.load() + 1);
-    if (some_ended_.load()) store_.set(key_of(step_.load()), "go").wait();
+    const std::uint64_t step = step_.load() + 1;
+    step_.store(step);
+    if (some_ended_.load() && step >= first_watched_) store_.set(key_of(step), "go").wait();
   }
 
   /// This rank has no more data.
   void end() {
     last_with_data_ = step_.load();
+    raise_most(last_with_data_);
     const std::int64_t ended = store_.add("ended", 1).wait();
-    if (ended == 1) store_.set("first", format_text("{}", {step_.load()})).wait();
-    if (ended == ranks_) store_.set(key_of(step_.load() + 1), "end").wait();
+    if (ended == 1) store_.set("first", std::to_string(last_with_data_)).wait();
+    most_ = number_of(store_.get("most").wait());
+    if (ended == ranks_) store_.set(key_of(most_ + 1), "end").wait();
   }
 
   /// Whether some rank makes another step. After end(). Blocking: until the ranks with data begin it, or end.
   bool next_step() {
     const std::uint64_t step = step_.load() + 1;
-    const bool goes_on = store_.get(key_of(step)).wait() != "end";
+    const bool goes_on = step <= most_ || store_.get(key_of(step)).wait() != "end";
     if (step > last_with_data_ + kept_keys) store_.erase(key_of(step - kept_keys)).wait();
     if (goes_on) step_.store(step);
     return goes_on;
@@ -26071,8 +26384,8 @@ class StepAgreement {
     const std::uint64_t first = number_of(store_.get("first").wait()) + 1;
     for (std::uint64_t step = std::max(first, end - std::min(end, kept_keys)); step <= end; ++step)
       store_.erase(key_of(step)).wait();
-    store_.erase("first").wait();
-    store_.erase("ended").wait();
+    for (const char* const key : {"first", "most", "ended"})
+      store_.erase(key).wait();
   }
 
  private:
@@ -26083,14 +26396,23 @@ class StepAgreement {
     return number;
   }
 
+  /// "most" becomes at least `steps`.
+  void raise_most(std::uint64_t steps) {
+    rendezvous::CompareSet most;  // at first without a value: the key does not exist
+    do {
+      most = store_.compare_set("most", most.now, std::to_string(steps)).wait();
+    } while (!most.swapped && number_of(*most.now) < steps);
+  }
+
   static constexpr std::uint64_t kept_keys = 1024;
 
   const rendezvous::Store store_;
   const int ranks_;
   std::atomic<std::uint64_t> step_{0};  ///< the last one that this rank has begun
   std::atomic<bool> some_ended_{false};
-  std::uint64_t first_watched_ = 1, last_watched_ = 0;  ///< the steps whose keys watch() sets
+  std::uint64_t first_watched_ = 1, last_watched_ = 0;  ///< the steps whose keys watch() sets; later begin_step() does
   std::uint64_t last_with_data_ = 0;                    ///< of this rank
+  std::uint64_t most_ = 0;                              ///< "most" when this rank had ended
 };
 
 /// Lets ranks make different numbers of steps. A rank without data makes steps without data until all ranks have ended:
@@ -26255,9 +26577,9 @@ struct DdpOptions {
   /// True: compares each gradient in finish() with what ready() took; a gradient that is written after its ready(), as
   /// by a callback that comes too early, is an error. A bound gradient is compared until its bucket's collective
   /// begins, and from its end on. For gradients in host memory; each takes two to four readings. Not set: compares in
-  /// programs with a file that was compiled without NDEBUG, for models of at most 4 MiB of gradients
-  /// (ddp::most_checked_bytes); then only a bound gradient is an error, and another one a warning in the log, once,
-  /// because the program may use its memory for something else after ready(). False: compares nothing.
+  /// programs with a file that was compiled without NDEBUG. Each step then reads a 64th of every gradient larger than
+  /// 4 KiB, another one in each of 64 steps. Only a bound gradient is an error then, and another one a warning in the
+  /// log, once, because the program may use its memory for something else after ready(). False: compares nothing.
   std::optional<bool> check_ready{};
   /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
   /// costs some microseconds a bucket. Keeps records of more steps.
@@ -26354,14 +26676,15 @@ struct FailureContext {
 /// @throws Error (invalid_argument): the user's call `caller` came during a step, or (not `is_open`) after a failed one
 [[noreturn]] void refuse_begin(const char* caller, bool is_open);
 
-/// @throws Error (unsupported): `what` does not work in an elastic job, because `why`
-[[noreturn]] void refuse_elastic(const char* what, const char* why);
+/// @throws Error (unsupported): a step of an elastic job is captured in a CUDA graph
+[[noreturn]] void refuse_capture();
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_elastic(const char* what, const char* why) {
-  throw_error(Errc::unsupported, "{} does not work in an elastic job: {}; start the job without --min-ranks",
-              {what, why});
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_capture() {
+  throw_error(Errc::unsupported,
+              "a step was captured in a CUDA graph in an elastic job, whose host waits for each step's reduction; make "
+              "the steps without a graph, or start the job without --min-ranks");
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {
@@ -26671,7 +26994,7 @@ using ddp::ReadValue;
 
 /// @file
 /// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
-/// differs.
+/// differs; and whether they have given their samplers the same settings.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26687,20 +27010,29 @@ struct ValueChecks {
 /// @param keeps_values_equal whether each step leaves the values of all ranks equal
 ValueChecks value_checks(const char* text, std::span<const Parameter> parameters, bool keeps_values_equal);
 
-/// Collective, blocking: compares the values over the store. All ranks send one digest; if two differ, the digests of
-/// 64 parts of the model, and so on down to a parameter.
+/// Collective, blocking: compares the values over the store. All ranks send one digest, with the settings that they
+/// have noted (group::NotedSettings); if two digests differ, the digests of 64 parts of the model, and so on
+/// down to a parameter.
 /// @param prefix of keys, used once, the same on all ranks @param when for the sentence: "after 12 steps"
 /// @param end_name of the wrapper's compare_values_in_background
-/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; or with a
-/// rank whose wrapper has ended, and which therefore does not come; (unsupported) for values on a GPU; as store_gather
+/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; with a
+/// setting that differs; or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for
+/// values on a GPU; as store_gather
 void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
                              std::span<const Parameter> parameters, Deadline deadline, const std::string& when,
                              const std::string& end_name);
 
-/// Compares a digest of all values in the background, once every rank has called it: rank 0 warns in the log if two
-/// differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
-void compare_values_in_background(const group::GroupHandle& group, const std::string& name,
-                                  std::span<const Parameter> parameters);
+/// Compares a digest of all values, and noted settings, in the background, once every rank has called it: rank 0 warns
+/// in the log if two differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
+void compare_values_in_background(const group::GroupHandle& group, const std::string& name, std::uint64_t digest);
+
+/// Digest of all values, in host memory. Blocking: at the speed of memory.
+std::uint64_t digest_of_values(std::span<const Parameter> parameters);
+
+/// Warns in the log that none of the model's values has changed in `steps` steps, if these are at least
+/// least_unchanged_steps: fewer may be those of a loss scaler that finds its scale, or of a rate that begins at 0.
+void warn_of_unchanged_values(std::uint64_t steps);
+inline constexpr std::uint64_t least_unchanged_steps = 10;
 
 /// Whether all values are in host memory.
 bool are_on_host(std::span<const Parameter> parameters) noexcept;
@@ -26841,6 +27173,8 @@ struct GradientBucket {
 /// differs.
 /// - `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue. The hook calls
 /// `read` for a value's present address before each use; if `read` is empty, values stay where prepare() saw them.
+/// - `hook.weights_differ()`, for a hook whose steps may leave each rank its own weights, says whether the last step
+/// did and the weights are not equal again. An elastic job refuses commit() then.
 /// @ingroup hooks
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
@@ -26867,6 +27201,7 @@ struct HookFunctions {
   std::function<void(ReadValue)> read_values;
   std::function<void(C&, const BucketPlan&, Deadline)> plan;
   std::function<std::uint64_t(int)> items_per_bucket;
+  std::function<bool()> weights_differ;
 };
 
 /// Functions of `hook`. Lifetime: borrows a variable, which outlives the result; keeps a temporary.
@@ -26879,8 +27214,9 @@ HookFunctions<C> hook_functions(H&& hook) {
   } else {
     kept = std::make_shared<Hook>(std::forward<H>(hook));
   }
-  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }, {}, {},
-                             {},       {}};
+  HookFunctions<C> functions;
+  functions.description = "a hook";
+  functions.reduce = [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); };
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
@@ -26910,6 +27246,9 @@ HookFunctions<C> hook_functions(H&& hook) {
   }
   if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
     functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };
+  }
+  if constexpr (requires { static_cast<bool>(kept->weights_differ()); }) {
+    functions.weights_differ = [kept] { return static_cast<bool>(kept->weights_differ()); };
   }
   return functions;
 }
@@ -28245,6 +28584,8 @@ struct LocalSgdOptions {
 /// - In local steps StepOptions::measure_norm gives the norm of this rank's gradients, and LossScaler may decide
 ///   differently on each rank: use bf16 or f32.
 /// - Each rank keeps its own optimizer state.
+/// - In an elastic job, the weights and the optimizer's state are given to keep_copy(), and commit() comes after an
+/// average; a step that is repeated begins with the last average.
 /// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
 ///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; other buffers become equal to rank
 ///   0's.
@@ -28266,9 +28607,15 @@ class LocalSgd {
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
     ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
-    if (!is_local()) bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
+    if (is_local()) {
+      differ_ = true;
+    } else {
+      bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
+    }
   }
   bool skips_buffer_broadcast() const noexcept { return is_local(); }
+  /// Whether a local step came after the last average.
+  bool weights_differ() const noexcept { return differ_; }
 
   /// Counts a step, and averages the weights after every `every` local steps. Collective, blocking: every rank calls it
   /// after each step of its optimizer. @returns whether it averaged @throws the job's first cause
@@ -28300,6 +28647,7 @@ class LocalSgd {
     }
     for (const TensorView& buffer : copied_)
       group.broadcast(buffer.flat(), 0);
+    differ_ = false;
   }
 
   /// Calls of average() so far, the same on all ranks.
@@ -28355,6 +28703,7 @@ class LocalSgd {
   std::vector<TensorView> copied_;  ///< other buffers
   mutable std::vector<std::byte> memory_;
   ddp::HookRanks ranks_;
+  mutable bool differ_ = false;
 };
 
 #if DTRAIN_DEFINITIONS
@@ -28371,6 +28720,7 @@ DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std
   copied_.clear();
   memory_.clear();
   ranks_ = {};
+  differ_ = false;
   for (const Parameter& parameter : parameters) {
     add(parameter.value);
   }
@@ -30169,18 +30519,6 @@ void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store,
   }
 }
 
-/// `work()`. The other ranks wait for a result: an exception that is no Error, such as out of memory, becomes one.
-template <class Work>
-auto with_error(const std::string& doing, Work& work) {
-  try {
-    return work();
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw_error(Errc::limit, "{} ended by {}", {doing, error.what()});
-  }
-}
-
 /// The Error of ranks that are doing different things; nullopt if all do the same. @param doing of each rank
 template <class Group>
 std::optional<Error> different_work(const Group& group, const std::vector<std::string>& doing) {
@@ -30227,7 +30565,7 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
             ? std::string()
             : format_text(" (on rank {} on host {}, which does it for all ranks)", {rank, group.members().host});
     try {
-      return with_error(doing, work) ? "yes" : "no";
+      return backend::detail::with_error(doing, work) ? "yes" : "no";
     } catch (const Error& error) {
       throw Error(error.code(), error.what() + where).with_rank(rank);
     }
@@ -30303,6 +30641,10 @@ DetachThread detach_thread(const Group& group) {
     }
   };
 }
+
+/// Runs `copy()`. @returns work for PendingCheckpoint: `write`, or, if `copy()` has thrown, the same exception. A rank
+/// that threw it at once would not come to wait(), where the other ranks wait for it.
+std::function<void()> copied_then(const std::function<void()>& copy, std::function<void()> write);
 
 /// The barrier of save_checkpoint. A rank that does not come may have skipped the call by `if (rank == 0)`.
 template <class Group>
@@ -30405,6 +30747,7 @@ class PendingCheckpoint {
   /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
   /// exception of `write`
   /// @param detach gets the thread where wait() was not called
+  /// If the system cannot start a thread, the argument of `finish` throws that error, as an exception of `write`.
   PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish,
                     DetachThread detach);
   PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
@@ -30436,7 +30779,8 @@ class PendingCheckpoint {
 /// writes the copy. The tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that
 /// name, and at the end. Blocking: on rank 0 until the copy is made. Memory: a copy of the tensors, until wait()
 /// returns.
-/// @throws Error (unsupported) as save_checkpoint; the job's first cause
+/// @throws the job's first cause. Errors of rank 0, also those of the copy, such as Error (unsupported), come from
+/// wait(), on every rank
 /// @ingroup checkpoints
 template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
@@ -30444,13 +30788,15 @@ template <class Group>
   group.check();
   detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
-  if (group.rank() == 0) *copy = TensorSnapshot(tensors, tensor_access(group));
-  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()),
-                      writes = group.rank() == 0] {
+  const bool writes = group.rank() == 0;
+  const auto take_copy = [&] {
+    if (writes) *copy = TensorSnapshot(tensors, tensor_access(group));
+  };
+  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()), writes] {
     if (writes) copy->write(path, attempt);
   };
   return PendingCheckpoint(
-      write,
+      detail::copied_then(take_copy, write),
       [group, path](const std::function<void()>& require_written) {
         static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
           require_written();
@@ -30461,6 +30807,16 @@ template <class Group>
 }
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::function<void()> detail::copied_then(const std::function<void()>& copy,
+                                                         std::function<void()> write) {
+  try {
+    copy();
+    return write;
+  } catch (...) {
+    return [failure = std::current_exception()] { std::rethrow_exception(failure); };
+  }
+}
 
 DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access) {
   static_cast<void>(tensor_signatures(tensors, access.takes_device_memory()));
@@ -30487,14 +30843,20 @@ DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
                                                     std::function<void(const std::function<void()>&)> finish,
                                                     DetachThread detach)
     : finish_(std::move(finish)), detach_(std::move(detach)), work_(std::make_shared<Writing>()) {
-  work_->thread = async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
+  const auto run = [work = work_.get(), write = std::move(write)] {
     try {
       write();
     } catch (...) {
       work->failure = std::current_exception();
     }
     work->has_ended = true;
-  });
+  };
+  try {
+    work_->thread = async::start_thread("a thread to write a checkpoint", run);
+  } catch (...) {
+    work_->failure = std::current_exception();
+    work_->has_ended = true;
+  }
 }
 
 DTRAIN_DEFINED PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint&& other) noexcept {
@@ -32891,23 +33253,23 @@ class PendingBuckets {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The most bytes of gradients that a debug program checks unless DdpOptions::check_ready is set. One reading of so
-/// many took 0.3 ms on a core (14 GB/s); beyond the caches readings are half as fast.
-inline constexpr std::size_t most_checked_bytes = std::size_t{4} << 20;
-
 /// Answer of ReadyCheck to gradients that are written after their ready().
 enum class LateWrites {
   unchecked,
   /// Bound gradients, which are reduced where they lie: an error. Others: a warning in the log, once, because ready()
-  /// has copied them, and a library may use their memory again.
+  /// has copied them, and a library may use their memory again. Each step reads a 64th of a gradient.
   logged,
-  refused,  ///< an error
+  refused,  ///< an error; each step reads all of a gradient
 };
 
-/// How the gradients of a model in host memory are checked. @param bytes of all gradients
-LateWrites checked_late_writes(const DdpOptions& options, std::size_t bytes, bool is_debug = is_debug_program());
+/// How the gradients of a model in host memory are checked.
+LateWrites checked_late_writes(const DdpOptions& options, bool is_debug = is_debug_program());
 
-/// Takes the digest of each gradient in ready(i), and compares it as long as nobody but the program may write there:
+/// Digest of the part of a gradient that LateWrites::logged reads in a step: one 64th, of a gradient of at most 4 KiB
+/// all. 64 steps one after the other read everything.
+std::uint64_t digest_of_part(const std::byte* content, std::size_t bytes, std::uint64_t step) noexcept;
+
+/// Takes a digest of each gradient in ready(i), and compares it as long as nobody but the program may write there:
 /// - A gradient that is not bound: in finish(), before the reduced gradient is copied there.
 /// - A bound gradient, which is reduced where it lies: before the collective of its bucket begins. Its reduced value is
 ///   taken when the collective has ended, and compared in finish(). A write of the program between these two times,
@@ -32986,6 +33348,8 @@ class ReadyCheck {
   /// Takes the digests of reduced bound gradients.
   void take_reduced(const std::vector<std::size_t>& parameters) noexcept;
   void begin_checked() noexcept;
+  /// Digest of a gradient's content, or of the part of it that this step reads.
+  std::uint64_t digest(const std::byte* content, std::size_t bytes) const noexcept;
   void require_unchanged(bool is_copied);
   void require_bound() const;
   bool is_taken(const Known& known, std::uint64_t Known::*step) const noexcept { return known.*step == step_; }
@@ -33240,30 +33604,38 @@ struct StateOf<Rule> {
   using type = typename Rule::State;
 };
 
-template <class State, std::size_t... I>
+template <class State, class E, std::size_t... I>
 constexpr bool holds_spans(std::index_sequence<I...>) {
   return requires {
-    State{(static_cast<void>(I), std::declval<std::span<float>>())...};
+    State{(static_cast<void>(I), std::declval<std::span<E>>())...};
   };
 }
 
 /// The number of spans that a State holds: the most that it can be initialized from.
-template <class State, std::size_t Most = 8>
+template <class State, class E, std::size_t Most = 8>
 constexpr std::size_t span_count() {
   if constexpr (Most == 0) {
     return 0;
-  } else if constexpr (holds_spans<State>(std::make_index_sequence<Most>())) {
+  } else if constexpr (holds_spans<State, E>(std::make_index_sequence<Most>())) {
     return Most;
   } else {
-    return span_count<State, Most - 1>();
+    return span_count<State, E, Most - 1>();
   }
 }
+
+/// Whether a rule is called with spans of E.
+template <class R, class E>
+concept TakesSpansOf = std::is_invocable_v < const R&,
+        std::span<E>, std::span<const E>,
+typename StateOf<R>::type,
+    const StepInfo& > || std::is_invocable_v<const R&, std::span<E>, std::span<const E>, const StepInfo&>;
 
 }  // namespace detail
 
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
 /// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
-/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros.
+/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A rule whose spans are all
+/// of double in place of float is for models of f64 in host memory.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - The rule is called from one thread at a time, which need not be the program's.
 /// - A rule with a State may also have `ParameterNorms measure(weights, gradients, state, info) const`, with constant
@@ -33271,28 +33643,30 @@ constexpr std::size_t span_count() {
 /// measured before the first part is updated. Measure and update of a part get the same gradients.
 /// @ingroup sharding
 template <class R>
-concept OptimizerRule = std::is_invocable_v < const R&,
-        std::span<float>, std::span<const float>,
-typename detail::StateOf<R>::type,
-    const StepInfo& > || std::is_invocable_v<const R&, std::span<float>, std::span<const float>, const StepInfo&>;
+concept OptimizerRule = detail::TakesSpansOf<R, float> || detail::TakesSpansOf<R, double>;
 
-/// The number of floats of state for each weight.
+/// The type of a rule's weights, gradients and state: float, or double.
 template <class R>
-inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type>();
+using RuleElement =
+    std::conditional_t<detail::TakesSpansOf<R, double> && !detail::TakesSpansOf<R, float>, double, float>;
+
+/// The number of elements of state for each weight.
+template <class R>
+inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type, RuleElement<R>>();
 
 /// The rule's state. @param states the address of each state array, of `count` elements
 template <OptimizerRule R>
-auto state_of(float* const* states, std::size_t count) {
+auto state_of(RuleElement<R>* const* states, std::size_t count) {
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return typename detail::StateOf<R>::type{std::span<float>(states[I], count)...};
+    return typename detail::StateOf<R>::type{std::span<RuleElement<R>>(states[I], count)...};
   }
   (std::make_index_sequence<state_arrays<R>>());
 }
 
 /// Calls the rule. @param states the address of each state array, of as many elements as the weights
 template <OptimizerRule R>
-void apply_rule(const R& rule, std::span<float> weights, std::span<const float> gradients, float* const* states,
-                const StepInfo& info) {
+void apply_rule(const R& rule, std::span<RuleElement<R>> weights, std::span<const RuleElement<R>> gradients,
+                RuleElement<R>* const* states, const StepInfo& info) {
   if constexpr (state_arrays<R> == 0) {
     rule(weights, gradients, info);
   } else {
@@ -33309,16 +33683,16 @@ concept HasMeasure = requires {
 /// Whether the rule's step depends on norms of whole parameters.
 /// @ingroup sharding
 template <class R>
-concept NormedRule = HasMeasure<R> && requires(const R& rule, std::span<const float> elements,
+concept NormedRule = HasMeasure<R> && requires(const R& rule, std::span<const RuleElement<R>> elements,
                                                typename detail::StateOf<R>::type state, const StepInfo& info) {
   { rule.measure(elements, elements, state, info) } -> std::same_as<ParameterNorms>;
 };
 
 /// Calls measure() of the rule. @param states as of apply_rule
 template <OptimizerRule R>
-requires NormedRule<R> ParameterNorms measure_rule(const R& rule, std::span<const float> weights,
-                                                   std::span<const float> gradients, float* const* states,
-                                                   const StepInfo& info) {
+requires NormedRule<R> ParameterNorms measure_rule(const R& rule, std::span<const RuleElement<R>> weights,
+                                                   std::span<const RuleElement<R>> gradients,
+                                                   RuleElement<R>* const* states, const StepInfo& info) {
   return rule.measure(weights, gradients, state_of<R>(states, weights.size()), info);
 }
 
@@ -33332,20 +33706,22 @@ using ddp::StepInfo;
 // ---- dtrain/ddp/sharded/optimizers.hpp
 
 /// @file
-/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb. A program gives one to its
-/// ShardedOptimizer.
+/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; those of f64::, for models of
+/// f64. A program gives one to its ShardedOptimizer.
 
-/// Rules for ShardedOptimizer, computed in f32. All but Lamb compute the same as the optimizers in torch.optim, with
-/// the same defaults. A schedule may change members between steps, equally on all ranks.
+/// Rules for ShardedOptimizer, computed in E: f32 or, for models of f64, f64. All but Lamb compute the same as the
+/// optimizers in torch.optim, with the same defaults. A schedule may change members between steps, equally on all
+/// ranks.
 namespace DTRAIN_NAMESPACE::optimizers {
 
 /// Plain SGD: w -= rate * (g + weight_decay * w).
 /// @ingroup sharding
-struct Sgd {
-  float rate = 1e-3F;
-  float weight_decay = 0;
+template <class E>
+struct BasicSgd {
+  E rate = E(1e-3);
+  E weight_decay = 0;
 
-  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, const StepInfo&) const {
+  DTRAIN_OPTIMIZED void operator()(std::span<E> weights, std::span<const E> gradients, const StepInfo&) const {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       weights[i] -= rate * (gradients[i] + weight_decay * weights[i]);
     }
@@ -33355,23 +33731,24 @@ struct Sgd {
 /// SGD with momentum: v = momentum * v + g + weight_decay * w; w -= rate * v. Nesterov's form subtracts
 /// rate * (g + weight_decay * w + momentum * v).
 /// @ingroup sharding
-struct Momentum {
-  float rate = 1e-3F;
-  float momentum = 0.9F;
-  float weight_decay = 0;
+template <class E>
+struct BasicMomentum {
+  E rate = E(1e-3);
+  E momentum = E(0.9);
+  E weight_decay = 0;
   bool nesterov = false;
 
   struct State {
-    std::span<float> velocity;
+    std::span<E> velocity;
   };
 
-  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, State state,
+  DTRAIN_OPTIMIZED void operator()(std::span<E> weights, std::span<const E> gradients, State state,
                                    const StepInfo&) const {
-    const float carried = nesterov ? momentum : 1;
-    const float direct = nesterov ? 1.0F : 0.0F;
+    const E carried = nesterov ? momentum : E(1);
+    const E direct = nesterov ? E(1) : E(0);
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      const float gradient = gradients[i] + weight_decay * weights[i];
-      const float velocity = momentum * state.velocity[i] + gradient;
+      const E gradient = gradients[i] + weight_decay * weights[i];
+      const E velocity = momentum * state.velocity[i] + gradient;
       state.velocity[i] = velocity;
       weights[i] -= rate * (direct * gradient + carried * velocity);
     }
@@ -33381,67 +33758,68 @@ struct Momentum {
 namespace detail {
 
 /// The arithmetic of Adam (Kingma and Ba 2015, algorithm 1).
+template <class E>
 struct AdamStep {
-  float beta1;
-  float beta2;
-  float epsilon;
-  float step_size;       ///< rate / (1 - beta1^t)
-  float root_of_second;  ///< sqrt(1 - beta2^t)
-  float kept;            ///< factor of each weight before the step
-  float coupled_decay;   ///< this factor times the weight is added to the gradient
+  E beta1;
+  E beta2;
+  E epsilon;
+  E step_size;       ///< rate / (1 - beta1^t)
+  E root_of_second;  ///< sqrt(1 - beta2^t)
+  E kept;            ///< factor of each weight before the step
+  E coupled_decay;   ///< this factor times the weight is added to the gradient
 
   template <class Rule>
-  AdamStep(const Rule& rule, const StepInfo& info, float kept_part, float coupled) noexcept
+  AdamStep(const Rule& rule, const StepInfo& info, E kept_part, E coupled) noexcept
       : AdamStep(rule.rate, rule.beta1, rule.beta2, rule.epsilon, info.step, kept_part, coupled) {}
-  AdamStep(float rate, float beta1_, float beta2_, float epsilon_, std::uint64_t step, float kept_part,
-           float coupled) noexcept;
+  AdamStep(E rate, E beta1_, E beta2_, E epsilon_, std::uint64_t step, E kept_part, E coupled) noexcept;
 
   /// All arrays have `count` elements and do not overlap.
-  void operator()(float* weights, const float* gradients, float* means, float* squares,
-                  std::size_t count) const noexcept;
+  void operator()(E* weights, const E* gradients, E* means, E* squares, std::size_t count) const noexcept;
 };
 
 }  // namespace detail
 
 /// Adam; weight_decay is added to the gradient.
 /// @ingroup sharding
-struct Adam {
-  float rate = 1e-3F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;
-  float weight_decay = 0;
+template <class E>
+struct BasicAdam {
+  E rate = E(1e-3);
+  E beta1 = E(0.9);
+  E beta2 = E(0.999);
+  E epsilon = E(1e-8);
+  E weight_decay = 0;
 
   struct State {
-    std::span<float> mean;
-    std::span<float> square;
+    std::span<E> mean;
+    std::span<E> square;
   };
 
   /// The arithmetic of one update.
-  detail::AdamStep step(const StepInfo& info) const noexcept { return {*this, info, 1, weight_decay}; }
+  detail::AdamStep<E> step(const StepInfo& info) const noexcept { return {*this, info, 1, weight_decay}; }
 
-  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const detail::AdamStep update = step(info);
+  void operator()(std::span<E> weights, std::span<const E> gradients, State state, const StepInfo& info) const {
+    const detail::AdamStep<E> update = step(info);
     update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
   }
 };
 
 /// Adam with decoupled decay (Loshchilov and Hutter 2019): w -= rate * weight_decay * w before the step.
 /// @ingroup sharding
-struct AdamW {
-  float rate = 1e-3F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;
-  float weight_decay = 1e-2F;
+template <class E>
+struct BasicAdamW {
+  E rate = E(1e-3);
+  E beta1 = E(0.9);
+  E beta2 = E(0.999);
+  E epsilon = E(1e-8);
+  E weight_decay = E(1e-2);
 
-  using State = Adam::State;
+  using State = typename BasicAdam<E>::State;
 
   /// The arithmetic of one update.
-  detail::AdamStep step(const StepInfo& info) const noexcept { return {*this, info, 1 - rate * weight_decay, 0}; }
+  detail::AdamStep<E> step(const StepInfo& info) const noexcept { return {*this, info, 1 - rate * weight_decay, 0}; }
 
-  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const detail::AdamStep update = step(info);
+  void operator()(std::span<E> weights, std::span<const E> gradients, State state, const StepInfo& info) const {
+    const detail::AdamStep<E> update = step(info);
     update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
   }
 };
@@ -33449,24 +33827,25 @@ struct AdamW {
 /// RMSprop (Hinton, 2012), not centered: s = alpha * s + (1 - alpha) * g^2; v = momentum * v + g / (sqrt(s) + epsilon);
 /// w -= rate * v. weight_decay is added to the gradient.
 /// @ingroup sharding
-struct RmsProp {
-  float rate = 1e-2F;
-  float alpha = 0.99F;
-  float epsilon = 1e-8F;
-  float weight_decay = 0;
-  float momentum = 0;
+template <class E>
+struct BasicRmsProp {
+  E rate = E(1e-2);
+  E alpha = E(0.99);
+  E epsilon = E(1e-8);
+  E weight_decay = 0;
+  E momentum = 0;
 
   struct State {
-    std::span<float> square;
-    std::span<float> velocity;
+    std::span<E> square;
+    std::span<E> velocity;
   };
 
-  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, State state,
+  DTRAIN_OPTIMIZED void operator()(std::span<E> weights, std::span<const E> gradients, State state,
                                    const StepInfo&) const {
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      const float gradient = gradients[i] + weight_decay * weights[i];
-      const float square = alpha * state.square[i] + (1 - alpha) * gradient * gradient;
-      const float velocity = momentum * state.velocity[i] + gradient / (std::sqrt(square) + epsilon);
+      const E gradient = gradients[i] + weight_decay * weights[i];
+      const E square = alpha * state.square[i] + (1 - alpha) * gradient * gradient;
+      const E velocity = momentum * state.velocity[i] + gradient / (std::sqrt(square) + epsilon);
       state.square[i] = square;
       state.velocity[i] = velocity;
       weights[i] -= rate * velocity;
@@ -33477,24 +33856,25 @@ struct RmsProp {
 /// Adagrad (Duchi et al., 2011): s += g^2; w -= rate / (1 + (t - 1) * rate_decay) * g / (sqrt(s) + epsilon) in step t.
 /// s begins as initial_sum. weight_decay is added to the gradient.
 /// @ingroup sharding
-struct Adagrad {
-  float rate = 1e-2F;
-  float rate_decay = 0;
-  float weight_decay = 0;
-  float initial_sum = 0;
-  float epsilon = 1e-10F;
+template <class E>
+struct BasicAdagrad {
+  E rate = E(1e-2);
+  E rate_decay = 0;
+  E weight_decay = 0;
+  E initial_sum = 0;
+  E epsilon = E(1e-10);
 
   struct State {
-    std::span<float> sum;
+    std::span<E> sum;
   };
 
-  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, State state,
+  DTRAIN_OPTIMIZED void operator()(std::span<E> weights, std::span<const E> gradients, State state,
                                    const StepInfo& info) const {
-    const float decayed = rate / (1 + static_cast<float>(info.step - 1) * rate_decay);
-    const float added = info.step == 1 ? initial_sum : 0;
+    const E decayed = rate / (1 + static_cast<E>(info.step - 1) * rate_decay);
+    const E added = info.step == 1 ? initial_sum : 0;
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      const float gradient = gradients[i] + weight_decay * weights[i];
-      const float sum = state.sum[i] + added + gradient * gradient;
+      const E gradient = gradients[i] + weight_decay * weights[i];
+      const E sum = state.sum[i] + added + gradient * gradient;
       state.sum[i] = sum;
       weights[i] -= decayed * gradient / (std::sqrt(sum) + epsilon);
     }
@@ -33505,21 +33885,41 @@ struct Adagrad {
 /// u is Adam's step plus weight_decay * w, and |w| and |u| are the L2 norms of a whole parameter. Where one of them is
 /// 0, w -= rate * u.
 /// @ingroup sharding
-struct Lamb {
-  float rate = 1e-3F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float epsilon = 1e-6F;
-  float weight_decay = 1e-2F;
+template <class E>
+struct BasicLamb {
+  E rate = E(1e-3);
+  E beta1 = E(0.9);
+  E beta2 = E(0.999);
+  E epsilon = E(1e-6);
+  E weight_decay = E(1e-2);
 
-  using State = Adam::State;
+  using State = typename BasicAdam<E>::State;
 
   /// Updates the moments. @returns the squares of |w| and |u|
-  ParameterNorms measure(std::span<const float> weights, std::span<const float> gradients, State state,
+  ParameterNorms measure(std::span<const E> weights, std::span<const E> gradients, State state,
                          const StepInfo& info) const;
 
-  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const;
+  void operator()(std::span<E> weights, std::span<const E> gradients, State state, const StepInfo& info) const;
 };
+
+using Sgd = BasicSgd<float>;
+using Momentum = BasicMomentum<float>;
+using Adam = BasicAdam<float>;
+using AdamW = BasicAdamW<float>;
+using RmsProp = BasicRmsProp<float>;
+using Adagrad = BasicAdagrad<float>;
+using Lamb = BasicLamb<float>;
+
+/// The same rules for models of f64 in host memory.
+namespace f64 {
+using Sgd = BasicSgd<double>;
+using Momentum = BasicMomentum<double>;
+using Adam = BasicAdam<double>;
+using AdamW = BasicAdamW<double>;
+using RmsProp = BasicRmsProp<double>;
+using Adagrad = BasicAdagrad<double>;
+using Lamb = BasicLamb<double>;
+}  // namespace f64
 
 }  // namespace DTRAIN_NAMESPACE::optimizers
 
@@ -33568,7 +33968,7 @@ inline DeviceUpdate device_update(const optimizers::Momentum& rule, std::uint64_
       stream::cuda::Update::momentum,
       {rule.rate, rule.momentum, rule.weight_decay, rule.nesterov ? 1.0F : 0.0F, rule.nesterov ? rule.momentum : 1.0F}};
 }
-inline DeviceUpdate device_update(const optimizers::detail::AdamStep& step) {
+inline DeviceUpdate device_update(const optimizers::detail::AdamStep<float>& step) {
   return {stream::cuda::Update::adam,
           {step.kept, step.coupled_decay, 1 - step.beta1, step.beta2, 1 - step.beta2, step.step_size,
            step.root_of_second, step.epsilon}};
@@ -33936,18 +34336,19 @@ inline bool is_half(DType dtype) noexcept {
 
 }  // namespace detail
 
-/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`;
-/// (invalid_argument) for two parameters whose values share memory
-void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {});
+/// @param element of the rule: f32, or f64
+/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`, or not f64 for a
+/// rule of f64; (invalid_argument) for two parameters whose values share memory
+void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {}, DType element = DType::f32);
 
 /// Lifetime: the plan and the parameters' memory outlive the object. Threads: between steps, unless a member says
 /// otherwise.
 class Shards {
  public:
   /// @param rule_arrays number of state arrays of the rule @param read_value empty: values do not move
-  /// @pre check_sharded_parameters(parameters, device)
+  /// @pre check_sharded_parameters(parameters, device, element)
   Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t rule_arrays,
-         ReadValue read_value, Device device);
+         ReadValue read_value, Device device, DType element = DType::f32);
 
   /// Finds values that have moved, and converts moved 16-bit values to f32 again. @throws as ReadValue and
   /// check_sharded_parameters; an error changes nothing
@@ -33966,18 +34367,26 @@ class Shards {
   const ShardLayout& layout() const noexcept { return layout_; }
 
   std::uint64_t steps() const noexcept { return steps_; }
-  void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+  /// The state is that of a checkpoint after so many updates.
+  void loaded(std::uint64_t steps) noexcept {
+    steps_ = steps;
+    is_loaded_ = true;
+  }
+  bool is_loaded() const noexcept { return is_loaded_; }
   /// Ends a step, and counts its update.
   void end_step() noexcept { ++steps_; }
 
   /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }
 
-  /// The state of a piece of the layout, in f32.
+  /// Type of the state, which is the rule's: f32, or f64.
+  DType element() const noexcept { return element_; }
+
+  /// The state of a piece of the layout.
   virtual TensorView state(std::size_t array, const ShardPiece& piece) noexcept = 0;
 
   /// Bytes of the state of this rank.
-  std::size_t state_bytes() const noexcept { return arrays() * layout_.state_elements * sizeof(float); }
+  std::size_t state_bytes() const noexcept { return arrays() * layout_.state_elements * size_bytes(element_); }
 
  protected:
   Shards(Shards&&) noexcept = default;
@@ -33996,7 +34405,9 @@ class Shards {
   ReadValue read_value_;
   std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
   Device device_;
+  DType element_;
   std::uint64_t steps_ = 0;
+  bool is_loaded_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -34273,8 +34684,8 @@ void read_shard_files(const std::string& path, const ShardIndex& index, Shards& 
 /// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter.
 using WholeState = std::vector<std::vector<std::span<float>>>;
 
-/// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
-/// array, are left out. Blocking: the file system. @pre an array
+/// Reads the whole state of an optimizer of f32 from its shard files. The f32 weights of a 16-bit model, which are one
+/// more array, are left out. Blocking: the file system. @pre an array
 /// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 
@@ -34294,29 +34705,34 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// stream; store() of an earlier bucket runs there or beside these calls; all other calls run between steps.
 class ShardedParameters final : public Shards {
  public:
-  /// `states[i]` is state array i at the same elements as the weights and the gradients.
+  /// A rule without its type. `states[i]` is state array i at the same `count` elements as weights and gradients.
   struct Rule {
-    std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
+    /// One that calls `rule`, which it keeps.
+    template <OptimizerRule R>
+    static Rule of(std::shared_ptr<const R> rule);
+
+    DType element;  ///< of weights, gradients and states: f32, or f64
+    std::function<void(std::byte* weights, const std::byte* gradients, std::byte* const* states, std::size_t count,
                        const StepInfo& info)>
         update;
-    std::function<ParameterNorms(std::span<const float> weights, std::span<const float> gradients, float* const* states,
-                                 const StepInfo& info)>
+    std::function<ParameterNorms(const std::byte* weights, const std::byte* gradients, std::byte* const* states,
+                                 std::size_t count, const StepInfo& info)>
         measure;  ///< null for a rule without norms
   };
 
   /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values do not move
-  /// @pre check_sharded_parameters(parameters)
+  /// @pre check_sharded_parameters(parameters, {}, rule.element)
   ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
                     Rule rule, ReadValue read_value = {});
 
   TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
-    return tensor_view(std::span(arrays_[array].data() + piece.in_state, piece.count));
+    return {state_at(array, piece.in_state), {static_cast<std::int64_t>(piece.count)}, element(), {}};
   }
 
   /// Begins a step, with 1 as the factor of gradients and 0 as each sum.
   void begin_step() noexcept;
 
-  /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32.
+  /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32, or f64.
   void set_gradient_factor(double factor) noexcept { factor_ = factor; }
 
   /// Adds the squares of the bucket's reduced gradients: this rank's block to own_squares(), the rest to
@@ -34362,9 +34778,12 @@ class ShardedParameters final : public Shards {
   void run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept;
   void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
   void run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass, bool is_counted);
+  std::byte* state_at(std::size_t array, std::size_t i) noexcept {
+    return arrays_[array].data() + i * size_bytes(element());
+  }
 
-  bool counts_rest_;                        ///< on rank 0 only, because all ranks have the rest of a bucket
-  std::vector<std::vector<float>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
+  bool counts_rest_;                            ///< on rank 0 only, because all ranks have the rest of a bucket
+  std::vector<std::vector<std::byte>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   Rule rule_;
   double factor_ = 1;
   std::vector<double> square_sums_;
@@ -34372,6 +34791,32 @@ class ShardedParameters final : public Shards {
   double common_squares_ = 0;
   std::vector<std::exception_ptr> failures_;  ///< the rule's, by bucket: store() and update() run for different buckets
 };
+
+template <OptimizerRule R>
+ShardedParameters::Rule ShardedParameters::Rule::of(std::shared_ptr<const R> rule) {
+  using E = RuleElement<R>;
+  const auto elements = []<class Byte>(Byte* bytes, std::size_t count) {
+    return std::span(reinterpret_cast<std::conditional_t<std::is_const_v<Byte>, const E, E>*>(bytes), count);
+  };
+  const auto arrays_of = [](std::byte* const* states) {
+    std::array<E*, state_arrays<R> + 1> arrays{};
+    for (std::size_t i = 0; i < state_arrays<R>; ++i)
+      arrays[i] = reinterpret_cast<E*>(states[i]);
+    return arrays;
+  };
+  Rule erased{dtype_of<E>::value, {}, {}};
+  erased.update = [=](std::byte* weights, const std::byte* gradients, std::byte* const* states, std::size_t count,
+                      const StepInfo& info) {
+    apply_rule(*rule, elements(weights, count), elements(gradients, count), arrays_of(states).data(), info);
+  };
+  if constexpr (NormedRule<R>) {
+    erased.measure = [=](const std::byte* weights, const std::byte* gradients, std::byte* const* states,
+                         std::size_t count, const StepInfo& info) {
+      return measure_rule(*rule, elements(weights, count), elements(gradients, count), arrays_of(states).data(), info);
+    };
+  }
+  return erased;
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -35068,8 +35513,13 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   bool all_complete() const { return pending_.all_complete(); }
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
-  /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
+  /// producers' streams waits instead; in an elastic job, where an optimizer must not read the gradients of an attempt
+  /// that fails, the host waits, too. @throws the job's first cause; Error (timeout); (unsupported) in an elastic job
+  /// for a step that is captured in a graph
   void finish() {
+    if constexpr (GradientCopier::copies_on_stream) {
+      if (context_.is_elastic && copier_.is_capturing()) refuse_capture();
+    }
     if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
     check_.require_unchanged();
     work_->finish(communicator_, copier_.stream());
@@ -35079,6 +35529,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     open_.set(*std::exchange(work_, &own_work()));
     buffers_.finish(copier_);
     norms_.finish_step();
+    if constexpr (GradientCopier::copies_on_stream) {
+      if (context_.is_elastic) wait_for_event(copier_.step_end());
+    }
     meter_.finished(GradientCopier::is_measured);
   }
 
@@ -35432,7 +35885,6 @@ class Reducer final : public Step::Target {
     if (rebuild_.is_planning()) refuse_to_keep_plan();
     keep_order();
   }
-  bool is_elastic() const noexcept { return context_.is_elastic; }
   BucketPlanner* planner() const noexcept { return rebuild_.planner.get(); }  ///< null: there is none
 
   /// Keeps the arena, with bound gradients, valid after the reducer is destroyed.
@@ -35695,7 +36147,8 @@ struct Driver {
   void compare_values_if_due(const Group& group, const char* caller) {
     if (reducer->steps() != 0 && reducer->steps() % check_values_every == 0) compare_values(group, caller);
   }
-  /// Compares a digest of the values in the background, if there were steps. Blocking: no, but for the digest.
+  /// Compares a digest of the values in the background, if there were steps, and warns if they are those that the ranks
+  /// began with. Blocking: no, but for the digest.
   void compare_values_at_end(const Group& group) noexcept;
 
   /// Drops the references to the group and to the model, before the group keeps this object.
@@ -35718,7 +36171,7 @@ struct Driver {
   bool has_local_steps_ = false;  ///< by hooks::LocalSgd
   bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
   int comparisons_ = 0;
-  bool compares_values_at_end_ = false;
+  std::optional<std::uint64_t> first_values_;  ///< digest of the values at first, if they are compared at the end
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
 };
@@ -35760,10 +36213,6 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const ValueChecks checks =
       value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
   check_values_every = checks.every;
-  compares_values_at_end_ = checks.at_end && members.world_size > 1 && !handle->is_elastic();
-  if (handle->is_elastic() && has_local_steps_) {
-    refuse_elastic("hooks::LocalSgd", "the weights of the ranks differ between two averages");
-  }
   check_options(options);
   check_backend(abilities_of<Backend>(), parameters, model.buffers, options, stream.ref().device());
   if (model.bind_gradient) {
@@ -35787,6 +36236,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
         present[i] = read(i).view;
       return present;
     };
+    wrapped->weights_differ = hook.weights_differ;
     handle->add_wrapped(wrapped);
   }
   values.insert(values.begin(), model.buffers.begin(), model.buffers.end());
@@ -35812,7 +36262,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const std::vector<GradientSize> sizes = gradient_sizes({parameters.data(), parameters.size()});
   const auto read_values = std::move(hook.read_values);
   BucketPlan plan = plan_buckets({sizes.data(), sizes.size()}, options.caps());
-  parts.late_writes = checked_late_writes(options, plan.arena_bytes);
+  parts.late_writes = checked_late_writes(options);
   reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters, std::move(plan),
                                                     options, context, std::move(parts), std::move(hook));
   if (read_values) read_values(read_value);
@@ -35827,6 +36277,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
                            }));
   }
   reducer->remember_addresses();
+  if (checks.at_end && !handle->is_elastic()) first_values_ = digest_of_values({parameters.data(), parameters.size()});
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
 }
 
@@ -35834,13 +36285,15 @@ template <class Backend, class Group>
 void Driver<Backend, Group>::compare_values_at_end(const Group& group) noexcept {
   try {
     const std::shared_ptr<const group::GroupHandle> handle = group.handle();
-    const bool is_due = reducer && reducer->steps() > 0 && compares_values_at_end_;
+    const bool is_due = reducer && reducer->steps() > 0 && first_values_;
     if (!is_due || handle->failure()->failed()) return;
     group.rank_context()->require_may_block();
     reducer->throw_if_unusable();
     reducer->check_addresses(false);
     const std::vector<Parameter>& present = present_parameters();
-    compare_values_in_background(*handle, prefix + "end", {present.data(), present.size()});
+    const std::uint64_t digest = digest_of_values({present.data(), present.size()});
+    if (digest == first_values_ && handle->members().rank == 0) warn_of_unchanged_values(reducer->steps());
+    if (handle->members().world_size > 1) compare_values_in_background(*handle, prefix + "end", digest);
   } catch (...) {
     // A step is open or has failed, the rank has left, or values have moved or become another kind of tensor: no
     // comparison.
@@ -36696,9 +37149,10 @@ class ShardedOptimizer {
   static_assert(backend::Communicator<C>,
                 "dtrain: the second argument of ShardedOptimizer is the communicator of its wrapper: write the type "
                 "as DistributedDataParallel<Model, Policy>::Sharded<Rule, Stage>");
-  static_assert(!backend::Communicator<C> || is_on_device || ddp::OptimizerRule<R>,
-                "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
-                "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+  static_assert(
+      !backend::Communicator<C> || is_on_device || ddp::OptimizerRule<R>,
+      "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
+      "float, or of double (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
   static_assert(!is_on_device || ddp::detail::RuleFor<R, C>,
                 "dtrain: the model is in device memory, where the rule needs enqueue(weights, gradients, states, info, "
                 "stream) const (contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
@@ -36726,7 +37180,11 @@ class ShardedOptimizer {
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: each rank also keeps its share of the weights in f32, from the construction on. Values that
 /// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
+/// - f64 models, in host memory: the rule is one of dtrain::optimizers::f64, or another of doubles. The state is f64.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
+/// - In an elastic job the state is lost with a rank: each call of train()'s function loads a checkpoint with the
+/// optimizer (load_checkpoint), and calls resume_at() with its step. Without it a step is refused, except in the first
+/// call in which steps are made.
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
@@ -36753,7 +37211,8 @@ class ShardedOptimizer<R, C, Stage> {
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
   /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients;
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, or not f64 for a rule of doubles, and in
+  /// stage 2 for bound gradients;
   /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
   /// ranks construct different stages, or rules with different state, or if on one the device has no memory or its
   /// driver does not load the kernels; the error names the two ranks and their optimizers
@@ -36767,16 +37226,13 @@ class ShardedOptimizer<R, C, Stage> {
     auto& driver = ddp::DriverAccess::of(ddp);
     ddp::Reducer<C>& reducer = *driver.reducer;
     reducer.throw_if_unusable("ShardedOptimizer");
-    if (reducer.is_elastic()) {
-      ddp::refuse_elastic("a ShardedOptimizer", "a rank's part of the state is lost with the rank");
-    }
     if (is_on_device && stage.overlap_forward) {
       throw_error(
           Errc::unsupported,
           "a ShardedOptimizer of a model in device memory has overlap_forward, which is for host memory; leave it "
           "out");
     }
-    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device());
+    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), dtype_of<ddp::RuleElement<R>>::value);
     agree_on_kernels(ddp, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
@@ -36808,6 +37264,9 @@ class ShardedOptimizer<R, C, Stage> {
 
   /// Number of updates. In device memory, once a step was captured: of the updates that have run; see wait().
   std::uint64_t steps() const noexcept { return reduction_->shards().steps(); }
+
+  /// Whether load_checkpoint() has loaded the state.
+  bool is_loaded() const noexcept { return reduction_->shards().is_loaded(); }
 
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
   std::size_t state_bytes() const noexcept { return reduction_->shards().state_bytes(); }
@@ -36928,25 +37387,11 @@ class ShardedOptimizer<R, C, Stage> {
           driver.stream.ref(), group.timeout());
       return new Reduction(std::move(shards), rule_, ddp.plan(), stage, driver.stream.ref());
     } else {
-      return new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(),
-                                                  ddp::state_arrays<R>, rule_functions(), driver.read_value),
-                           ddp.plan(), stage);
+      return new Reduction(
+          ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
+                                 ddp::ShardedParameters::Rule::of<R>(rule_), driver.read_value),
+          ddp.plan(), stage);
     }
-  }
-
-  ddp::ShardedParameters::Rule rule_functions() const {
-    ddp::ShardedParameters::Rule functions;
-    functions.update = [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
-                                      const StepInfo& info) {
-      ddp::apply_rule(*rule, weights, gradients, states, info);
-    };
-    if constexpr (ddp::NormedRule<R>) {
-      functions.measure = [rule = rule_](std::span<const float> weights, std::span<const float> gradients,
-                                         float* const* states, const StepInfo& info) {
-        return ddp::measure_rule(*rule, weights, gradients, states, info);
-      };
-    }
-    return functions;
   }
 
   std::shared_ptr<R> rule_;
@@ -36984,10 +37429,7 @@ std::string result_of_all_ranks_blocking(const Group& group, const std::string& 
                           doing,
                           [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
   self.notice_after = std::chrono::milliseconds(0);  // a rank may write for minutes
-  const auto own = [&] {
-    const auto run = [&] { return with_error(doing, work); };
-    return format_text("{}\n{}", {doing, backend::detail::encoded_result(run, rank)});
-  };
+  const auto own = [&] { return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work, rank)}); };
   return backend::store_gather(self, std::to_string(number), own, [&](const std::vector<std::string>& texts) {
     std::vector<std::string> all;
     std::vector<std::string> results;
@@ -37020,7 +37462,7 @@ class ShardedSave {
  public:
   /// @param tensors of rank 0; ignored on others @param access to the tensors and to the state
   ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors, Shards& shares,
-              int rank, std::unique_ptr<TensorAccess> access);
+              int rank, std::unique_ptr<TensorAccess> access, WritingAttempt attempt);
   ShardedSave(ShardedSave&&) = delete;
   ShardedSave& operator=(ShardedSave&&) = delete;
 
@@ -37054,13 +37496,15 @@ class ShardedSave {
   void commit();
 
   std::string path_;
-  std::string call_;  ///< the path as given, and the id of this call
+  std::vector<std::string> former_;  ///< on rank 0: the shard files that commit() removes
+  std::string call_;                 ///< the path as given, and the id of this call
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
   std::vector<NamedTensor> state_;
   std::array<TensorSnapshot, 2> copies_;
   std::optional<AtomicFile> file_;
   std::unique_ptr<TensorAccess> access_;
+  WritingAttempt attempt_;
   int rank_;
   bool may_be_whole_ = false;
 };
@@ -37082,7 +37526,8 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
   index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
     return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
   }));
-  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank(), access_of(group));
+  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank(), access_of(group),
+                                       WritingAttempt::of(*group::GroupAccess::of(group).handle()));
 }
 
 }  // namespace detail
@@ -37090,9 +37535,9 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// Saves the tensors, as save_checkpoint(group, path, tensors), and the optimizer's state. Every rank writes its share
 /// of the state to a shard file, PATH.shard-ID-RANK, in a folder that all ranks share. The file `path` names the shard
 /// files, and is replaced when all of these are written. At any moment, also after a kill, `path` has the whole old
-/// state or the whole new state. After the replacement all other files with names of PATH.shard-, 16 hexadecimal
-/// digits, and the number of a rank are removed. One job at a time saves to `path`. Collective, blocking: until the
-/// files are on the disk. @throws as save_checkpoint, also for a share's file
+/// state or the whole new state. After the replacement the call removes all files that had names of PATH.shard-, 16
+/// hexadecimal digits, and the number of a rank when it began. One job at a time saves to `path`. Collective, blocking:
+/// until the files are on the disk. @throws as save_checkpoint, also for a share's file
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
@@ -37111,9 +37556,8 @@ template <class Group, class R, class C, class Stage>
                                                       ShardedOptimizer<R, C, Stage>& optimizer) {
   group.check();
   const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
-  save->copy();
   return PendingCheckpoint(
-      [save] { save->write(); },
+      detail::copied_then([&] { save->copy(); }, [save] { save->write(); }),
       [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); },
       detail::detach_thread(group));
 }
@@ -37149,7 +37593,8 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                      tensor_access(group));
     return std::string();
   });
-  optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
+  optimizer.shares().loaded(static_cast<std::uint64_t>(index.steps));
+  group::GroupAccess::of(group).rank_context()->sharded.has_loaded = true;
   return true;
 }
 
@@ -37218,10 +37663,14 @@ class KeptState {
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
   /// @throws as above
   void keep(TensorSource source, bool copies);
+  void keep(const LibraryState& state, bool copies) {
+    keep(state.written_in_commit, copies);
+    keep(state.written_in_forward, true);
+  }
 
   /// Takes the present addresses from the sources. Before tensors(), digest() and restore() if the program has run
   /// since. @throws Error (invalid_argument) if a source lists other tensors than before
-  void locate();
+  void locate() { locate(false); }
 
   const std::vector<ddp::NamedTensor>& tensors() const noexcept { return tensors_; }
 
@@ -37233,32 +37682,34 @@ class KeptState {
 
   /// The state is whole: the tensors of keep_copy are copied.
   void commit() {
-    if (!copies_.empty()) {
-      copy();
-    }
+    if (has_copies_) copy();
   }
   /// A step was given up: the tensors of keep_copy get the values of the last commit.
   void restore();
 
+  /// Whether the tensor lies in one of keep_copy.
+  DTRAIN_ON_USE bool is_copied(const TensorView& tensor) const noexcept;
+
+  /// The program loads the state in each attempt, and writes it outside of commits: the ranks' states may differ.
+  void expect_differences() noexcept { may_differ_ = true; }
+  bool may_differ() const noexcept { return may_differ_; }
+
  private:
-  struct Copy {
-    std::size_t tensor = 0;
-    std::vector<std::byte> bytes;
-  };
   struct Source {
     TensorSource list;
     std::size_t first = 0;  ///< in tensors_
     std::size_t count = 0;
     bool copies = false;
   };
-  void locate(const Source& source);
-  bool is_copied(std::size_t tensor) const noexcept;
-
+  /// @param copied the sources alone whose tensors are copied
+  void locate(bool copied);
   void copy();
 
   std::vector<ddp::NamedTensor> tensors_;
-  std::vector<Copy> copies_;
+  std::vector<std::vector<std::byte>> copies_;  ///< of each tensor; empty: it is not copied
+  bool has_copies_ = false;
   std::vector<Source> sources_;
+  bool may_differ_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -37270,6 +37721,7 @@ class KeptState {
 /// ranks, and decides what the end of a call means. Elastic::train() runs it; AttemptBody: one call of the function.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+template <class>
 class FormationClient;
 struct Announce;
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -37300,10 +37752,9 @@ struct FinishedElsewhere {};
 class ElasticWorker {
  public:
   /// @param process not elastic: the job's ranks are fixed, and this object counts steps only
-  explicit ElasticWorker(const launch::RankProcess& process);
+  DTRAIN_ON_USE explicit ElasticWorker(const launch::RankProcess& process);
   ElasticWorker(const ElasticWorker&) = delete;
   ElasticWorker& operator=(const ElasticWorker&) = delete;
-  ~ElasticWorker();
 
   bool is_elastic() const noexcept { return process_.min_ranks != 0; }
   const launch::RankProcess& process() const noexcept { return process_; }
@@ -37312,26 +37763,27 @@ class ElasticWorker {
     state_.locate();
     return state_;
   }
-  std::uint64_t step() const noexcept { return progress_.steps(); }
+  std::uint64_t step() const noexcept { return progress_.step(); }
   std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
 
   /// Blocking: until the job has finished. @returns the exit code of the last call
   /// @throws this worker's own error; JobFailed where the job has ended; FinishedElsewhere
   /// @param settings group::settings_text: a worker with others is refused
-  int run(AttemptBody& body, const std::string& settings);
+  DTRAIN_ON_USE int run(AttemptBody& body, const std::string& settings);
 
   /// Tells the job's store the error with which this worker ends. Blocking: 2 s at most.
-  void report_blocking(const std::string& error) noexcept;
+  DTRAIN_ON_USE void report_blocking(const std::string& error) noexcept;
 
-  /// Before train(). @throws as KeptState::keep, and Error (invalid_argument) later
-  void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
-  void keep(const LibraryState& state);
+  /// The kept state, to add tensors to it. @throws Error (invalid_argument) after train()
+  DTRAIN_ON_USE KeptState& state_before_train();
 
   /// @name Calls of the user's function. @throws Error (invalid_argument) where it does not run
   /// @{
   /// A step is in the state as a whole.
-  void commit();
+  DTRAIN_ON_USE void commit() {
+    commit([] {});
+  }
   /// Throws what `write` threw: the state is torn, and this worker does not go on.
   template <class F>
   void commit(F&& write) {
@@ -37339,20 +37791,20 @@ class ElasticWorker {
     write();
     end_commit();
   }
-  /// @throws Error (invalid_argument) for fewer steps than are done
-  void resume_at(std::uint64_t step);
+  /// @throws Error (invalid_argument) for fewer steps than are done, unless a ShardedOptimizer's state was loaded
+  DTRAIN_ON_USE void resume_at(std::uint64_t step);
   /// @}
 
  private:
-  void require_function(const char* caller) const;
-  void require_step() const;
-  void require_no_train() const;
-  void begin_commit();
-  void end_commit();
-  rendezvous::Announce announce(const std::string& settings) const;
-  std::uint64_t weights_digest() const;
-  bool is_own_error(group::RankContext* context, const std::exception_ptr& error, const std::string& text) const;
-  void end(group::RankContext& context);
+  DTRAIN_ON_USE void require_function(const char* caller) const;
+  DTRAIN_ON_USE void require_equal_weights(const group::WrappedModel& model) const;
+  DTRAIN_ON_USE void begin_commit();
+  DTRAIN_ON_USE void end_commit();
+  DTRAIN_ON_USE rendezvous::Announce announce(const std::string& settings) const;
+  DTRAIN_ON_USE std::uint64_t weights_digest() const;
+  DTRAIN_ON_USE bool is_own_error(group::RankContext* context, const std::exception_ptr& error,
+                                  const std::string& text) const;
+  DTRAIN_ON_USE void end(group::RankContext& context);
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -37365,11 +37817,11 @@ class ElasticWorker {
   group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
-  std::unique_ptr<rendezvous::FormationClient> client_;
+  std::shared_ptr<rendezvous::FormationClient<void>> client_;
 };
 
 /// Runs a worker's program. Errors become a line on stderr and an exit code, as those of run().
-int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
+DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
@@ -37401,18 +37853,17 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
     return;  // the states are those of the programs' beginning, which the wrappers make equal
   }
   const bool is_current = own == assignment.source;
-  std::vector<std::int64_t> cards(2 * static_cast<std::size_t>(group.world_size()));
-  std::vector<std::int64_t> card{is_current ? 1 : 0, 0};
-  const std::uint64_t digest = is_current ? state.digest() : 0;
-  std::memcpy(&card[1], &digest, sizeof(digest));
-  group.all_gather(card, cards);
-  const std::vector<bool> receives = receivers(cards);
   const auto rank = static_cast<std::size_t>(group.rank());
+  std::vector<std::int64_t> cards(2 * static_cast<std::size_t>(group.world_size()));
+  const std::uint64_t digest = is_current ? state.digest() : 0;
+  cards[2 * rank] = is_current ? 1 : 0;
+  std::memcpy(&cards[2 * rank + 1], &digest, sizeof(digest));
+  group.all_reduce(cards, ReduceOp::sum);  // a gathering: the others have zeros there; every backend sums host memory
+  const std::vector<bool> receives = receivers(cards);
   const auto count = std::count(receives.begin(), receives.end(), true);
-  if (count == 0) {
-    return;
-  }
-  if (is_current && receives[rank] && own.steps > 0) {  // before the first step the programs' beginnings may differ
+  if (count == 0) return;
+  // Before the first step the programs' beginnings may differ.
+  if (is_current && receives[rank] && own.steps > 0 && !state.may_differ()) {
     log(LogLevel::warning,
         format_text(
             "rank {}: its state differs from rank 0's after as many steps, and is replaced; what is kept must be "
@@ -37747,8 +38198,10 @@ class DistributedDataParallel {
   /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step, or an optimizer's with
   /// overlap_forward, runs. While an exception unwinds, the group keeps the channel, so that the other ranks fail with
   /// the exception's text. Else, after a step, the destructor reads the model's values, in host memory, for a digest
-  /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ. Not if a value has moved
-  /// (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor with DTRAIN_CHECK_VALUES=0.
+  /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ, or if they have given a
+  /// DistributedSampler of the group different options; and after 10 steps, if no value has changed since the
+  /// construction. Not if a value has moved (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor
+  /// with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
     if (!driver_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -37891,12 +38344,13 @@ class DistributedDataParallel {
   /// Collective, blocking: statistics and slowest rank as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
-  /// Collective, blocking, between steps: compares the values of all ranks by a digest, for ranks that train apart.
+  /// Collective, blocking, between steps: compares the values of all ranks by a digest, for ranks that train apart, and
+  /// the options of the group's DistributedSamplers.
   /// The variable DTRAIN_CHECK_VALUES=N does so before every N-th step. Host memory only. With hooks::LocalSgd values
   /// are equal after a step that averages them, not between two of these.
-  /// @throws Error (disagreement) on every rank: the first parameter whose values differ, and the ranks, or a rank
-  /// whose wrapper has ended; (invalid_argument) if a value has moved; (unsupported) for values on a GPU; the job's
-  /// first cause
+  /// @throws Error (disagreement) on every rank: the first parameter whose values differ, or a sampler's option, and
+  /// the ranks; or a rank whose wrapper has ended; (invalid_argument) if a value has moved; (unsupported) for values on
+  /// a GPU; the job's first cause
   void compare_values() {
     group::GroupAccess::of(group_).rank_context()->require_may_block();
     driver_->compare_values(group::GroupAccess::of(group_), "compare_values()");
@@ -37988,8 +38442,10 @@ class DistributedDataParallel {
                        "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "
                        "and give it to the step after it");
     }
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    group::RankContext& context = *group::GroupAccess::of(group_).rank_context();
+    context.require_may_block();
     if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
+    context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
     driver_->wrapped->has_unreduced = false;
     optimizer.inspect_with(std::move(inspect));
@@ -38045,13 +38501,9 @@ concept RunBody = GroupBody<Body, P> || std::invocable<Body, Elastic<P>> || std:
 
 namespace elastic {
 
-/// For the launcher of such a body; defined in dtrain/elastic.hpp.
+/// run() with a body that takes an Elastic; defined in dtrain/elastic.hpp.
 template <class P>
-launch::RunElasticJob job_runner();
-
-/// The rank of a body that takes an Elastic; defined in dtrain/elastic.hpp. @returns its exit code
-template <class P, class Body>
-int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options);
+struct BodyRunner;
 
 }  // namespace elastic
 
@@ -38143,7 +38595,7 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
                 "dtrain::Elastic<Policy> in its place, and dtrain::Arguments: this body takes other arguments");
   launch::RunElasticJob run_elastic = nullptr;
   if constexpr (RunBody<Body, P> && !GroupBody<Body, P>) {
-    run_elastic = elastic::job_runner<P>();
+    run_elastic = elastic::BodyRunner<P>::in_launcher();
   }
   launch::StartResult start = detail::start<P>(argc, argv, run_elastic);
   if (!start.worker) {
@@ -38155,7 +38607,7 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
     detail::PolicyRankBody<P, Body> rank_body(*start.worker, body, options);
     exit_code = group::run_rank(rank, rank_body);
   } else if constexpr (RunBody<Body, P>) {
-    exit_code = elastic::run_program<P>(*start.worker, body, options);
+    exit_code = elastic::BodyRunner<P>::in_worker(*start.worker, body, options);
   }
   group::report_lost_output(rank);
   return exit_code;
@@ -38194,24 +38646,29 @@ using elastic::LibraryState;
 template <class P>
 class Elastic {
  public:
-  static_assert(
-      !backend::HasPreJoin<typename P::Backend>,
-      "dtrain: Elastic works with the backends SharedMemory and Gloo, whose ranks may change in living processes");
+  static_assert(backend::joins_again<typename P::Backend>,
+                "dtrain: Elastic works with the backends SharedMemory, Gloo and Nccl, whose ranks may change in living "
+                "processes");
 
   Elastic(elastic::ElasticWorker& worker, const GroupOptions& options) noexcept
       : worker_(&worker), options_(&options) {}
 
   /// Adds tensors to what a worker receives that comes later: parameters, the optimizer's state. Before train().
   /// They are written inside commit() only. Lifetime: the memory outlives train().
-  /// @throws Error (unsupported) for device memory and NamedBytes
-  void keep(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), false); }
-  /// The same for what the forward pass writes, such as a BatchNorm's buffers: copied at each commit, and put back
-  /// before a step is repeated.
-  void keep_copy(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), true); }
+  /// @throws Error (unsupported) for NamedBytes, and for device memory: keep a copy in host memory, which commit()
+  /// writes from the device, and copy it back where train()'s function begins
+  void keep(std::vector<NamedTensor> tensors) const { worker_->state_before_train().keep(std::move(tensors), false); }
+  /// The same for tensors that are written between two commits, such as a BatchNorm's buffers, or the parameters and
+  /// the optimizer's state with hooks::LocalSgd: copied at each commit, and put back before a step is repeated.
+  void keep_copy(std::vector<NamedTensor> tensors) const {
+    worker_->state_before_train().keep(std::move(tensors), true);
+  }
   /// Adds the tensors of a library's objects, whose memory may change: `job.keep(libtorch::training_state(net,
   /// optimizer))`. Lifetime: the objects outlive train(). @throws Error (invalid_argument), also of later calls, if an
   /// object has other tensors than before; as above
-  void keep(const elastic::LibraryState& state) const { worker_->keep(state); }
+  void keep(const LibraryState& state) const { worker_->state_before_train().keep(state, false); }
+  /// The same, with copies of all of it, for a model with hooks::LocalSgd.
+  void keep_copy(const LibraryState& state) const { worker_->state_before_train().keep(state, true); }
   /// All tensors that are kept, for save_checkpoint. Their addresses are present until a library's object is loaded.
   /// @throws Error (invalid_argument) if a library's object has other tensors than before
   const std::vector<NamedTensor>& tensors() const { return worker_->state().tensors(); }
@@ -38246,7 +38703,8 @@ class Elastic {
 
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
-  /// @throws Error (invalid_argument), before `write`, under no_sync(), and while no step has reduced what it left
+  /// @throws Error (invalid_argument), before `write`, under no_sync(), and while no step has reduced what it left;
+  /// with hooks::LocalSgd between two averages, or if the weights are not given to keep_copy()
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
@@ -38255,14 +38713,15 @@ class Elastic {
   /// @throws as the other commit()
   void commit() const { worker_->commit(); }
 
-  /// After load_checkpoint(): that many steps are done. On all ranks. @throws Error (invalid_argument) for fewer than
-  /// step()
+  /// After load_checkpoint(): that many steps are done. On all ranks. Fewer than step() only after the state of a
+  /// ShardedOptimizer was loaded: rank 0 logs the number of steps that are trained again. @throws Error
+  /// (invalid_argument) for fewer steps otherwise
   void resume_at(std::uint64_t step) const { worker_->resume_at(step); }
 
   /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job without --min-ranks.
   std::uint64_t attempt() const noexcept { return worker_->attempt(); }
 
-  /// The worker's place on its node, for its life.
+  /// The worker's place on its node, for its life, by which backend::Nccl selects its device.
   int local_rank() const noexcept { return worker_->slot(); }
 
  private:
@@ -38295,16 +38754,20 @@ class Elastic {
 namespace elastic {
 
 template <class P>
-launch::RunElasticJob job_runner() {
-  return &launch::run_elastic_job;
-}
+struct BodyRunner {
+  static launch::RunElasticJob in_launcher() { return &launch::run_elastic_job<>; }
 
-template <class P, class Body>
-int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
-  return run_worker(process, [&](ElasticWorker& worker) {
-    return dtrain::detail::call_body(body, Elastic<P>(worker, options), process.arguments());
-  });
-}
+  template <class Body>
+  static int in_worker(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
+    return run_worker(process, [&](ElasticWorker& worker) {
+      if constexpr (backend::HasPreJoin<typename P::Backend>) {  // selects the device for the body's model
+        std::optional<rendezvous::Secret> secret = process.secret;
+        static_cast<void>(P::Backend::pre_join_blocking(process.identity, secret, Deadline::after(process.timeout)));
+      }
+      return dtrain::detail::call_body(body, Elastic<P>(worker, options), process.arguments());
+    });
+  }
+};
 
 }  // namespace elastic
 
@@ -38315,7 +38778,6 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
 #include <dirent.h>
 #include <dlfcn.h>
 #include <elf.h>
-#include <limits.h>
 #include <link.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -44331,65 +44793,6 @@ class SlowNotice {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/formation/failure_history.hpp
-
-/// @file
-/// FailureHistory: FormationState's record of an elastic job's failures and commits, and when they end the job. Pure.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-class FailureHistory {
- public:
-  /// @param most attempts in a row without a commit
-  explicit FailureHistory(int most) : most_(most) {}
-
-  bool has_committed() const noexcept { return has_committed_; }
-  /// Whether a step of the present attempt, or of the last one, is known to be committed.
-  bool committed_here() const noexcept { return committed_here_; }
-  /// The first cause since the last commit; nullopt without a failure.
-  const std::optional<Cause>& first_cause() const noexcept { return first_cause_; }
-
-  void on_attempt() noexcept {
-    failed_ = false;
-    committed_here_ = false;
-  }
-
-  void on_commit() {
-    has_committed_ = committed_here_ = true;
-    without_commit_ = 0;
-    if (!failed_) {
-      first_cause_.reset();
-      last_exception_.clear();
-    }
-  }
-
-  /// An attempt has failed. @returns the cause with which the job ends; nullopt: the next attempt may form
-  std::optional<Cause> on_failure(const Cause& cause) {
-    failed_ = true;
-    const bool is_first = !first_cause_ && cause.kind != CauseKind::resized;
-    first_cause_ = is_first ? std::optional<Cause>(cause) : first_cause_;
-    const bool repeats =
-        cause.kind == CauseKind::exception && !committed_here_ && cause.text == last_exception_;  // on another worker
-    last_exception_ = cause.kind == CauseKind::exception ? cause.text : last_exception_;
-    if (repeats || cause.kind == CauseKind::stopped || (cause.kind == CauseKind::disagreement && !has_committed_)) {
-      return cause;
-    }
-    without_commit_ = committed_here_ ? 0 : without_commit_ + 1;
-    return without_commit_ >= most_ ? std::optional<Cause>(first_cause_.value_or(cause)) : std::nullopt;
-  }
-
- private:
-  int most_;
-  int without_commit_ = 0;  ///< attempts in a row
-  bool failed_ = false;     ///< whether the last attempt has failed
-  bool committed_here_ = false;
-  bool has_committed_ = false;
-  std::optional<Cause> first_cause_;
-  std::string last_exception_;  ///< its text, if nothing was committed since
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/membership/host_identity.hpp
 
 /// @file
@@ -44617,7 +45020,7 @@ DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<con
       fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
     }
   };
-  reader.choice(kind, MessageKind::hello, MessageKind::finished);
+  reader.choice(kind, MessageKind::hello, MessageKind::barred);
   (read(std::type_identity<Messages>()), ...);
   if (!reader.finished()) {
     message.reset();
@@ -44771,12 +45174,14 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
 ///   Hello, Challenge             <->
 ///   Announce, with a proof       ->
 ///                                <-      Accepted, with a proof; or Refused, or Failure, and the end
+///                                <-      Barred      for a time the worker gets no rank: newcomers of its host broke
+///                                                    attempts; the store may send further ones
 ///                                <-      Assignment  the worker's rank in the next attempt, which it joins as a rank
 ///   Committed                    ->              once an attempt, after the first step that it has committed there
 ///   Finished                     ->              its function has returned in this attempt
 ///                                <-      Finished    on all ranks of the attempt: the job has finished
 ///   Announce                     ->              its attempt has failed, and the worker has ended all of it
-///                                <-      Assignment, Finished, or Failure: the job's cause
+///                                <-      Barred, Assignment, Finished, or Failure: the job's cause
 ///   FailureReport                ->              the worker ends with this error; the store closes the connection
 ///   Heartbeat                    <->
 ///
@@ -44808,11 +45213,19 @@ struct Finished {
   bool is_member = false;  ///< from the store: the receiver was a rank of that attempt
 };
 
+struct Barred {
+  static constexpr MessageKind message_kind = MessageKind::barred;
+  std::uint32_t milliseconds = 0;  ///< from now on
+  std::string reason;              ///< a clause
+};
+
 /// @name Fields of each message in their order on the wire
 /// @{
 inline void fields(Serializer& of, TrainingProgress& progress) {
   of.number(progress.attempt);
   of.number(progress.steps);
+  of.number(progress.repeated, 0, progress.steps);
+  of.flag(progress.is_sharded);
 }
 
 inline void fields(Serializer& of, Announce& message) {
@@ -44844,21 +45257,26 @@ inline void fields(Serializer& of, Finished& message) {
   of.number(message.attempt);
   of.flag(message.is_member);
 }
+
+inline void fields(Serializer& of, Barred& message) {
+  of.number(message.milliseconds);
+  of.text(message.reason, max_sentence_bytes);
+}
 /// @}
 
 /// From a worker to the store, once the store has accepted its first Announce.
 using FromWorker = std::variant<Announce, Committed, Finished, FailureReport>;
 
 /// From the store to a worker.
-using ToWorker = std::variant<Assignment, Finished, Failure, Refused>;
+using ToWorker = std::variant<Assignment, Finished, Failure, Refused, Barred>;
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/formation/formation_workers.hpp
 
 /// @file
-/// FormationWorkers: the elastic job's known workers, connections and last ranks; NewcomerBars: hosts whose new workers
-/// have to wait. No I/O. FormationState owns both.
+/// FormationWorkers: the elastic job's known workers, connections and last ranks; FailureHistory: the job's failures
+/// and commits, and when they end it. No I/O. FormationState owns one of each.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -44877,20 +45295,23 @@ struct Worker {
   std::string host;
   ConnectionId connection = 0;  ///< 0: there is none
   Standing standing = Standing::waiting;
-  bool is_member = false;     ///< of the last attempt, as `rank`
-  bool is_newcomer = false;   ///< had no progress when it was assigned, while the source had some
-  bool has_finished = false;  ///< whether its function has returned in the last attempt
-  int rank = -1;
+  int rank = -1;                        ///< in the last attempt; -1: none
+  bool is_newcomer = false;             ///< came without progress to a source with some, and has committed nothing yet
+  bool has_finished = false;            ///< whether its function has returned in the last attempt
   std::uint64_t attempt = 0;            ///< the last one that it was a rank of
   TrainingProgress progress;            ///< as the worker announced it
   TrainingProgress source;              ///< of its last attempt
   std::string error;                    ///< with which it ends; empty: none is known
   std::uint64_t order = 0;              ///< position of its announcement
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
+  Deadline::Clock::time_point told_until{};  ///< end of its host's bar, as the worker was told last
+
+  /// Whether it is a rank of the last attempt.
+  bool is_member() const noexcept { return rank >= 0; }
 };
 
 inline Cause loss_of(const Worker& worker, const std::string& how) {
-  return {CauseKind::lost, worker.is_member ? worker.rank : -1, worker.host, how};
+  return {CauseKind::lost, worker.rank, worker.host, how};
 }
 
 /// Threads: one.
@@ -44904,29 +45325,8 @@ class FormationWorkers {
     return static_cast<int>(
         std::count_if(workers_.begin(), workers_.end(), [](const auto& each) { return each->connection != 0; }));
   }
-  /// Whether a rank of the last attempt waits that has not trained in it, so that no rank has committed a step there.
-  bool has_rank_before(std::uint64_t attempt) const {
-    return std::any_of(members_.begin(), members_.end(), [attempt](const Worker* each) {
-      return each->standing == Standing::waiting && each->progress.attempt < attempt;
-    });
-  }
-  /// Rule 6 of FormationState: the least progress with which a worker has the job's state, behind the last attempt. All
-  /// ranks of an attempt take part in each step. So where one of them is here and has not trained in it, no rank has
-  /// committed a step there: whose state sufficed to form it has the state still, though the source may have been
-  /// ahead.
-  /// @param is_complete all ranks have joined it @param source of it @param needed sufficed to form it
-  TrainingProgress least_with_state(std::uint64_t attempt, bool is_complete, const TrainingProgress& source,
-                                    const TrainingProgress& needed) const {
-    const bool has_trained_state = needed.has_trained() || source.steps == needed.steps;  // a receiver staged it
-    if (has_rank_before(attempt)) {
-      return has_trained_state ? needed : source;
-    }
-    const TrainingProgress& unjoined = source.steps == needed.steps ? needed : source;
-    return is_complete ? TrainingProgress{attempt, source.steps} : unjoined;
-  }
   bool has_excluded() const {
-    return std::any_of(workers_.begin(), workers_.end(),
-                       [](const auto& each) { return each->standing == Standing::excluded; });
+    return find_that([](const Worker& each) { return each.standing == Standing::excluded; }) != nullptr;
   }
   Worker* member(int rank) const {
     return rank < 0 || rank >= static_cast<int>(members_.size()) ? nullptr : members_[static_cast<std::size_t>(rank)];
@@ -44945,11 +45345,23 @@ class FormationWorkers {
 
   /// Why a process is no worker of this job, or its Announce is impossible.
   std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) {
-    std::optional<Refused> refused = difference_of(message, job);
-    if (refused) {
-      refused_ = {message.worker, refused->sentence};
+    if (message.job != 0 && message.job != job) {
+      return refuse(message, {"it is a worker of another job, whose store was at this address before; end it", true});
     }
-    return refused;
+    if (const auto difference = workers_.empty() ? std::nullopt : first_difference(message.settings, settings_)) {
+      return refuse(message, {format_text("it has {}, and the workers of the job have {}; start all workers with the "
+                                          "same program and settings",
+                                          {difference->first, difference->second})});
+    }
+    const Worker* const worker = find(message.worker);
+    const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
+    const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
+    if (message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
+      return refuse(message, {format_text("it states the progress of attempt {}, in which it was no rank; end it",
+                                          {message.progress.attempt}),
+                              true});
+    }
+    return std::nullopt;
   }
 
   /// Why a process cannot go on: its own error, or the refusal that it got; empty: neither is known.
@@ -44980,46 +45392,25 @@ class FormationWorkers {
   /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
   void set_members(std::vector<Worker*> members) {
     for (Worker* each : members_) {
-      each->is_member = false;
+      each->rank = -1;
     }
     std::erase_if(workers_, [](const auto& each) { return each->standing == Standing::gone; });
     members_ = std::move(members);
-    for (Worker* each : members_) {
-      each->is_member = true;
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+      members_[rank]->rank = static_cast<int>(rank);
     }
   }
 
  private:
-  std::optional<Refused> difference_of(const Announce& message, std::uint64_t job) const {
-    if (message.job != 0 && message.job != job) {
-      return Refused{"it is a worker of another job, whose store was at this address before; end it", true};
-    }
-    const auto difference = workers_.empty() || message.settings == settings_
-                                ? std::nullopt
-                                : first_difference(message.settings, settings_);
-    if (difference) {
-      return Refused{
-          format_text("it has {}, and the workers of the job have {}; start all workers with the same program "
-                      "and settings",
-                      {difference->first, difference->second})};
-    }
-    const Worker* const worker = find(message.worker);
-    const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
-    const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
-    if (message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
-      return Refused{format_text("it states the progress of attempt {}, in which it was no rank; end it",
-                                 {message.progress.attempt}),
-                     true};
-    }
-    return std::nullopt;
+  Refused refuse(const Announce& message, Refused refused) {
+    refused_ = {message.worker, refused.sentence};
+    return refused;
   }
 
   template <class Holds>
   Worker* find_that(Holds holds) const {
     for (const std::unique_ptr<Worker>& each : workers_) {
-      if (holds(*each)) {
-        return each.get();
-      }
+      if (holds(*each)) return each.get();
     }
     return nullptr;
   }
@@ -45033,7 +45424,7 @@ class FormationWorkers {
 /// Rule 2 of FormationState: the workers of the greatest progress, at most `most`, in the order of their next ranks.
 inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most) {
   std::sort(candidates.begin(), candidates.end(), [](const Worker* a, const Worker* b) {
-    const auto place = [](const Worker& of) { return of.is_member ? static_cast<std::uint64_t>(of.rank) : ~0ull; };
+    const auto place = [](const Worker& of) { return static_cast<unsigned>(of.rank); };  // the last, if it had none
     return std::make_tuple(b->progress, place(*a), a->order) < std::make_tuple(a->progress, place(*b), b->order);
   });
   candidates.resize(std::min(candidates.size(), static_cast<std::size_t>(most)));
@@ -45045,42 +45436,143 @@ inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most
   return candidates;
 }
 
-/// Hosts of newcomers that have broken an attempt before its first commit: newcomers of such a host wait.
-class NewcomerBars {
+class FailureHistory {
  public:
-  using Instant = Deadline::Clock::time_point;
+  /// @param most attempts in a row without a commit
+  explicit FailureHistory(int most) : most_(most) {}
 
-  /// Bars the host for 1 s, and each further time twice as long.
-  void add(const std::string& host_id, std::chrono::seconds longest, Instant now) {
-    Bar& bar = bars_[host_id];
-    bar.time = std::clamp(2 * bar.time, std::chrono::seconds(1), longest);
-    bar.until = now + bar.time;
+  bool has_committed() const noexcept { return has_committed_; }
+  /// Whether a step of the present attempt, or of the last one, is known to be committed.
+  bool committed_here() const noexcept { return committed_here_; }
+  /// The first cause since the last commit; nullopt without a failure.
+  const std::optional<Cause>& first_cause() const noexcept { return first_cause_; }
+
+  void on_attempt() noexcept { committed_here_ = false; }
+
+  /// @param failed the attempt in which the step was committed has failed since
+  void on_commit(bool failed) {
+    has_committed_ = committed_here_ = true;
+    without_commit_ = 0;
+    if (!failed) {
+      first_cause_.reset();
+      last_exception_.clear();
+    }
   }
-  void clear() noexcept { bars_.clear(); }
 
-  /// When the worker may become a rank; nullopt: now.
-  std::optional<Instant> until(const Worker& worker, Instant now) const {
-    const auto found = bars_.find(worker.id.host_id);
-    const bool is_barred = found != bars_.end() && !worker.progress.has_trained() && found->second.until > now;
-    return is_barred ? std::optional(found->second.until) : std::nullopt;
+  /// An attempt has failed. @returns the cause with which the job ends; nullopt: the next attempt may form
+  std::optional<Cause> on_failure(const Cause& cause) {
+    const bool is_exception = cause.kind == CauseKind::exception;
+    const bool repeats = is_exception && !committed_here_ && cause.text == last_exception_;  // on another worker
+    if (is_exception) last_exception_ = cause.text;
+    if (!first_cause_ && cause.kind != CauseKind::resized) first_cause_ = cause;
+    if (repeats || cause.kind == CauseKind::stopped || (cause.kind == CauseKind::disagreement && !has_committed_)) {
+      return cause;
+    }
+    without_commit_ = committed_here_ ? 0 : without_commit_ + 1;
+    return without_commit_ >= most_ ? std::optional<Cause>(first_cause_.value_or(cause)) : std::nullopt;
   }
 
  private:
-  struct Bar {
-    Instant until{};
-    std::chrono::seconds time{0};
-  };
-
-  std::map<std::string, Bar> bars_;  ///< by host id
+  int most_;
+  int without_commit_ = 0;  ///< attempts in a row
+  bool committed_here_ = false;
+  bool has_committed_ = false;
+  std::optional<Cause> first_cause_;
+  std::string last_exception_;  ///< its text, if nothing was committed since
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/formation/formation_sink.hpp
+// ---- dtrain/rendezvous/formation/newcomer_limits.hpp
 
 /// @file
-/// FormationOptions: sizes and waiting times of an elastic job, which run_elastic_job() sets; FormationSink: the
-/// interface by which FormationState opens attempts and sends messages. FormationServer implements it.
+/// NewcomerLimits: how often newcomers may end an elastic job's attempts, and the barred hosts, whose newcomers wait.
+/// Pure. FormationState owns it.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Let G be FormationOptions::least_resize_gap.
+/// 1. After newcomers have ended an attempt, they end another one 1 G, 4 G, 16 G, 40 G, 40 G ... later at the earliest,
+///    and not before 20 times the last pause, or 40 G where that is less. This row begins anew once newcomers have
+///    ended no attempt for 60 G. So workers that come within 60 G end at most 5 attempts, because 1 + 4 + 16 + 40 > 60.
+/// 2. A newcomer that breaks an attempt before it has committed a step there bars its host for 1, 2, 4 ... 60 s: from
+///    FormationOptions::least_bar to longest_bar. The next newcomer of the host that commits a step ends this row. A
+///    bar is for newcomers: a worker that has trained becomes a rank all the same.
+/// Threads: one. Memory: an entry for each host that has broken an attempt. A template, so that a program without an
+/// elastic job parses it and compiles nothing of it.
+template <class = void>
+class NewcomerLimits {
+ public:
+  using Instant = Deadline::Clock::time_point;
+
+  struct Bar {
+    Instant until{};
+    std::chrono::seconds time{0};
+    std::string reason{};  ///< a clause
+
+    Barred message(Instant now) const {
+      return {wire_milliseconds(std::chrono::ceil<std::chrono::milliseconds>(until - now)), reason};
+    }
+  };
+
+  /// @param least_gap G
+  NewcomerLimits(std::chrono::milliseconds least_gap, std::chrono::seconds least_bar, std::chrono::seconds longest_bar)
+      : least_gap_(least_gap), least_bar_(least_bar), longest_bar_(longest_bar) {}
+
+  /// When newcomers may end an attempt again; nullopt if they have ended none.
+  std::optional<Instant> next_resize() const {
+    const auto gap = std::clamp<Deadline::Clock::duration>(20 * pause_, gaps_ * least_gap_, 40 * least_gap_);
+    return resized_at_ ? std::optional(*resized_at_ + gap) : std::nullopt;
+  }
+
+  /// Newcomers end an attempt.
+  void on_resize(Instant now) {
+    const bool is_in_row = resized_at_ && now - *resized_at_ < 60 * least_gap_;
+    gaps_ = is_in_row ? std::min(4 * gaps_, 40) : 1;
+    resized_at_ = now;
+  }
+
+  /// All ranks have joined an attempt. @param failed_at when the attempt before it failed
+  void on_joined(const std::optional<Instant>& failed_at, Instant now) {
+    if (resized_at_ && failed_at == resized_at_) pause_ = now - *resized_at_;
+  }
+
+  /// A newcomer of the host has broken an attempt.
+  void on_broken(const std::string& host_id, std::uint64_t attempt, const Cause& cause, Instant now) {
+    Bar& bar = bars_[host_id];
+    bar.time = std::min(std::max(2 * bar.time, least_bar_), longest_bar_);
+    bar.until = now + bar.time;
+    bar.reason = format_text("a new worker of this host broke attempt {} before it had committed a step there: {}",
+                             {attempt, cause.sentence()});
+  }
+
+  /// A newcomer of the host has committed a step.
+  void on_success(const std::string& host_id) { bars_.erase(host_id); }
+
+  /// Why the worker must not become a rank yet; null: it may. Valid until the next event.
+  const Bar* bar_of(const Worker& worker, Instant now) const {
+    const auto found = bars_.find(worker.id.host_id);
+    const bool is_barred = found != bars_.end() && !worker.progress.has_trained() && found->second.until > now;
+    return is_barred ? &found->second : nullptr;
+  }
+
+ private:
+  std::chrono::milliseconds least_gap_;
+  std::chrono::seconds least_bar_;
+  std::chrono::seconds longest_bar_;
+  int gaps_ = 1;  ///< from the last resize to the next, in least gaps
+  std::optional<Instant> resized_at_;
+  Deadline::Clock::duration pause_{};  ///< how long all ranks waited when newcomers joined last
+  std::map<std::string, Bar> bars_;    ///< by host id
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/formation/formation_state.hpp
+
+/// @file
+/// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
+/// FormationOptions: sizes and waiting times of an elastic job, which run_elastic_job() sets.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -45093,35 +45585,11 @@ struct FormationOptions {
   std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
   std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state
   std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
-  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end
-  std::chrono::seconds longest_bar{60};  ///< for newcomers of a host, one of which broke an attempt before a commit
+  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end (NewcomerLimits)
+  std::chrono::seconds least_bar{1};     ///< for newcomers of a host, one of which broke an attempt before a commit
+  std::chrono::seconds longest_bar{60};  ///< it doubles each time up to here
   int attempts_without_commit = 10;      ///< so many in a row end the job
 };
-
-/// FormationState calls the sink while it changes: none of these functions calls the state back.
-class FormationSink {
- public:
-  /// Opens an attempt, in place of the last one. @returns why it could not; the job then ends
-  virtual std::optional<Cause> open_attempt(std::uint64_t attempt, int world_size) = 0;
-  /// Fails the attempt that was opened last. The state counts it as failed from now on.
-  virtual void fail_attempt(const Cause& cause) = 0;
-  virtual void send(ConnectionId connection, const ToWorker& message) = 0;
-  virtual void close(ConnectionId connection) = 0;
-  /// The job is over. @param cause why it has failed; null: it has finished
-  virtual void on_end(const Cause* cause) = 0;
-
- protected:
-  ~FormationSink() = default;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/formation/formation_state.hpp
-
-/// @file
-/// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Gives out the ranks of each attempt. The rules, each of which tests/unit/rendezvous/formation shows to be needed:
 /// 1. An attempt forms when every rank of the last one has announced itself, is gone, or is excluded: its connection is
@@ -45135,13 +45603,24 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// 6. A job that may have committed a step forms only with a worker that has its state, and waits for one.
 /// 7. Ranks of equal progress compare a digest of their states (elastic/state_transfer.hpp).
 /// Threads: one. Memory: bounded by the number of connections and of ranks.
+///
+/// @tparam Sink opens the attempts and sends the messages, and does not call the state back:
+/// - `open_attempt(attempt, world_size)`, in place of the last one; returns a Cause if it could not: the job then ends;
+/// - `fail_attempt(cause)`: fails the one that was opened last, which the state counts as failed from now on;
+/// - `send(connection, message)`, a ToWorker; `close(connection)`;
+/// - `on_end(cause)`: the job has failed; null: it has finished.
+template <class Sink>
 class FormationState {
  public:
   using Instant = Deadline::Clock::time_point;
 
   /// @param sink outlives the state @param job random number of the job
-  FormationState(FormationSink& sink, const FormationOptions& options, std::uint64_t job)
-      : sink_(sink), options_(options), job_(job), history_(options.attempts_without_commit) {}
+  FormationState(Sink& sink, const FormationOptions& options, std::uint64_t job)
+      : sink_(sink),
+        options_(options),
+        job_(job),
+        limits_(options.least_resize_gap, options.least_bar, options.longest_bar),
+        history_(options.attempts_without_commit) {}
   FormationState(const FormationState&) = delete;
   FormationState& operator=(const FormationState&) = delete;
 
@@ -45150,9 +45629,7 @@ class FormationState {
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
-    if (std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_)) {
-      return refused;
-    }
+    if (std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_)) return refused;
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
       sink_.send(connection, end_of(worker));
@@ -45162,22 +45639,21 @@ class FormationState {
     if (owner != nullptr && owner != worker) {
       return Refused{"its connection is another worker's; end it", true};
     }
-    if (worker == nullptr) {
-      worker = &workers_.add(message);
-    }
+    if (worker == nullptr) worker = &workers_.add(message);
     if (worker->connection != connection) {
       close(*worker);
       worker->connection = connection;
     }
-    if (worker->standing == Standing::assigned && worker->is_member && !failed_) {
+    if (worker->standing == Standing::assigned && worker->is_member() && !failed_) {
       fail(loss_of(*worker, "it has left the attempt"), now);
     }
     worker->standing = Standing::waiting;
     worker->error.clear();
     worker->progress = message.progress;
     if (message.progress.attempt == attempt_ && message.progress.steps > source_.steps) {
-      note_commit();
+      note_commit(*worker);
     }
+    worker->told_until = {};
     worker->since = now;
     worker->order = ++announcements_;
     settle(now);
@@ -45186,19 +45662,15 @@ class FormationState {
 
   /// A rank has committed its first step in an attempt.
   void committed(ConnectionId connection, const Committed& message, Instant now) {
-    const Worker* worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member || message.attempt != attempt_ || is_over_) {
-      return;
-    }
-    note_commit();
+    Worker* const worker = workers_.find(connection);
+    if (worker == nullptr || !worker->is_member() || message.attempt != attempt_ || is_over_) return;
+    note_commit(*worker);
     if (weights_.value_or(message.digest) != message.digest) {
       const Cause cause{CauseKind::disagreement, worker->rank, worker->host,
                         format_text("the weights of rank {} differ from another rank's after the first step of attempt "
                                     "{}, in which a worker received the state; give keep() all that a step writes",
                                     {worker->rank, attempt_})};
-      if (!failed_) {
-        fail(cause, now);
-      }
+      if (!failed_) fail(cause, now);
       end(cause);
     }
     weights_ = message.digest;
@@ -45208,7 +45680,7 @@ class FormationState {
   /// The function of a rank has returned in an attempt.
   void finished(ConnectionId connection, std::uint64_t attempt, Instant now) {
     Worker* worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member || attempt != attempt_ || failed_ || is_over_) {
+    if (worker == nullptr || !worker->is_member() || attempt != attempt_ || failed_ || is_over_) {
       return;  // the attempt has failed: the worker gets its cause as a rank
     }
     worker->has_finished = true;
@@ -45220,12 +45692,10 @@ class FormationState {
 
   void disconnected(ConnectionId connection, Instant now) {
     Worker* worker = workers_.find(connection);
-    if (worker == nullptr) {
-      return;
-    }
+    if (worker == nullptr) return;
     worker->connection = 0;
     worker->since = now;
-    if (!worker->is_member) {
+    if (!worker->is_member()) {
       worker->standing = Standing::excluded;
       workers_.forget_if_unknown(*worker);
     } else if (worker->standing == Standing::waiting) {
@@ -45236,29 +45706,30 @@ class FormationState {
     settle(now);
   }
 
-  /// A worker has sent nothing for the liveness time.
-  void silent(ConnectionId connection, const std::string& how, Instant now) {
-    lose(workers_.find(connection), CauseKind::lost, how, now);
-  }
-  /// A worker ends with this error.
-  void reported(ConnectionId connection, const std::string& error, Instant now) {
-    lose(workers_.find(connection), CauseKind::exception, error, now);
+  /// A worker has sent nothing for the liveness time (CauseKind::lost), or ends with an error (exception).
+  void lost(ConnectionId connection, CauseKind kind, const std::string& text, Instant now) {
+    Worker* const worker = workers_.find(connection);
+    if (worker == nullptr) return;
+    worker->error = kind == CauseKind::exception ? text : worker->error;
+    if (worker->is_member() && worker->standing == Standing::assigned && !failed_ && !is_over_) {
+      fail({kind, worker->rank, worker->host, text}, now);
+    }
+    exclude(*worker, now);
+    settle(now);
   }
 
   /// All ranks of the attempt have joined it.
   void joined(std::uint64_t attempt, Instant now) {
     if (attempt == attempt_) {
       is_complete_ = true;
-      pause_ = !failed_ && failed_at_ && failed_at_ == resized_at_ ? now - *failed_at_ : pause_;
+      limits_.on_joined(failed_ ? std::nullopt : failed_at_, now);
       settle(now);
     }
   }
 
   /// The attempt has failed, by the first cause that its store received.
   void failed(std::uint64_t attempt, const Cause& cause, Instant now) {
-    if (attempt != attempt_ || failed_ || is_over_) {
-      return;
-    }
+    if (attempt != attempt_ || failed_ || is_over_) return;
     Worker* const origin = workers_.member(cause.rank);
     note_failure(cause, origin, now);
     if (origin != nullptr && cause.kind == CauseKind::lost && origin->standing == Standing::assigned) {
@@ -45281,7 +45752,7 @@ class FormationState {
       close(*worker);
       worker->standing = Standing::gone;
       worker->error.clear();
-      if (worker->is_member && !failed_ && !is_over_) {
+      if (worker->is_member() && !failed_ && !is_over_) {
         fail(loss_of(*worker, text), now);
       }
       workers_.forget_if_unknown(*worker);
@@ -45312,9 +45783,7 @@ class FormationState {
   const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
 
   void close(Worker& worker) {
-    if (worker.connection != 0) {
-      sink_.close(std::exchange(worker.connection, 0));
-    }
+    if (worker.connection != 0) sink_.close(std::exchange(worker.connection, 0));
   }
 
   /// Does not wait for the worker any more. The worker may announce itself again.
@@ -45325,23 +45794,9 @@ class FormationState {
     workers_.forget_if_unknown(worker);
   }
 
-  void lose(Worker* worker, CauseKind kind, const std::string& text, Instant now) {
-    if (worker == nullptr) {
-      return;
-    }
-    worker->error = kind == CauseKind::exception ? text : worker->error;
-    if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
-      fail({kind, worker->rank, worker->host, text}, now);
-    }
-    exclude(*worker, now);
-    settle(now);
-  }
-
-  void note_commit() {
-    history_.on_commit();
-    if (!failed_) {
-      bars_.clear();
-    }
+  void note_commit(Worker& worker) {
+    history_.on_commit(failed_);
+    if (std::exchange(worker.is_newcomer, false) && !failed_) limits_.on_success(worker.id.host_id);
   }
 
   void fail(const Cause& cause, Instant now) {
@@ -45352,53 +45807,39 @@ class FormationState {
   void note_failure(const Cause& cause, const Worker* origin, Instant now) {
     failed_ = true;
     failed_at_ = now;
-    if (const std::optional<Cause> last = history_.on_failure(cause)) {
-      end(*last);
-    }
-    if (origin != nullptr && origin->is_newcomer && !history_.committed_here() && cause.kind != CauseKind::resized) {
-      bars_.add(origin->id.host_id, options_.longest_bar, now);
+    if (const std::optional<Cause> last = history_.on_failure(cause)) end(*last);
+    if (origin != nullptr && origin->is_newcomer) {
+      limits_.on_broken(origin->id.host_id, attempt_, cause, now);
     }
   }
 
   /// @param cause nothing: the job has finished
   void end(std::optional<Cause> cause) {
-    if (std::exchange(is_over_, true)) {
-      return;
-    }
+    if (std::exchange(is_over_, true)) return;
     cause_ = std::move(cause);
     sink_.on_end(cause_ ? &*cause_ : nullptr);
     for (const std::unique_ptr<Worker>& each : workers_.all()) {
-      if (each->connection != 0) {
-        sink_.send(each->connection, end_of(each.get()));
-      }
+      if (each->connection != 0) sink_.send(each->connection, end_of(each.get()));
     }
   }
 
   ToWorker end_of(const Worker* worker) const {
-    const bool is_member = worker != nullptr && worker->is_member;
+    const bool is_member = worker != nullptr && worker->is_member();
     return cause_ ? ToWorker(Failure{*cause_}) : ToWorker(Finished{attempt_, is_member});
   }
 
   void settle(Instant now) {
     next_.reset();
     waits_.clear();
-    if (is_over_) {
-      return;
-    }
-    if (attempt_ != 0 && !failed_) {
-      return resize(now);
-    }
+    if (is_over_) return;
+    if (attempt_ != 0 && !failed_) return resize(now);
     const bool waits = wait_for_members(now);
     std::vector<Worker*> candidates = candidates_at(now);
-    if (!waits && may_form(candidates, now)) {
-      form(std::move(candidates));
-    }
+    if (!waits && may_form(candidates, now)) form(std::move(candidates));
   }
 
   bool is_due(Instant at, Instant now) {
-    if (at > now && (!next_ || at < *next_)) {
-      next_ = at;
-    }
+    if (at > now && (!next_ || at < *next_)) next_ = at;
     return at <= now;
   }
 
@@ -45406,9 +45847,7 @@ class FormationState {
   bool wait_for_members(Instant now) {
     bool waits = false;
     for (Worker* each : members()) {
-      if (each->standing != Standing::assigned) {
-        continue;
-      }
+      if (each->standing != Standing::assigned) continue;
       const bool is_late = is_due(*failed_at_ + options_.rejoin_timeout, now);
       if (is_late ||
           (each->connection == 0 && is_due(std::max(each->since, *failed_at_) + options_.reconnect_timeout, now))) {
@@ -45425,11 +45864,10 @@ class FormationState {
     std::vector<Worker*> found;
     has_barred_ = false;
     for (const std::unique_ptr<Worker>& each : workers_.all()) {
-      if (each->standing != Standing::waiting) {
-        continue;
-      }
-      if (const std::optional<Instant> until = bars_.until(*each, now)) {
-        has_barred_ = !is_due(*until, now);
+      if (each->standing != Standing::waiting) continue;
+      if (const auto* const bar = limits_.bar_of(*each, now)) {
+        has_barred_ = !is_due(bar->until, now);
+        if (std::exchange(each->told_until, bar->until) != bar->until) sink_.send(each->connection, bar->message(now));
       } else {
         found.push_back(each.get());
       }
@@ -45466,8 +45904,16 @@ class FormationState {
     }
   }
 
+  /// Rule 6: the least progress with which a worker has the job's state, behind the last attempt. All ranks of an
+  /// attempt take part in each step. So where one of them is here and has not trained in it, no rank has committed a
+  /// step there: whose state sufficed to form it has the state still, though the source may have been ahead.
   TrainingProgress least_with_state() const {
-    return workers_.least_with_state(attempt_, is_complete_, source_, needed_);
+    const bool has_rank_before = std::any_of(members().begin(), members().end(), [this](const Worker* each) {
+      return each->standing == Standing::waiting && each->progress.attempt < attempt_;
+    });
+    const bool is_staged = source_.steps == needed_.steps;  // a receiver keeps its state until the source's is whole
+    if (has_rank_before) return needed_.has_trained() || is_staged ? needed_ : source_;
+    return is_complete_ ? TrainingProgress{attempt_, source_.steps} : is_staged ? needed_ : source_;
   }
 
   bool has_state(const std::vector<Worker*>& candidates) const {
@@ -45483,10 +45929,9 @@ class FormationState {
     }
     const Worker* const first = *std::min_element(waiting.begin(), waiting.end(),
                                                   [](const Worker* a, const Worker* b) { return a->since < b->since; });
-    const auto gap = std::max<Deadline::Clock::duration>(options_.least_resize_gap, 20 * pause_);
     const bool is_collected = is_due(first->since + options_.collect, now);
-    if ((!resized_at_ || is_due(*resized_at_ + gap, now)) && is_collected) {
-      resized_at_ = now;
+    if (is_due(limits_.next_resize().value_or(now), now) && is_collected) {
+      limits_.on_resize(now);
       fail({CauseKind::resized, -1, {}, format_text("workers that wait to become ranks: {}", {waiting.size()})}, now);
       settle(now);
     }
@@ -45515,18 +45960,17 @@ class FormationState {
       failed_ = true;
       return end(*cause);
     }
-    for (Worker* each : members()) {
-      each->rank = assignment.rank;
+    for (const Worker* each : members()) {
+      assignment.rank = each->rank;
       sink_.send(each->connection, assignment);
-      ++assignment.rank;
     }
   }
 
-  FormationSink& sink_;
+  Sink& sink_;
   const FormationOptions options_;
   const std::uint64_t job_;
   FormationWorkers workers_;
-  NewcomerBars bars_;
+  NewcomerLimits<> limits_;
   FailureHistory history_;
   std::uint64_t attempt_ = 0;
   std::uint64_t announcements_ = 0;
@@ -45539,9 +45983,7 @@ class FormationState {
   int running_workers_ = std::numeric_limits<int>::max();
   bool is_over_ = false;
   std::optional<Cause> cause_;
-  std::optional<Instant> failed_at_;
-  Deadline::Clock::duration pause_{};  ///< how long all ranks waited when newcomers joined last
-  std::optional<Instant> resized_at_, enough_since_, waiting_since_, next_;
+  std::optional<Instant> failed_at_, enough_since_, waiting_since_, next_;
   std::string waits_;
 };
 
@@ -48046,46 +48488,213 @@ DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Owns a thread, which sends heartbeats while the program computes. Threads: one of the program; committed() from any.
+/// A template, so that a program without an elastic job parses it and compiles nothing of it.
+template <class = void>
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting, each time
-  FormationClient(StoreAddress address, std::chrono::nanoseconds timeout);
+  FormationClient(StoreAddress address, std::chrono::nanoseconds timeout)
+      : address_(std::move(address)), timeout_(timeout) {
+    address_.role = ClientRole::worker;
+    address_.attempt = 0;
+  }
   FormationClient(const FormationClient&) = delete;
   FormationClient& operator=(const FormationClient&) = delete;
-  ~FormationClient();
-
-  using Answer = ToWorker;  ///< an Assignment, or Finished
+  ~FormationClient() {
+    try {
+      const auto end = [this](async::EventLoop&) -> async::Task<void> {
+        end_connection();
+        co_return;
+      };
+      thread_.run_blocking(end, Deadline::after(std::chrono::seconds(1)), "leaving the job's formation");
+    } catch (...) {  // the loop has ended, and with it the connection
+    }
+  }
 
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
-  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing.
+  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. While its
+  /// host is barred, this worker logs until when and why, and waits for its timeout at most.
+  /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
   /// with the cause that has ended the job; Error (timeout) and the errors of connecting
-  Answer announce_blocking(const Announce& announce);
+  ToWorker announce_blocking(const Announce& announce) {
+    for (;;) {
+      static_cast<void>(take_answer());
+      const Deadline deadline = Deadline::after(timeout_);
+      const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
+      thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
+      const std::optional<ToWorker> answer = await_answer(deadline);
+      if (!answer) continue;
+      if (const Failure* failure = std::get_if<Failure>(&*answer)) throw_cause(failure->cause);
+      if (const Refused* refused = std::get_if<Refused>(&*answer)) {
+        throw Error(refused->other_job ? Errc::refused : Errc::usage,
+                    format_text("this worker was refused: {}", {refused->sentence}));
+      }
+      return *answer;
+    }
+  }
 
   /// Reports to the store that a step was committed in an attempt. Blocking: no. The message may be lost.
-  void committed(const Committed& message) noexcept;
+  void committed(const Committed& message) noexcept {
+    try {
+      post(encode(message));
+    } catch (...) {  // no memory: the next Announce has the same information
+    }
+  }
 
   /// Reports to the store that the function has returned in the attempt. Blocking: until the function has returned on
   /// all ranks, the attempt has failed, or the connection has ended.
   /// @returns the end of the job; nullopt: call announce_blocking() next
-  std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch);
+  std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch) {
+    const FailureLatch::Subscription waking = attempt_latch.subscribe([this](const Cause&) {
+      const std::lock_guard lock(mutex_);
+      changed_.notify_all();
+    });
+    post(encode(Finished{attempt, false}));
+    {
+      std::unique_lock lock(mutex_);
+      block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
+                  [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); });
+    }
+    const std::optional<ToWorker> answer = take_answer();
+    const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
+    return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
+  }
 
   /// Tells the store, if there is a connection, that this worker ends with an error. Blocking: until the store has
   /// ended the connection, 2 s at most.
-  void report_blocking(const std::string& error) noexcept;
+  void report_blocking(const std::string& error) noexcept {
+    try {
+      post(encode(FailureReport{{CauseKind::exception, -1, {}, error}}));
+      std::unique_lock lock(mutex_);
+      block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
+    } catch (...) {  // the store sees the end of the connection
+    }
+  }
 
  private:
-  async::Task<void> send_announce(Announce announce, Deadline deadline);
-  async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness);
-  void post(Frame frame);
-  void end_connection() noexcept;
-  std::optional<ToWorker> take_answer();
+  std::optional<ToWorker> take_answer() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(answer_, std::nullopt);
+  }
 
-  bool on_frame(std::span<const std::byte> frame) override;
-  void on_disconnected(const std::string& how) override;
+  /// @param own of this worker, for a bar @returns no Barred; nullopt: the connection has ended
+  std::optional<ToWorker> await_answer(Deadline own) {
+    const Deadline unbounded = Deadline::unbounded("the store answers, or its silence ends the connection");
+    Deadline deadline = unbounded;
+    for (std::string reason;;) {
+      bool is_in_time = false;
+      {
+        std::unique_lock lock(mutex_);
+        is_in_time = block_until(changed_, lock, deadline, [this] { return answer_.has_value() || !is_connected_; });
+      }
+      if (!is_in_time) {
+        throw_error(Errc::timeout,
+                    "joining the elastic job at {}: the deadline passed while this worker had to wait, because {}; "
+                    "mend what ends the workers of this host, or set a longer DTRAIN_TIMEOUT_SECONDS",
+                    {address_.text(), reason});
+      }
+      std::optional<ToWorker> answer = take_answer();
+      const Barred* const barred = answer ? std::get_if<Barred>(&*answer) : nullptr;
+      if (barred == nullptr) return answer;
+      reason = barred->reason;
+      const std::chrono::milliseconds time(barred->milliseconds);
+      log(LogLevel::warning, format_text("this worker waits {}, until {}, before it may become a rank, because {}",
+                                         {duration_text(time), time_of_day(time), reason}));
+      deadline = Deadline::after(time).instant() > own.instant() ? own : unbounded;
+    }
+  }
+
+  /// "17:04:09 UTC": the time of day, that much later than now.
+  static std::string time_of_day(std::chrono::milliseconds later) {
+    const auto since_1970 = std::chrono::system_clock::now().time_since_epoch() + later;
+    const std::int64_t seconds = std::chrono::duration_cast<std::chrono::seconds>(since_1970).count();
+    const std::int64_t hour = seconds / 3600 % 24;
+    const std::int64_t minute = seconds / 60 % 60;
+    return format_text("{}{}:{}{}:{}{} UTC",
+                       {hour / 10, hour % 10, minute / 10, minute % 10, seconds % 60 / 10, seconds % 10});
+  }
+
+  void post(Frame frame) {
+    thread_.handle()->post([this, frame = std::move(frame)]() mutable {
+      if (session_ != nullptr) static_cast<void>(session_->send(std::move(frame)));
+    });
+  }
+
+  /// @name On the loop's thread
+  /// @{
+  void end_connection() noexcept {
+    heartbeat_task_.cancel();
+    if (session_ != nullptr) {
+      session_->close();
+      session_.reset();
+    }
+    const std::lock_guard lock(mutex_);
+    is_connected_ = false;
+    changed_.notify_all();
+  }
+
+  async::Task<void> send_announce(Announce announce, Deadline deadline) {
+    if (session_ != nullptr) {
+      static_cast<void>(session_->send(encode(announce)));
+      co_return;
+    }
+    const std::string doing = format_text("joining the elastic job at {}", {address_.text()});
+    for (;;) {
+      async::Task<net::Connection> connecting =
+          net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline);
+      net::Connection connection = co_await std::move(connecting);
+      auto session = std::make_shared<Session>(std::move(connection));
+      async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
+      const HandshakeResult result = co_await std::move(shaking);
+      if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
+        if (error->timed_out || deadline.passed()) {
+          throw_error(Errc::timeout, "{}: the deadline passed; {}", {doing, error->reason});
+        }
+        co_await thread_.loop().sleep_for(std::chrono::milliseconds(50));
+      } else if (const Accepted* accepted = std::get_if<Accepted>(&result)) {
+        start(std::move(session), *accepted);
+        co_return;
+      } else {
+        const Refused* const refused = std::get_if<Refused>(&result);
+        answer(refused != nullptr ? ToWorker(*refused) : ToWorker(std::get<Failure>(result)));
+        co_return;
+      }
+    }
+  }
+
+  void start(std::shared_ptr<Session> session, const Accepted& accepted) {
+    session_ = std::move(session);
+    {
+      const std::lock_guard lock(mutex_);
+      is_connected_ = true;
+    }
+    heartbeat_task_ = thread_.loop().spawn(run_heartbeats(std::chrono::milliseconds(accepted.heartbeat_ms),
+                                                          std::chrono::milliseconds(accepted.liveness_ms)));
+    session_->start(*this, SessionOptions{});
+  }
+
+  async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness) {
+    co_await send_heartbeats(thread_.loop(), *session_, every, liveness);
+    end_connection();
+  }
+
+  void answer(ToWorker message) {
+    const std::lock_guard lock(mutex_);
+    answer_ = std::move(message);
+    changed_.notify_all();
+  }
+
+  bool on_frame(std::span<const std::byte> frame) override {
+    std::optional<ToWorker> message = decode<ToWorker>(frame);
+    if (message) answer(*std::move(message));
+    return message.has_value();
+  }
+  void on_disconnected(const std::string&) override { end_connection(); }
+  /// @}
 
   StoreAddress address_;
-  std::chrono::nanoseconds timeout_;
+  const std::chrono::nanoseconds timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
   /// @name Guarded by the mutex
@@ -48097,181 +48706,6 @@ class FormationClient final : private SessionHandler {
   async::TaskHandle heartbeat_task_;
   async::LoopThread thread_;  ///< last: its loop ends before what it uses
 };
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/formation/formation_client.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-namespace detail {
-
-[[noreturn]] inline void throw_refused(const Refused& refused) {
-  throw Error(refused.other_job ? Errc::refused : Errc::usage,
-              format_text("this worker was refused: {}", {refused.sentence}));
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED FormationClient::FormationClient(StoreAddress address, std::chrono::nanoseconds timeout)
-    : address_(std::move(address)), timeout_(timeout) {
-  address_.role = ClientRole::worker;
-  address_.attempt = 0;
-}
-
-DTRAIN_DEFINED FormationClient::~FormationClient() {
-  try {
-    const auto end = [this](async::EventLoop&) -> async::Task<void> {
-      end_connection();
-      co_return;
-    };
-    thread_.run_blocking(end, Deadline::after(std::chrono::seconds(1)), "leaving the job's formation");
-  } catch (...) {  // the loop has ended, and with it the connection
-  }
-}
-
-DTRAIN_DEFINED FormationClient::Answer FormationClient::announce_blocking(const Announce& announce) {
-  for (;;) {
-    static_cast<void>(take_answer());
-    const Deadline deadline = Deadline::after(timeout_);
-    const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
-    thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
-    {
-      std::unique_lock lock(mutex_);
-      block_until(changed_, lock, Deadline::unbounded("the store answers, or its silence ends the connection"),
-                  [this] { return answer_.has_value() || !is_connected_; });
-    }
-    std::optional<ToWorker> answer = take_answer();
-    if (!answer) {
-      continue;
-    }
-    if (const Failure* failure = std::get_if<Failure>(&*answer)) {
-      throw_cause(failure->cause);
-    }
-    if (const Refused* refused = std::get_if<Refused>(&*answer)) {
-      detail::throw_refused(*refused);
-    }
-    return *answer;
-  }
-}
-
-DTRAIN_DEFINED void FormationClient::committed(const Committed& message) noexcept {
-  try {
-    post(encode(message));
-  } catch (...) {  // no memory: the next Announce has the same information
-  }
-}
-
-DTRAIN_DEFINED std::optional<Finished> FormationClient::finish_blocking(std::uint64_t attempt,
-                                                                        FailureLatch& attempt_latch) {
-  const FailureLatch::Subscription waking = attempt_latch.subscribe([this](const Cause&) {
-    const std::lock_guard lock(mutex_);
-    changed_.notify_all();
-  });
-  post(encode(Finished{attempt, false}));
-  {
-    std::unique_lock lock(mutex_);
-    block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
-                [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); });
-  }
-  const std::optional<ToWorker> answer = take_answer();
-  const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
-  return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
-}
-
-DTRAIN_DEFINED void FormationClient::report_blocking(const std::string& error) noexcept {
-  try {
-    post(encode(FailureReport{{CauseKind::exception, -1, {}, error}}));
-    std::unique_lock lock(mutex_);
-    block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
-  } catch (...) {  // the store sees the end of the connection
-  }
-}
-
-DTRAIN_DEFINED std::optional<ToWorker> FormationClient::take_answer() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(answer_, std::nullopt);
-}
-
-DTRAIN_DEFINED void FormationClient::post(Frame frame) {
-  thread_.handle()->post([this, frame = std::move(frame)]() mutable {
-    if (session_ != nullptr) {
-      static_cast<void>(session_->send(std::move(frame)));
-    }
-  });
-}
-
-/// On the loop's thread.
-DTRAIN_DEFINED void FormationClient::end_connection() noexcept {
-  heartbeat_task_.cancel();
-  if (session_ != nullptr) {
-    session_->close();
-    session_.reset();
-  }
-  const std::lock_guard lock(mutex_);
-  is_connected_ = false;
-  changed_.notify_all();
-}
-
-DTRAIN_DEFINED async::Task<void> FormationClient::send_announce(Announce announce, Deadline deadline) {
-  if (session_ != nullptr) {
-    static_cast<void>(session_->send(encode(announce)));
-    co_return;
-  }
-  const std::string doing = format_text("joining the elastic job at {}", {address_.text()});
-  for (;;) {
-    async::Task<net::Connection> connecting =
-        net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline);
-    net::Connection connection = co_await std::move(connecting);
-    auto session = std::make_shared<Session>(std::move(connection));
-    async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
-    const HandshakeResult result = co_await std::move(shaking);
-    if (const Refused* refused = std::get_if<Refused>(&result)) {
-      detail::throw_refused(*refused);
-    }
-    if (const Failure* failure = std::get_if<Failure>(&result)) {
-      throw_cause(failure->cause);
-    }
-    if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
-      if (error->timed_out || deadline.passed()) {
-        throw_error(Errc::timeout, "{}: the deadline passed; {}", {doing, error->reason});
-      }
-      co_await thread_.loop().sleep_for(std::chrono::milliseconds(50));
-      continue;
-    }
-    const Accepted accepted = std::get<Accepted>(result);
-    session_ = std::move(session);
-    {
-      const std::lock_guard lock(mutex_);
-      is_connected_ = true;
-    }
-    heartbeat_task_ = thread_.loop().spawn(run_heartbeats(std::chrono::milliseconds(accepted.heartbeat_ms),
-                                                          std::chrono::milliseconds(accepted.liveness_ms)));
-    session_->start(*this, SessionOptions{});
-    co_return;
-  }
-}
-
-DTRAIN_DEFINED async::Task<void> FormationClient::run_heartbeats(std::chrono::milliseconds every,
-                                                                 std::chrono::milliseconds liveness) {
-  co_await send_heartbeats(thread_.loop(), *session_, every, liveness);
-  end_connection();
-}
-
-DTRAIN_DEFINED bool FormationClient::on_frame(std::span<const std::byte> frame) {
-  std::optional<ToWorker> message = decode<ToWorker>(frame);
-  if (!message) {
-    return false;
-  }
-  const std::lock_guard lock(mutex_);
-  answer_ = std::move(message);
-  changed_.notify_all();
-  return true;
-}
-
-DTRAIN_DEFINED void FormationClient::on_disconnected(const std::string&) {
-  end_connection();
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -49500,39 +49934,38 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Callbacks of a formation to its launcher. Called on the loop's thread; none may call the server back.
-struct FormationCallbacks {
-  std::function<void(std::uint64_t attempt, const std::vector<WorkerId>& ranks)> on_attempt =
-      [](std::uint64_t, const std::vector<WorkerId>&) {};
-  std::function<void()> on_end = [] {};
-};
-
-/// Lifetime: the loop and the store outlive it. Destroying it closes every connection. Threads: the loop's.
-class FormationServer final : public WorkerConnections, private FormationSink {
+/// A template, so that a program without an elastic job parses it and compiles nothing of it. Lifetime: the loop and
+/// the store outlive it. Destroying it closes every connection. Threads: the loop's.
+/// @tparam Launcher is told of each attempt, `on_attempt(attempt, ranks)` with a std::vector<WorkerId>, and of the
+/// job's end, `on_end()`; neither may call the server back.
+template <class Launcher>
+class FormationServer final : public WorkerConnections {
  public:
   /// @param job of each attempt; this object sets world size, attempt, deadline and callbacks
   FormationServer(async::EventLoop& loop, StoreServer& store, const FormationOptions& options, StoreJobOptions job,
-                  const Limits& limits, FormationCallbacks callbacks)
+                  const Limits& limits, Launcher launcher)
       : loop_(loop),
         store_(store),
         options_(options),
         job_options_(std::move(job)),
         limits_(limits),
-        callbacks_(std::move(callbacks)),
-        state_(*this, options, random_number()),
+        launcher_(std::move(launcher)),
+        state_(*this, options, std::bit_cast<std::uint64_t>(random_bytes<sizeof(std::uint64_t)>()) | 1),  // not 0: none
         changed_(loop),
         watch_task_(loop.spawn(watch())),
-        liveness_task_(
-            loop.spawn(watch_liveness(loop, connections_, limits.liveness, [this](ConnectionId id) { silent(id); }))) {
+        liveness_task_(loop.spawn(watch_liveness(loop, connections_, limits.liveness, [this](ConnectionId id) {
+          state_.lost(id, CauseKind::lost, silence_text(limits_.liveness), now());
+          connections_.erase(id);
+          changed_.set();
+        }))) {
     store_.set_workers(this);
   }
   FormationServer(const FormationServer&) = delete;
   FormationServer& operator=(const FormationServer&) = delete;
   ~FormationServer() { store_.set_workers(nullptr); }
 
-  const FormationState& state() const noexcept { return state_; }
+  const FormationState<FormationServer>& state() const noexcept { return state_; }
   const FormationOptions& options() const noexcept { return options_; }
-  std::size_t connections() const noexcept { return connections_.size(); }
 
   /// @name Events of the launcher, as those of FormationState
   /// @{
@@ -49551,9 +49984,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   Admission admit(std::span<const std::byte> frame, const std::shared_ptr<Session>& session) override {
     const std::optional<FromWorker> message = decode<FromWorker>(frame);
     const Announce* const announce = message ? std::get_if<Announce>(&*message) : nullptr;
-    if (announce == nullptr) {
-      return {};
-    }
+    if (announce == nullptr) return {};
     const ConnectionId id = ++last_id_;
     connections_.emplace(id, std::make_unique<WorkerSession>(*this, id, session));
     const std::optional<Refused> refused = state_.announce(id, *announce, now());
@@ -49571,9 +50002,10 @@ class FormationServer final : public WorkerConnections, private FormationSink {
 
  private:
   struct WorkerSession final : ServedSession<FormationServer> {
-    using ServedSession::ServedSession;
+    using ServedSession<FormationServer>::ServedSession;
   };
   friend ServedSession<FormationServer>;
+  friend FormationState<FormationServer>;
 
   /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
@@ -49581,27 +50013,19 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     std::optional<Cause> failure{};  ///< nullopt: all ranks have joined
   };
 
-  static FormationState::Instant now() { return Deadline::Clock::now(); }
-
-  static std::uint64_t random_number() {
-    return std::bit_cast<std::uint64_t>(random_bytes<sizeof(std::uint64_t)>()) | 1;  // 0 means none
-  }
+  static Deadline::Clock::time_point now() { return Deadline::Clock::now(); }
 
   std::chrono::milliseconds heartbeat() const { return heartbeat_interval(limits_, options_.max_workers); }
 
   bool receive_frame(ConnectionId id, std::span<const std::byte> frame) {
     const std::optional<FromWorker> message = decode<FromWorker>(frame);
-    if (!message) {
-      return false;
-    }
+    if (!message) return false;
     if (const Announce* announce = std::get_if<Announce>(&*message)) {
-      if (const std::optional<Refused> refused = state_.announce(id, *announce, now())) {
-        send(id, *refused);
-      }
+      if (const std::optional<Refused> refused = state_.announce(id, *announce, now())) send(id, *refused);
     } else if (const Committed* committed = std::get_if<Committed>(&*message)) {
       state_.committed(id, *committed, now());
     } else if (const FailureReport* report = std::get_if<FailureReport>(&*message)) {
-      state_.reported(id, report->cause.text, now());
+      state_.lost(id, CauseKind::exception, report->cause.text, now());
     } else {
       state_.finished(id, std::get<Finished>(*message).attempt, now());
     }
@@ -49619,7 +50043,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   async::Task<void> watch() {
     Deadline notice = Deadline::after(notice_interval);
     for (;;) {
-      const std::optional<FormationState::Instant> next = state_.next();
+      const std::optional<Deadline::Clock::time_point> next = state_.next();
       const Deadline due = next ? Deadline::at(*next) : Deadline::unbounded("each event of the state sets changed_");
       co_await changed_.wait(state_.waits_for().empty() ? due : earlier(due, notice));
       if (next && now() - *next > std::chrono::milliseconds(100)) {
@@ -49641,59 +50065,46 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     }
   }
 
-  void silent(ConnectionId id) {
-    state_.silent(id, silence_text(limits_.liveness), now());
-    connections_.erase(id);
-    changed_.set();
-  }
   static constexpr std::chrono::seconds notice_interval{10};
 
   /// @name Called by the state
   /// @{
-  std::optional<Cause> open_attempt(std::uint64_t attempt, int world_size) override {
-    try {
-      open(attempt, world_size);
-      return std::nullopt;
-    } catch (...) {
-      return Cause{CauseKind::exception,
-                   -1,
-                   {},
-                   format_text("opening attempt {} of an elastic job: {}", {attempt, exception_text()})};
-    }
-  }
-  void open(std::uint64_t attempt, int world_size) {
+  std::optional<Cause> open_attempt(std::uint64_t attempt, int world_size) {
     StoreJobOptions job = job_options_;
     job.world_size = world_size;
     job.attempt = attempt;
     job.join_deadline = Deadline::after(options_.rejoin_timeout);
     job.on_joined = [this, attempt, world_size, joined = 0](int, const std::string&) mutable {
-      if (++joined == world_size) {
-        events_.push_back({attempt, {}});
-        changed_.set();
+      if (++joined == world_size) note({attempt, {}});
+    };
+    job.on_failure = [this, attempt](const Cause& cause) { note({attempt, cause}); };
+    try {
+      attempt_ = &store_.open(std::move(job));
+      std::vector<WorkerId> ranks;
+      for (const Worker* each : state_.workers().members()) {
+        ranks.push_back(each->id);
       }
-    };
-    job.on_failure = [this, attempt](const Cause& cause) {
-      events_.push_back({attempt, cause});
-      changed_.set();
-    };
-    attempt_ = &store_.open(std::move(job));
-    std::vector<WorkerId> ranks;
-    for (const Worker* each : state_.workers().members()) {
-      ranks.push_back(each->id);
+      launcher_.on_attempt(attempt, ranks);
+      return std::nullopt;
+    } catch (...) {
+      const std::string text = format_text("opening attempt {} of an elastic job: {}", {attempt, exception_text()});
+      return Cause{CauseKind::exception, -1, {}, text};
     }
-    callbacks_.on_attempt(attempt, ranks);
   }
-  void fail_attempt(const Cause& cause) override { attempt_->post_failure(cause); }
+  void note(AttemptEvent event) {
+    events_.push_back(std::move(event));
+    changed_.set();
+  }
+  void fail_attempt(const Cause& cause) { attempt_->post_failure(cause); }
 
-  void send(ConnectionId id, const ToWorker& message) override {
+  void send(ConnectionId id, const ToWorker& message) {
     const auto found = connections_.find(id);
-    if (found != connections_.end()) {  // so few messages do not fill the queue
-      static_cast<void>(
-          found->second->session->send(std::visit([](const auto& each) { return encode(each); }, message)));
-    }
+    if (found == connections_.end()) return;
+    Frame frame = std::visit([](const auto& each) { return encode(each); }, message);
+    static_cast<void>(found->second->session->send(std::move(frame)));  // so few messages do not fill the queue
   }
-  void close(ConnectionId id) override { connections_.erase(id); }
-  void on_end(const Cause*) override { callbacks_.on_end(); }
+  void close(ConnectionId id) { connections_.erase(id); }
+  void on_end(const Cause*) { launcher_.on_end(); }
   /// @}
 
   async::EventLoop& loop_;
@@ -49701,12 +50112,12 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   FormationOptions options_;
   StoreJobOptions job_options_;
   Limits limits_;
-  FormationCallbacks callbacks_;
+  Launcher launcher_;
   std::map<ConnectionId, std::unique_ptr<WorkerSession>> connections_;
   ConnectionId last_id_ = 0;
   std::vector<AttemptEvent> events_;
   JobServer* attempt_ = nullptr;  ///< of the store
-  FormationState state_;
+  FormationState<FormationServer> state_;
   async::AutoResetEvent changed_;
   async::TaskHandle watch_task_;  ///< tasks come last: destroyed before the members that they use
   async::TaskHandle liveness_task_;
@@ -52434,7 +52845,7 @@ struct NodeEnd {
   std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
   std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
   std::vector<std::string> last_lines;  ///< that `first` wrote to stderr
-  int stop_signal = 0;                  ///< SIGINT or SIGTERM that requested the job's end, or 0
+  int stop_signal = 0;                  ///< of the first stop request (see SignalForwarder), or 0
   bool interrupted = false;             ///< a signal arrived after which the job is not restarted
   bool started = true;                  ///< false if the job was stopped before it had workers
   bool abandoned = false;               ///< a killed process did not end in time
@@ -53226,8 +53637,8 @@ struct ShutdownTimeouts {
 inline constexpr ShutdownTimeouts device_shutdown_timeouts{std::chrono::milliseconds(5000),
                                                            std::chrono::milliseconds(60000)};
 
-/// After the first failure: SIGTERM after `exit_grace`, and SIGKILL `term_grace` later. After a forwarded SIGINT or
-/// SIGTERM: SIGKILL after `stop_grace`, or `term_grace` after a second one.
+/// After the first failure: SIGTERM after `exit_grace`, and SIGKILL `term_grace` later. After a forwarded signal that
+/// requests the job's end: SIGKILL after `stop_grace`, or `term_grace` after a second one.
 class ShutdownSchedule {
  public:
   using Clock = Deadline::Clock;
@@ -53249,7 +53660,7 @@ class ShutdownSchedule {
     }
   }
 
-  /// SIGINT or SIGTERM was forwarded.
+  /// A signal that requests the job's end was forwarded.
   void on_stop_requested(Clock::time_point now) {
     const Clock::time_point latest = now + (stop_requested_ ? Clock::duration(term_grace) : stop_grace_);
     stop_requested_ = true;
@@ -54037,13 +54448,17 @@ class JobCoordinator {
   bool has_joined(int rank) const { return is_first() ? ranks_->has_joined(rank) : is_complete_; }
 
   /// Whether a rank of this node had left the job before its process ended. A rank leaves before it exits, but the
-  /// store may not have read that yet. @pre the process has just ended
+  /// store may not have read that yet, or node 0's launcher may stall before it publishes that. Ends when the answer is
+  /// known: at the latest after the time in which the store finds a rank lost, and soon in a job that ends anyway.
+  /// @pre the process has just ended
   async::Task<bool> has_left(int rank) {
     if (!is_first()) {
       watch(keys().left(rank), [this, rank](const std::string&) { left_.insert(rank); });
     }
-    const Deadline deadline = Deadline::after(std::chrono::milliseconds(is_alone() ? 200 : 500));
-    while (!knows_left(rank) && !is_lost(rank) && !node_rendezvous_.is_over() && !deadline.passed()) {
+    const Deadline soon = Deadline::after(std::chrono::milliseconds(is_alone() ? 200 : 500));
+    const Deadline latest = is_first() ? soon : Deadline::after(options_->liveness + publish_timeout);
+    while (!knows_left(rank) && !is_lost(rank) && !node_rendezvous_.is_over() &&
+           !(failing() || is_stopping_ ? soon : latest).passed()) {
       co_await loop_->sleep_for(std::chrono::milliseconds(2));
     }
     co_return knows_left(rank);
@@ -54063,8 +54478,9 @@ class JobCoordinator {
     }
   }
 
-  /// This launcher received SIGINT or SIGTERM, as its `count`-th stop request.
+  /// This launcher received a signal, as its `count`-th stop request.
   void stop(int signal, int count) {
+    is_stopping_ = true;
     if (node_rendezvous_.has_joined()) {
       publish_first(keys().stop(count), std::to_string(signal));
     }
@@ -54111,6 +54527,9 @@ class JobCoordinator {
   }
 
  private:
+  /// How long node 0's launcher may take to publish that the store has lost a rank.
+  static constexpr std::chrono::seconds publish_timeout{5};
+
   /// Ignores errors of a task: it fails only with the launchers' job, which is_over() reports.
   static async::ExceptionHandler ignored() {
     return [](const std::exception_ptr&) {};
@@ -54162,6 +54581,7 @@ class JobCoordinator {
   async::Task<void> watch_stops() {
     for (int count = 1;; ++count) {
       const std::string value = co_await node_rendezvous_.get(keys().stop(count));
+      is_stopping_ = true;
       const int signal = identity::parse_integer(value).value_or(SIGTERM);
       const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
       on_remote_stop_(ends_jobs ? signal : SIGTERM, count);
@@ -54190,6 +54610,7 @@ class JobCoordinator {
   std::optional<Cause> cause_;                 ///< as node 0 published it
   std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
   bool is_complete_ = false;                   ///< all ranks have joined
+  bool is_stopping_ = false;                   ///< a launcher of the job has received a stop request
   std::set<int> left_;
   async::TaskHandle watching_stops_;  ///< the tasks come last: destroyed before the members that they use
   std::vector<async::TaskHandle> watching_;
@@ -55561,14 +55982,16 @@ class SignalForwarder {
   SignalForwarder(const SignalForwarder&) = delete;
   SignalForwarder& operator=(const SignalForwarder&) = delete;
 
-  /// Forwards signals to these workers from now on; null: drops them. Lifetime: `workers` lives until the next call.
+  /// Forwards signals to these workers from now on; null: there are none. Lifetime: `workers` lives until the next
+  /// call.
   void forward_to(const Workers* workers) noexcept { workers_ = workers; }
 
-  /// The handler is called for each SIGINT and SIGTERM to this process. `count`: how many of both have arrived.
+  /// The handler is called for each stop request to this process. `count`: how many have arrived. Stop requests are
+  /// SIGINT and SIGTERM and, while there are no workers, SIGHUP and SIGQUIT. Workers may handle these two and go on.
   void on_stop(std::function<void(int signal, int count)> handler) { on_stop_ = std::move(handler); }
 
-  /// The launcher of another node received its `count`-th SIGINT or SIGTERM. If this launcher has received as many, it
-  /// is the same request: a batch system may signal all launchers at once.
+  /// The launcher of another node received its `count`-th stop request. If this launcher has received as many, it is
+  /// the same request: a batch system may signal all launchers at once.
   void on_remote_stop(int signal, int count) {
     remote_stops_ = std::max(remote_stops_, count);
     if (count > local_stops_) {
@@ -55578,14 +56001,15 @@ class SignalForwarder {
     }
   }
 
-  /// The first SIGINT or SIGTERM; 0 if none has arrived.
+  /// The signal of the first stop request; 0 if none has arrived.
   int stop_signal() const noexcept { return stop_signal_; }
 
-  /// Number of SIGINT and SIGTERM at the launcher of the job that received most of them.
+  /// Number of stop requests at the launcher of the job that received most of them.
   int stop_requests() const noexcept { return std::max(local_stops_, remote_stops_); }
 
-  /// Whether a signal requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT.
-  bool interrupted() const noexcept { return interrupted_; }
+  /// The first signal that requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT. 0 if none has arrived.
+  int interrupt_signal() const noexcept { return interrupt_signal_; }
+  bool interrupted() const noexcept { return interrupt_signal_ != 0; }
 
  private:
   async::Task<void> read_all() {
@@ -55602,8 +56026,11 @@ class SignalForwarder {
 
   void take(int signal) {
     forward(signal);
-    interrupted_ = interrupted_ || signal == SIGHUP || signal == SIGQUIT;
-    if (signal == SIGTERM || signal == SIGINT) {
+    const bool is_for_workers = signal == SIGHUP || signal == SIGQUIT;
+    if (is_for_workers) {
+      note_interrupt(signal);
+    }
+    if (signal == SIGTERM || signal == SIGINT || (is_for_workers && workers_ == nullptr)) {
       note_stop(signal);
       ++local_stops_;
       if (on_stop_) {
@@ -55617,8 +56044,10 @@ class SignalForwarder {
 
   void note_stop(int signal) noexcept {
     stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
-    interrupted_ = true;
+    note_interrupt(signal);
   }
+
+  void note_interrupt(int signal) noexcept { interrupt_signal_ = interrupt_signal_ == 0 ? signal : interrupt_signal_; }
 
   /// Signals that a terminal sends to a group go to each worker's group. SIGTERM, SIGUSR1 and SIGUSR2 go to the worker
   /// only, which may pass them on.
@@ -55642,328 +56071,9 @@ class SignalForwarder {
   int stop_signal_ = 0;
   int local_stops_ = 0;
   int remote_stops_ = 0;  ///< at the launcher of another node that received most of them
-  bool interrupted_ = false;
+  int interrupt_signal_ = 0;
   async::TaskHandle reading_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/supervise/elastic_job.hpp
-
-/// @file
-/// ElasticJob: the parts of a launcher with which an elastic job runs. NodeLauncher fills it for run_elastic_job().
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Lifetime: the references outlive the job.
-struct ElasticJob {
-  async::EventLoop& loop;
-  async::AutoResetEvent& changed;
-  const SignalForwarder& forwarder;
-  Workers& workers;
-  rendezvous::StoreServer& store;
-  Console& console;
-  const rendezvous::HostIdentity& host;
-  const NodeLauncherOptions& options;
-  const NodePlan& plan;
-  std::function<pid_t(int slot)> start;  ///< starts a worker
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/supervise/elastic_supervisor.hpp
-
-/// @file
-/// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
-/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and the job's FormationServer.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
-/// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
-/// loop's.
-class ElasticSupervisor {
- public:
-  ElasticSupervisor(const ElasticJob& job, rendezvous::FormationServer& formation)
-      : job_(job),
-        formation_(formation),
-        state_(formation.state()),
-        left_to_replace_(job.options.max_restarts),
-        schedule_(job.options.stop_grace, job.options.shutdown_timeouts),
-        slots_(static_cast<std::size_t>(job.plan.workers)) {}
-  ElasticSupervisor(const ElasticSupervisor&) = delete;
-  ElasticSupervisor& operator=(const ElasticSupervisor&) = delete;
-
-  /// Starts the workers. Ends when none runs and none will be started.
-  async::Task<void> watch() {
-    for (Slot& each : slots_) {
-      each.start_at = Deadline::Clock::now();
-    }
-    for (;;) {
-      look_at_exit_flags();
-      for (const Workers::Ended& each : job_.workers.reap()) {
-        note(each);
-      }
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      for (; stops_noted_ < job_.forwarder.stop_requests(); ++stops_noted_) {
-        schedule_.on_stop_requested(now);
-      }
-      if (state_.cause()) {
-        schedule_.on_failure(now);
-      }
-      act(schedule_.due(now), now);
-      kill_left_out(now);
-      start_due(now);
-      tell_formation();
-      const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
-      if ((job_.workers.running() == 0 && !next_start()) || is_abandoned) {
-        co_return;
-      }
-      const Deadline::Clock::time_point look = now + look_interval;
-      const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
-      co_await job_.changed.wait(Deadline::at(next));
-    }
-  }
-
-  JobResult result() const {
-    JobResult result;
-    if (const int stop_signal = job_.forwarder.stop_signal()) {
-      result.exit_code = 128 + stop_signal;
-      result.report.push_back(format_text("{} was forwarded to the workers", {signal_name(stop_signal)}));
-    } else if (state_.is_over() && !state_.cause()) {
-      result.exit_code = failed_after_end_;
-    } else {
-      const bool is_of_worker =
-          last_failure_ != 0 && !(state_.cause() && state_.cause()->kind == CauseKind::disagreement);
-      result.exit_code = is_of_worker ? last_failure_ : exit_code_job_failed;
-      result.report.push_back(state_.cause() ? format_text("the job failed: {}", {state_.cause()->sentence()})
-                                             : "the job failed: no worker is left");
-    }
-    if (lost_ > 0) {
-      result.report.push_back(
-          format_text("{} {} lost in this job:", {lost_, lost_ == 1 ? "worker was" : "workers were"}));
-    }
-    for (const std::string& each : losses_) {
-      result.report.push_back(format_text("    {}", {each}));
-    }
-    return result;
-  }
-
- private:
-  /// How often the launcher checks whether a worker's process ends: the kernel sets the flag at once, but frees the
-  /// process's memory (0.1 s for each GiB) before the connections close and the parent can reap it.
-  static constexpr std::chrono::milliseconds look_interval{20};
-  static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
-  static constexpr std::size_t most_losses = 20;
-  /// How long a worker may run that is no rank of the attempt that has finished the job.
-  static constexpr std::chrono::seconds end_timeout{10};
-  /// The failure of a worker that has run for so long is not a failed start.
-  static constexpr std::chrono::seconds long_life{60};
-
-  struct Slot {
-    pid_t process = 0;  ///< 0: no process runs
-    bool is_exiting = false;
-    bool is_killed = false;
-    bool is_rank = false;  ///< of the last attempt, as far as it is known
-    std::string error{};   ///< with which the worker ends, if it is known
-    int failures = 0;      ///< in a row
-    Deadline::Clock::time_point started_at{};
-    std::optional<Deadline::Clock::time_point> start_at{};
-  };
-
-  void look_at_exit_flags() {
-    for (Slot& each : slots_) {
-      if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
-        each.is_exiting = true;
-        process_ended(each, each.process, 0, "its process ended");
-      }
-    }
-  }
-
-  /// The formation forgets a worker whose process has ended: the slot keeps what the report needs.
-  void process_ended(Slot& slot, pid_t process, int exit_code, const std::string& how) {
-    if (const rendezvous::Worker* worker = state_.workers().find(job_.host.id, process)) {
-      slot.is_rank = worker->is_member;
-    }
-    if (slot.error.empty()) {
-      slot.error = state_.workers().error_of(job_.host.id, process);
-    }
-    formation_.process_ended(job_.host.id, process, exit_code, how);
-  }
-
-  static bool is_exiting(pid_t process) {
-    const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
-    const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
-    return status && (status->flags & exiting_flag) != 0;
-  }
-
-  void note(const Workers::Ended& ended) {
-    const auto index = static_cast<std::size_t>(ended.rank);
-    Slot& slot = slots_[index];
-    const pid_t process = std::exchange(slot.process, 0);
-    const bool was_over = state_.is_over();
-    process_ended(slot, process, ended.status.code, ended.status.text());
-    if (was_over || schedule_.has_acted() || job_.forwarder.stop_requests() != 0) {
-      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
-      failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
-      return;
-    }
-    const int code = ended.status.exit_code();
-    last_failure_ = std::max(code, 1);
-    if (Deadline::Clock::now() - slot.started_at > long_life) {
-      slot.failures = 0;
-    }
-    const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
-    const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
-    const bool is_replaced = !is_final && left_to_replace_ > 0;
-    std::string line = format_text("worker {} was lost: {}{}{}",
-                                   {ended.rank, ended.status.text(), slot.error.empty() ? "" : ": ", slot.error});
-    if (is_final) {
-      line += "; it is not replaced";
-    }
-    if (is_replaced) {
-      --left_to_replace_;
-      append_text(line, "; another one starts in its place{}", {plan_start(slot)});
-    }
-    job_.console.line("dtrain: ", line);
-    ++lost_;
-    if (losses_.size() < most_losses) {
-      losses_.push_back(std::move(line));
-    }
-  }
-
-  /// 0, 1, 2, 4 ... 60 s from now. @returns " in 4 s"
-  static std::string plan_start(Slot& slot) {
-    const int doubled = std::min(std::max(slot.failures - 1, 0), 6);
-    const int delay = slot.failures++ == 0 ? 0 : std::min(1 << doubled, 60);
-    slot.start_at = Deadline::Clock::now() + std::chrono::seconds(delay);
-    return delay == 0 ? "" : format_text(" in {} s", {delay});
-  }
-
-  /// Kills workers for which the formation does not wait: a worker that was excluded long ago, so that another takes
-  /// its place, and workers that are no ranks of an attempt that has finished the job.
-  void kill_left_out(Deadline::Clock::time_point now) {
-    if (state_.is_over() && !ended_at_) {
-      ended_at_ = now;
-    }
-    for (Slot& slot : slots_) {
-      if (slot.process == 0 || slot.is_killed || state_.cause()) {
-        continue;
-      }
-      const rendezvous::Worker* const worker = state_.workers().find(job_.host.id, slot.process);
-      const bool is_rank = worker != nullptr && worker->is_member;
-      const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
-      slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
-                                 : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
-      if (slot.is_killed) {
-        job_.workers.kill_group(slot.process);
-      }
-    }
-  }
-
-  void start_due(Deadline::Clock::time_point now) {
-    for (std::size_t index = 0; index < slots_.size(); ++index) {
-      Slot& slot = slots_[index];
-      if (slot.start_at && (state_.is_over() || job_.forwarder.stop_requests() != 0)) {
-        slot.start_at.reset();
-      } else if (slot.start_at && *slot.start_at <= now) {
-        slot.start_at.reset();
-        start(slot, static_cast<int>(index));
-      }
-    }
-  }
-
-  /// A start that fails, for lack of processes or descriptors, is repeated: the other workers go on.
-  void start(Slot& slot, int index) {
-    try {
-      slot.process = job_.start(index);
-      slot.is_exiting = slot.is_killed = slot.is_rank = false;
-      slot.error.clear();
-      slot.started_at = Deadline::Clock::now();
-    } catch (const std::exception& error) {
-      if (left_to_replace_ == 0 || state_.attempt() == 0) {
-        throw;
-      }
-      --left_to_replace_;
-      job_.console.line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
-                                                {index, error.what(), plan_start(slot)}));
-    }
-  }
-
-  std::optional<Deadline::Clock::time_point> next_start() const {
-    std::optional<Deadline::Clock::time_point> first;
-    for (const Slot& each : slots_) {
-      first = each.start_at ? std::min(first.value_or(*each.start_at), *each.start_at) : first;
-    }
-    return first;
-  }
-
-  void tell_formation() {
-    const auto running = static_cast<int>(std::count_if(
-        slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
-    if (std::exchange(running_, running) != running) {
-      formation_.set_running_workers(running);
-    }
-  }
-
-  void act(ShutdownSchedule::Action action, Deadline::Clock::time_point now) {
-    if (action == ShutdownSchedule::Action::terminate) {
-      job_.workers.signal_each(SIGTERM);
-    } else if (action == ShutdownSchedule::Action::kill) {
-      job_.workers.kill_groups();
-      killed_at_ = now;
-    }
-  }
-
-  const ElasticJob& job_;
-  rendezvous::FormationServer& formation_;
-  const rendezvous::FormationState& state_;
-  int left_to_replace_;
-  ShutdownSchedule schedule_;
-  std::vector<Slot> slots_;
-  std::vector<std::string> losses_;  ///< the first ones
-  std::size_t lost_ = 0;
-  int stops_noted_ = 0;
-  int running_ = -1;
-  std::optional<Deadline::Clock::time_point> ended_at_;   ///< the job
-  std::optional<Deadline::Clock::time_point> killed_at_;  ///< all workers
-  int last_failure_ = 0;
-  int failed_after_end_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/supervise/elastic_supervisor.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::launch {
-
-DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
-  rendezvous::FormationOptions sizes;
-  sizes.min_workers = job.plan.min_ranks;
-  sizes.max_workers = job.plan.workers;
-  sizes.wait_timeout = in_milliseconds(job.options.join_timeout);
-  rendezvous::StoreJobOptions attempt;
-  attempt.job = job.options.job;
-  attempt.owner = format_text("the launcher on host {}", {job.host.name});
-  attempt.further_files = files_for_workers(job.plan.workers) + static_cast<std::size_t>(job.plan.workers);
-  attempt.loss_grace = std::chrono::milliseconds(500);
-  rendezvous::FormationCallbacks callbacks;
-  callbacks.on_end = [&job] { job.changed.set(); };
-  callbacks.on_attempt = [](std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) {
-    std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
-    for (const rendezvous::WorkerId& each : ranks) {
-      append_text(line, " {}", {each.process});
-    }
-    log(LogLevel::info, line);
-  };
-  rendezvous::Limits limits;
-  limits.liveness = in_milliseconds(job.options.liveness);
-  rendezvous::FormationServer formation(job.loop, job.store, sizes, std::move(attempt), limits, std::move(callbacks));
-  ElasticSupervisor supervisor(job, formation);
-  async::Task<void> watching = supervisor.watch();
-  co_await std::move(watching);
-  co_return supervisor.result();
-}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -56239,78 +56349,18 @@ class Attempt {
   /// launcher keeps sending heartbeats.
   /// @throws Error (posix) if a worker cannot be started or a file of --log-dir cannot be opened
   async::Task<void> start() {
-    const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (!nothing) {
-      throw_errno("opening /dev/null for the workers' stdin");
-    }
     for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stop_requests() == 0; ++local_rank) {
-      start_worker(local_rank, nothing.get());
+      start_worker(local_rank);
       co_await services_.loop.sleep_for(std::chrono::milliseconds(0));
     }
   }
 
-  /// Runs an elastic job: starts its workers and replaces those that fail. Ends as supervise().
-  async::Task<JobResult> supervise_elastic(const NodeLauncherOptions& options, const rendezvous::HostIdentity& host) {
+  /// @throws as start()
+  pid_t start_worker(int local_rank) {
     const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!nothing) {
-      throw_errno("opening /dev/null for the workers' stdin");
+      throw_errno("opening /dev/null for a worker's stdin");
     }
-    async::Task<JobResult> running =
-        options.run_elastic(ElasticJob{services_.loop, services_.changed, services_.forwarder, workers_,
-                                       services_.coordinator.store(), services_.output.error(), host, options, *plan_,
-                                       [this, &nothing](int slot) { return start_worker(slot, nothing.get()); }});
-    JobResult result = co_await std::move(running);
-    services_.forwarder.forward_to(nullptr);
-    stops_before_end_ = services_.forwarder.stop_requests();
-    co_return std::move(result);
-  }
-
-  /// Ends when no worker runs and their last output has been read (at most 200 ms later).
-  /// @param liveness how long a worker that has not joined may be stopped
-  /// @returns the end on this node, without node, host and signals
-  async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
-    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, memory_kills_,
-                          services_.output.error(), services_.coordinator, std::move(schedule), liveness,
-                          std::move(host));
-    co_await supervisor.watch();
-    services_.forwarder.forward_to(nullptr);
-    stops_before_end_ = services_.forwarder.stop_requests();
-    const Deadline deadline = Deadline::after(drain_timeout);
-    while (!workers_.output_is_drained() && !deadline.passed() && !stop_requested_since_end()) {
-      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
-    }
-    NodeEnd end;
-    end.first = first_failure(supervisor.ends(), services_.coordinator.first_cause());
-    end.abandoned = supervisor.abandoned();
-    for (const WorkerEnd& each : supervisor.ends()) {
-      if (each.is_secondary()) {
-        end.secondary.push_back(each.rank);
-      }
-    }
-    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to every reader of the report
-    if (end.first && !were_shown) {
-      end.last_lines = workers_.error_tail(end.first->rank).lines();
-    }
-    co_return std::move(end);
-  }
-
-  /// Whether SIGINT or SIGTERM has arrived since the last worker ended. Then the launcher no longer waits for output.
-  bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
-
-  /// Whether all output of the workers has been passed to the console.
-  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
-
-  /// Stops relaying, and prints last lines that lack a newline.
-  void finish_output() {
-    workers_.finish_output();
-    error_.flush();
-  }
-
- private:
-  /// How long supervise() waits for the last output if the console is slow.
-  static constexpr std::chrono::milliseconds drain_timeout{200};
-
-  pid_t start_worker(int local_rank, int nothing) {
     const int rank = plan_->first_rank + local_rank;
     Pipe output = make_pipe();
     Pipe error = make_pipe();
@@ -56333,7 +56383,7 @@ class Attempt {
     if (is_wrapped) {
       request.environment[wrapped_variable] = "1";
     }
-    request.standard_input = is_forwarded ? input.reader.get() : reads_input ? STDIN_FILENO : nothing;
+    request.standard_input = is_forwarded ? input.reader.get() : reads_input ? STDIN_FILENO : nothing.get();
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
     if (!program_->cpus.empty()) {
@@ -56345,6 +56395,60 @@ class Attempt {
                  std::move(stdin_forwarder));
     return process;
   }
+
+  /// Ends when no worker runs and their last output has been read (at most 200 ms later).
+  /// @param liveness how long a worker that has not joined may be stopped
+  /// @returns the end on this node, without node, host and signals
+  async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
+    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, memory_kills_,
+                          services_.output.error(), services_.coordinator, std::move(schedule), liveness,
+                          std::move(host));
+    co_await supervisor.watch();
+    end_forwarding();
+    const Deadline deadline = Deadline::after(drain_timeout);
+    while (!workers_.output_is_drained() && !deadline.passed() && !stop_requested_since_end()) {
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
+    }
+    NodeEnd end;
+    end.first = first_failure(supervisor.ends(), services_.coordinator.first_cause());
+    end.abandoned = supervisor.abandoned();
+    for (const WorkerEnd& each : supervisor.ends()) {
+      if (each.is_secondary()) {
+        end.secondary.push_back(each.rank);
+      }
+    }
+    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to every reader of the report
+    if (end.first && !were_shown) {
+      end.last_lines = workers_.error_tail(end.first->rank).lines();
+    }
+    co_return std::move(end);
+  }
+
+  /// No worker runs any more: stop signals are no longer forwarded.
+  void end_forwarding() {
+    services_.forwarder.forward_to(nullptr);
+    stops_before_end_ = services_.forwarder.stop_requests();
+  }
+
+  const AttemptServices& services() const noexcept { return services_; }
+  const NodePlan& plan() const noexcept { return *plan_; }
+  Workers& workers() noexcept { return workers_; }
+
+  /// Whether a stop request has arrived since the last worker ended. Then the launcher no longer waits for output.
+  bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
+
+  /// Whether all output of the workers has been passed to the console.
+  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
+
+  /// Stops relaying, and prints last lines that lack a newline.
+  void finish_output() {
+    workers_.finish_output();
+    error_.flush();
+  }
+
+ private:
+  /// How long supervise() waits for the last output if the console is slow.
+  static constexpr std::chrono::milliseconds drain_timeout{200};
 
   /// The local rank that gets the launcher's stdin: the one in a debugger, if it is on this node.
   int input_reader() const noexcept {
@@ -56515,8 +56619,9 @@ class NodeLauncher {
   async::Task<JobResult> run_elastic(const NodePlan& plan) {
     const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, coordinator_};
     Attempt workers(services, options_.program, plan);
-    async::Task<JobResult> supervising = workers.supervise_elastic(options_, host_);
-    const JobResult result = co_await std::move(supervising);
+    async::Task<JobResult> running = options_.run_elastic(workers, options_);
+    const JobResult result = co_await std::move(running);
+    workers.end_forwarding();
     co_await coordinator_.leave();
     co_await show(&workers, result);
     co_return result;
@@ -56583,6 +56688,297 @@ class NodeLauncher {
   SignalForwarder forwarder_;
   JobCoordinator coordinator_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/elastic_supervisor.hpp
+
+/// @file
+/// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
+/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and the job's FormationServer.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
+/// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
+/// loop's. @tparam Formation a FormationServer
+template <class Formation>
+class ElasticSupervisor {
+ public:
+  ElasticSupervisor(Attempt& attempt, const NodeLauncherOptions& options, std::string host_id, Formation& formation)
+      : attempt_(attempt),
+        workers_(attempt.workers()),
+        services_(attempt.services()),
+        host_id_(std::move(host_id)),
+        formation_(formation),
+        state_(formation.state()),
+        left_to_replace_(options.max_restarts),
+        schedule_(options.stop_grace, options.shutdown_timeouts),
+        slots_(static_cast<std::size_t>(attempt.plan().workers)) {}
+  ElasticSupervisor(const ElasticSupervisor&) = delete;
+  ElasticSupervisor& operator=(const ElasticSupervisor&) = delete;
+
+  /// Starts the workers. Ends when none runs and none will be started.
+  async::Task<void> watch() {
+    for (;;) {
+      look_at_exit_flags();
+      for (const Workers::Ended& each : workers_.reap()) {
+        note(each);
+      }
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      for (; stops_noted_ < stop_requests(); ++stops_noted_) {
+        schedule_.on_stop_requested(now);
+      }
+      if (state_.cause()) schedule_.on_failure(now);
+      act(schedule_.due(now), now);
+      kill_left_out(now);
+      start_due(now);
+      tell_formation();
+      const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
+      if ((workers_.running() == 0 && !next_start()) || is_abandoned) co_return;
+      const Deadline::Clock::time_point look = now + look_interval;
+      const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
+      co_await services_.changed.wait(Deadline::at(next));
+    }
+  }
+
+  JobResult result() const {
+    JobResult result;
+    if (const int stop_signal = services_.forwarder.interrupt_signal()) {
+      result.exit_code = 128 + stop_signal;
+      result.report.push_back(format_text("{} was forwarded to the workers", {signal_name(stop_signal)}));
+    } else if (state_.is_over() && !state_.cause()) {
+      result.exit_code = failed_after_end_;
+    } else {
+      const bool is_of_worker =
+          last_failure_ != 0 && !(state_.cause() && state_.cause()->kind == CauseKind::disagreement);
+      result.exit_code = is_of_worker ? last_failure_ : exit_code_job_failed;
+      result.report.push_back(state_.cause() ? format_text("the job failed: {}", {state_.cause()->sentence()})
+                                             : "the job failed: no worker is left");
+    }
+    if (lost_ > 0) {
+      result.report.push_back(
+          format_text("{} {} lost in this job:", {lost_, lost_ == 1 ? "worker was" : "workers were"}));
+    }
+    for (const std::string& each : losses_) {
+      result.report.push_back(format_text("    {}", {each}));
+    }
+    return result;
+  }
+
+ private:
+  /// How often the launcher checks whether a worker's process ends: the kernel sets the flag at once, but frees the
+  /// process's memory (0.1 s for each GiB) before the connections close and the parent can reap it.
+  static constexpr std::chrono::milliseconds look_interval{20};
+  static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
+  static constexpr std::size_t most_losses = 20;
+  /// How long a worker may run that is no rank of the attempt that has finished the job.
+  static constexpr std::chrono::seconds end_timeout{10};
+  /// The failure of a worker that has run for so long is not a failed start.
+  static constexpr std::chrono::seconds long_life{60};
+
+  struct Slot {
+    pid_t process = 0;  ///< 0: no process runs
+    bool is_exiting = false;
+    bool is_killed = false;
+    bool is_rank = false;  ///< of the last attempt, as far as it is known
+    std::string error{};   ///< with which the worker ends, if it is known
+    int failures = 0;      ///< in a row
+    Deadline::Clock::time_point started_at{};
+    std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< at first: at once
+  };
+
+  /// SIGHUP and SIGQUIT end an elastic job, too: a worker that such a signal kills would otherwise be replaced. All of
+  /// them are one request, because a terminal that closes may send several.
+  int stop_requests() const noexcept {
+    return std::max(services_.forwarder.stop_requests(), services_.forwarder.interrupted() ? 1 : 0);
+  }
+
+  void look_at_exit_flags() {
+    for (Slot& each : slots_) {
+      if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
+        each.is_exiting = true;
+        process_ended(each, each.process, 0, "its process ended");
+      }
+    }
+  }
+
+  /// The formation forgets a worker whose process has ended: the slot keeps what the report needs.
+  void process_ended(Slot& slot, pid_t process, int exit_code, const std::string& how) {
+    if (const rendezvous::Worker* worker = state_.workers().find(host_id_, process)) {
+      slot.is_rank = worker->is_member();
+    }
+    if (slot.error.empty()) slot.error = state_.workers().error_of(host_id_, process);
+    formation_.process_ended(host_id_, process, exit_code, how);
+  }
+
+  static bool is_exiting(pid_t process) {
+    const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
+    const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
+    return status && (status->flags & exiting_flag) != 0;
+  }
+
+  void note(const Workers::Ended& ended) {
+    Slot& slot = slots_[static_cast<std::size_t>(ended.rank)];
+    const pid_t process = std::exchange(slot.process, 0);
+    const bool was_over = state_.is_over();
+    process_ended(slot, process, ended.status.code, ended.status.text());
+    if (was_over || schedule_.has_acted() || services_.forwarder.interrupted()) {
+      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
+      failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
+      return;
+    }
+    const int code = ended.status.exit_code();
+    last_failure_ = std::max(code, 1);
+    if (Deadline::Clock::now() - slot.started_at > long_life) slot.failures = 0;
+    const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
+    const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
+    const bool is_replaced = !is_final && left_to_replace_ > 0;
+    std::string line = format_text("worker {} was lost: {}{}{}",
+                                   {ended.rank, ended.status.text(), slot.error.empty() ? "" : ": ", slot.error});
+    if (is_final) line += "; it is not replaced";
+    if (is_replaced) {
+      --left_to_replace_;
+      append_text(line, "; another one starts in its place{}", {plan_start(slot)});
+    }
+    services_.output.error().line("dtrain: ", line);
+    ++lost_;
+    if (losses_.size() < most_losses) losses_.push_back(std::move(line));
+  }
+
+  /// 0, 1, 2, 4 ... 60 s from now. @returns " in 4 s"
+  static std::string plan_start(Slot& slot) {
+    const int delay = slot.failures == 0 ? 0 : std::min(1 << std::min(slot.failures - 1, 6), 60);
+    ++slot.failures;
+    slot.start_at = Deadline::Clock::now() + std::chrono::seconds(delay);
+    return delay == 0 ? "" : format_text(" in {} s", {delay});
+  }
+
+  /// Kills workers for which the formation does not wait: a worker that was excluded long ago, so that another takes
+  /// its place, and workers that are no ranks of an attempt that has finished the job.
+  void kill_left_out(Deadline::Clock::time_point now) {
+    if (state_.is_over() && !ended_at_) ended_at_ = now;
+    for (Slot& slot : slots_) {
+      if (slot.process == 0 || slot.is_killed || state_.cause()) continue;
+      const rendezvous::Worker* const worker = state_.workers().find(host_id_, slot.process);
+      const bool is_rank = worker != nullptr && worker->is_member();
+      const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
+      slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
+                                 : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
+      if (slot.is_killed) workers_.kill_group(slot.process);
+    }
+  }
+
+  void start_due(Deadline::Clock::time_point now) {
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      Slot& slot = slots_[index];
+      if (slot.start_at && (state_.is_over() || services_.forwarder.interrupted())) {
+        slot.start_at.reset();
+      } else if (slot.start_at && *slot.start_at <= now) {
+        slot.start_at.reset();
+        start(slot, static_cast<int>(index));
+      }
+    }
+  }
+
+  /// A start that fails, for lack of processes or descriptors, is repeated: the other workers go on.
+  void start(Slot& slot, int index) {
+    try {
+      slot.process = attempt_.start_worker(index);
+      slot.is_exiting = slot.is_killed = slot.is_rank = false;
+      slot.error.clear();
+      slot.started_at = Deadline::Clock::now();
+    } catch (const std::exception& error) {
+      if (left_to_replace_ == 0 || state_.attempt() == 0) throw;
+      --left_to_replace_;
+      services_.output.error().line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
+                                                            {index, error.what(), plan_start(slot)}));
+    }
+  }
+
+  std::optional<Deadline::Clock::time_point> next_start() const {
+    std::optional<Deadline::Clock::time_point> first;
+    for (const Slot& each : slots_) {
+      first = each.start_at ? std::min(first.value_or(*each.start_at), *each.start_at) : first;
+    }
+    return first;
+  }
+
+  void tell_formation() {
+    const auto running = static_cast<int>(std::count_if(
+        slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
+    if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
+  }
+
+  void act(ShutdownSchedule::Action action, Deadline::Clock::time_point now) {
+    if (action == ShutdownSchedule::Action::terminate) {
+      workers_.signal_each(SIGTERM);
+    } else if (action == ShutdownSchedule::Action::kill) {
+      workers_.kill_groups();
+      killed_at_ = now;
+    }
+  }
+
+  Attempt& attempt_;
+  Workers& workers_;
+  const AttemptServices& services_;
+  const std::string host_id_;
+  Formation& formation_;
+  const rendezvous::FormationState<Formation>& state_;
+  int left_to_replace_;
+  ShutdownSchedule schedule_;
+  std::vector<Slot> slots_;
+  std::vector<std::string> losses_;  ///< the first ones
+  std::size_t lost_ = 0;
+  int stops_noted_ = 0;
+  int running_ = -1;
+  std::optional<Deadline::Clock::time_point> ended_at_;   ///< the job
+  std::optional<Deadline::Clock::time_point> killed_at_;  ///< all workers
+  int last_failure_ = 0;
+  int failed_after_end_ = 0;
+};
+
+/// The launcher, as a FormationServer calls it.
+struct FormationListener {
+  void on_attempt(std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) const {
+    std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
+    for (const rendezvous::WorkerId& each : ranks) {
+      append_text(line, " {}", {each.process});
+    }
+    log(LogLevel::info, line);
+  }
+  void on_end() const { changed.set(); }
+
+  async::AutoResetEvent& changed;
+};
+
+template <class>
+async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptions& options) {
+  const rendezvous::HostIdentity host = rendezvous::host_identity(options.host_id);
+  const AttemptServices& services = attempt.services();
+  rendezvous::FormationOptions sizes;
+  sizes.min_workers = attempt.plan().min_ranks;
+  sizes.max_workers = attempt.plan().workers;
+  sizes.wait_timeout = in_milliseconds(options.join_timeout);
+  rendezvous::StoreJobOptions each_attempt;
+  each_attempt.job = options.job;
+  each_attempt.owner = format_text("the launcher on host {}", {host.name});
+  each_attempt.further_files =
+      files_for_workers(attempt.plan().workers) + static_cast<std::size_t>(attempt.plan().workers);
+  each_attempt.loss_grace = std::chrono::milliseconds(500);
+  rendezvous::Limits limits;
+  limits.liveness = in_milliseconds(options.liveness);
+  rendezvous::FormationServer formation(services.loop, services.coordinator.store(), sizes, std::move(each_attempt),
+                                        limits, FormationListener{services.changed});
+  ElasticSupervisor supervisor(attempt, options, host.id, formation);
+  async::Task<void> watching = supervisor.watch();
+  co_await std::move(watching);
+  co_return supervisor.result();
+}
+
+#if DTRAIN_SEPARATE_COMPILATION
+template async::Task<JobResult> run_elastic_job<>(Attempt& attempt, const NodeLauncherOptions& options);
+#endif
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -56842,19 +57238,12 @@ struct ComparedRange {
   bool is_exact() const noexcept { return parts == end - begin; }
 };
 
-inline std::uint64_t digest_of_values(std::span<const Parameter> parameters, std::size_t begin, std::size_t end) {
-  std::uint64_t hash = kernels::digest_start;
-  for (std::size_t i = begin; i < end; ++i) {
-    hash = kernels::digest(parameters[i].value.data, parameters[i].value.bytes(), hash);
-  }
-  return hash;
-}
-
 /// The digests of all parts, one behind the other.
 inline std::string digests_of_parts(std::span<const Parameter> parameters, const ComparedRange& range) {
   std::string text;
   for (std::size_t part = 0; part < range.parts; ++part) {
-    const std::uint64_t digest = digest_of_values(parameters, range.begin_of(part), range.begin_of(part + 1));
+    const std::size_t begin = range.begin_of(part);
+    const std::uint64_t digest = digest_of_values(parameters.subspan(begin, range.begin_of(part + 1) - begin));
     char bytes[sizeof(digest)];
     std::memcpy(bytes, &digest, sizeof(digest));
     text.append(bytes, sizeof(bytes));
@@ -56888,6 +57277,45 @@ inline std::string differing_ranks(const std::vector<int>& job_ranks, const std:
   }
   return format_text("{} {} other values than {}",
                      {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)});
+}
+
+/// "seed=1 on ranks 0, 2 and 3, seed=2 on rank 1": the first noted setting that differs. Empty if none does, or if the
+/// ranks that have noted any have not noted as many. @param texts of all ranks, lines of words
+inline std::string differing_setting(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
+  constexpr std::size_t most_named = 4;
+  std::vector<std::pair<int, std::vector<std::string_view>>> settings;  // the words of each rank that has any
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    std::vector<std::string_view> words;
+    for (std::string_view lines = texts[rank]; !lines.empty();) {
+      for (std::string_view line = next_entry(lines, '\n'); !line.empty();)
+        words.push_back(next_entry(line, ' '));
+    }
+    if (!words.empty()) settings.emplace_back(job_ranks[rank], std::move(words));
+    if (settings.size() > 1 && settings.back().second.size() != settings.front().second.size()) return {};
+  }
+  for (std::size_t word = 0; !settings.empty() && word < settings.front().second.size(); ++word) {
+    std::vector<std::pair<std::string_view, std::vector<int>>> ranks_of;  // of each value
+    for (const auto& [rank, words] : settings) {
+      const auto has_value = [value = words[word]](const auto& other) { return other.first == value; };
+      auto found = std::find_if(ranks_of.begin(), ranks_of.end(), has_value);
+      if (found == ranks_of.end()) found = ranks_of.insert(found, {words[word], {}});
+      found->second.push_back(rank);
+    }
+    if (ranks_of.size() == 1) continue;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(ranks_of.size(), most_named); ++i)
+      text +=
+          format_text("{}{} on {}", {i == 0 ? "" : ", ", sanitize(ranks_of[i].first), ranks_text(ranks_of[i].second)});
+    return text + (ranks_of.size() > most_named ? " and so on" : "");
+  }
+  return {};
+}
+
+inline std::string sampler_difference(const std::string& setting) {
+  return format_text(
+      "the DistributedSamplers of the ranks differ: {}; give all ranks the same settings, or they train "
+      "on the same samples and leave others out",
+      {setting});
 }
 
 inline constexpr const char* how_values_drift =
@@ -56967,20 +57395,27 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
   self.check = [&] { detail::require_wrappers(group, end_name, when); };
   detail::ComparedRange range{0, parameters.size(), 1};
   for (int round = 0;; ++round) {
-    const auto own = [&] { return detail::digests_of_parts(parameters, range); };
+    const bool is_first = round == 0;  // whose texts also have the settings
+    const auto own = [&] {
+      return detail::digests_of_parts(parameters, range) + (is_first ? group.noted_settings().lines() : std::string());
+    };
     const auto find = [&](const std::vector<std::string>& texts) -> std::string {
-      const auto part_of = [](const std::string& text, std::size_t part) {
-        return text.substr(part * sizeof(std::uint64_t), sizeof(std::uint64_t));
-      };
+      const std::size_t bytes = range.parts * sizeof(std::uint64_t);
+      std::vector<std::string> settings;
+      for (const std::string& text : texts) {
+        if (is_first ? text.size() < bytes : text.size() != bytes) {
+          throw_error(Errc::protocol, "a rank's digests have {} bytes in place of {}", {text.size(), bytes});
+        }
+        settings.push_back(text.substr(bytes));
+      }
+      const std::vector<int> job_ranks = group.members().ranks_in_job();
+      if (const std::string setting = detail::differing_setting(job_ranks, settings); !setting.empty()) {
+        throw_error(Errc::disagreement, "{} {}", {when, detail::sampler_difference(setting)});
+      }
       for (std::size_t part = 0; part < range.parts; ++part) {
         std::vector<std::string> digests;
-        for (const std::string& text : texts) {
-          if (text.size() != range.parts * sizeof(std::uint64_t)) {
-            throw_error(Errc::protocol, "a rank's digests have {} bytes in place of {}",
-                        {text.size(), range.parts * sizeof(std::uint64_t)});
-          }
-          digests.push_back(part_of(text, part));
-        }
+        for (const std::string& text : texts)
+          digests.push_back(text.substr(part * sizeof(std::uint64_t), sizeof(std::uint64_t)));
         if (std::count(digests.begin(), digests.end(), digests.front()) ==
             static_cast<std::ptrdiff_t>(digests.size())) {
           continue;
@@ -56989,7 +57424,7 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
         const std::size_t parameter = range.begin_of(part);
         throw_error(Errc::disagreement, "{} the values of {} differ: {}; {}",
                     {when, describe_parameter(parameter, parameters[parameter].name),
-                     detail::differing_ranks(group.members().ranks_in_job(), digests), detail::how_values_drift});
+                     detail::differing_ranks(job_ranks, digests), detail::how_values_drift});
       }
       return {};
     };
@@ -57005,19 +57440,44 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
   }
 }
 
+DTRAIN_DEFINED std::uint64_t digest_of_values(std::span<const Parameter> parameters) {
+  std::uint64_t hash = kernels::digest_start;
+  for (const Parameter& parameter : parameters) {
+    hash = kernels::digest(parameter.value.data, parameter.value.bytes(), hash);
+  }
+  return hash;
+}
+
 DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group, const std::string& name,
-                                                 std::span<const Parameter> parameters) {
-  const std::uint64_t digest = detail::digest_of_values(parameters, 0, parameters.size());
+                                                 std::uint64_t digest) {
   const std::vector<int> job_ranks = group.members().ranks_in_job();
-  group.gather_in_background(name, std::to_string(digest), [job_ranks](const std::vector<std::string>& texts) {
-    const auto is_first = [&](const std::string& text) { return text == texts.front(); };
-    if (std::all_of(texts.begin(), texts.end(), is_first)) return;
+  const std::string own = format_text("{}\n{}", {digest, group.noted_settings().lines()});
+  group.gather_in_background(name, own, [job_ranks](const std::vector<std::string>& texts) {
+    std::vector<std::string> digests, settings;
+    for (std::string_view text : texts) {
+      digests.emplace_back(next_entry(text, '\n'));
+      settings.emplace_back(text);
+    }
+    if (const std::string setting = detail::differing_setting(job_ranks, settings); !setting.empty()) {
+      log(LogLevel::warning, detail::sampler_difference(setting));
+    }
+    const auto is_first = [&](const std::string& text) { return text == digests.front(); };
+    if (std::all_of(digests.begin(), digests.end(), is_first)) return;
     log(LogLevel::warning,
         format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; with "
                     "DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
                     "DTRAIN_CHECK_VALUES=0 values are not compared",
-                    {detail::differing_ranks(job_ranks, texts), detail::how_values_drift}));
+                    {detail::differing_ranks(job_ranks, digests), detail::how_values_drift}));
   });
+}
+
+DTRAIN_DEFINED void warn_of_unchanged_values(std::uint64_t steps) {
+  if (steps < least_unchanged_steps) return;
+  log(LogLevel::warning,
+      format_text("no value of the model has changed in {} steps: call the optimizer's step after each of them, let it "
+                  "update the memory that parameters() shows, with a rate that is not 0; where nothing is to be "
+                  "trained, DTRAIN_CHECK_VALUES=0 switches this warning off",
+                  {steps}));
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -57074,6 +57534,15 @@ inline void require_file_name(const std::string& path) {
   }
 }
 
+/// Calls fsync again where a signal has interrupted it, as file systems of FUSE allow: that is no error of the disk.
+/// @returns whether fsync succeeded; if not, errno has the reason
+inline bool sync_to_disk(const Descriptor& file) noexcept {
+  while (::fsync(file.get()) != 0) {
+    if (errno != EINTR) return false;
+  }
+  return true;
+}
+
 /// Whether the error is that of a file system without this call, or of a policy that forbids it.
 inline bool is_refused_call(int number) noexcept {
   return number == EPERM || number == EACCES || number == ENOSYS || number == EINVAL || number == EOPNOTSUPP;
@@ -57105,7 +57574,7 @@ DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 DTRAIN_DEFINED void AtomicFile::sync() {
-  if (::fsync(descriptor_.get()) == 0) return;
+  if (detail::sync_to_disk(descriptor_)) return;
   if (!detail::is_refused_call(errno)) fail(errno);
   // Without fsync, a file system reports a failed write when a descriptor is closed.
   const int copy = ::fcntl(descriptor_.get(), F_DUPFD_CLOEXEC, 0);
@@ -57267,7 +57736,7 @@ DTRAIN_DEFINED void AtomicFile::sync_folder() {
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
   const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EBADF: some network file systems do not sync a descriptor that is open for reading only.
-  if (opened && ::fsync(opened.get()) != 0 && errno != EBADF && !detail::is_refused_call(errno)) {
+  if (opened && !detail::sync_to_disk(opened) && errno != EBADF && !detail::is_refused_call(errno)) {
     throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
   }
 }
@@ -58941,14 +59410,27 @@ DTRAIN_DEFINED void GradientSums::clear() noexcept {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED LateWrites checked_late_writes(const DdpOptions& options, std::size_t bytes, bool is_debug) {
+DTRAIN_DEFINED LateWrites checked_late_writes(const DdpOptions& options, bool is_debug) {
   if (options.check_ready) return *options.check_ready ? LateWrites::refused : LateWrites::unchecked;
-  return is_debug && bytes <= most_checked_bytes ? LateWrites::logged : LateWrites::unchecked;
+  return is_debug ? LateWrites::logged : LateWrites::unchecked;
+}
+
+DTRAIN_DEFINED std::uint64_t digest_of_part(const std::byte* content, std::size_t bytes, std::uint64_t step) noexcept {
+  constexpr std::size_t whole = 4096;
+  constexpr std::size_t parts = 64;
+  if (bytes <= whole) return kernels::digest(content, bytes);
+  const std::size_t part = (bytes + parts - 1) / parts;
+  const std::size_t begin = step % parts * part;  // less than `bytes`, which are more than parts * (parts - 1)
+  return kernels::digest(content + begin, std::min(part, bytes - begin));
+}
+
+DTRAIN_DEFINED std::uint64_t ReadyCheck::digest(const std::byte* content, std::size_t bytes) const noexcept {
+  return late_writes_ == LateWrites::refused ? kernels::digest(content, bytes) : digest_of_part(content, bytes, step_);
 }
 
 DTRAIN_DEFINED void ReadyCheck::take(std::size_t parameter, const std::byte* content) noexcept {
   Known& known = known_[parameter];
-  known.taken = kernels::digest(content, (*gradients_)[parameter].bytes);
+  known.taken = digest(content, (*gradients_)[parameter].bytes);
   known.taken_in = step_;
 }
 
@@ -58956,8 +59438,7 @@ DTRAIN_DEFINED void ReadyCheck::compare_bound(const std::vector<std::size_t>& pa
   for (const std::size_t parameter : parameters) {
     const GradientSlot& slot = (*gradients_)[parameter];
     const Known& known = known_[parameter];
-    if (slot.is_bound() && is_taken(known, &Known::taken_in) &&
-        kernels::digest(slot.place, slot.bytes) != known.taken) {
+    if (slot.is_bound() && is_taken(known, &Known::taken_in) && digest(slot.place, slot.bytes) != known.taken) {
       std::size_t expected = none;
       changed_.compare_exchange_strong(expected, parameter, std::memory_order_relaxed);
     }
@@ -58968,7 +59449,7 @@ DTRAIN_DEFINED void ReadyCheck::take_reduced(const std::vector<std::size_t>& par
   for (const std::size_t parameter : parameters) {
     const GradientSlot& slot = (*gradients_)[parameter];
     if (!slot.is_bound()) continue;
-    known_[parameter].reduced = kernels::digest(slot.place, slot.bytes);
+    known_[parameter].reduced = digest(slot.place, slot.bytes);
     known_[parameter].reduced_in = step_;
   }
 }
@@ -58982,7 +59463,7 @@ DTRAIN_DEFINED void ReadyCheck::require_unchanged(bool is_copied) {
   for (std::size_t parameter = 0; parameter < known_.size() && !has_warned_of_late_write_; ++parameter) {
     const GradientSlot& slot = (*gradients_)[parameter];
     if (is_taken(known_[parameter], &Known::taken_in) && (is_copied || !slot.is_bound()) &&
-        kernels::digest(slot.own, slot.bytes) != known_[parameter].taken) {
+        digest(slot.own, slot.bytes) != known_[parameter].taken) {
       if (late_writes_ == LateWrites::refused) refuse(parameter, true);
       warn_of_late_write(parameter);
     }
@@ -58994,7 +59475,7 @@ DTRAIN_DEFINED void ReadyCheck::require_bound() const {
   for (std::size_t parameter = 0; parameter < known_.size(); ++parameter) {
     const GradientSlot& slot = (*gradients_)[parameter];
     if (is_taken(known_[parameter], &Known::reduced_in) &&
-        kernels::digest(slot.place, slot.bytes) != known_[parameter].reduced) {
+        digest(slot.place, slot.bytes) != known_[parameter].reduced) {
       refuse(parameter, false);
     }
   }
@@ -59009,8 +59490,14 @@ inline std::string late_write(const GradientTable& gradients, std::size_t parame
 inline constexpr const char* how_to_announce =
     "call ready(i) once gradient i is computed, and leave its memory alone until the step is finished";
 
+/// Whether all bytes are 0. At the speed of memcmp(), which compares each byte with the one before it.
+inline bool is_zero(const std::byte* bytes, std::size_t count) noexcept {
+  return count == 0 || (*bytes == std::byte{0} && std::memcmp(bytes, bytes + 1, count - 1) == 0);
+}
+
 /// Whether `least` bytes are not 0.
 inline bool has_nonzero_bytes(const std::byte* bytes, std::size_t count, std::size_t least) noexcept {
+  if (is_zero(bytes, count)) return false;
   for (std::size_t i = 0; i < count && least > 0; ++i) {
     least -= bytes[i] == std::byte{0} ? 0 : 1;
   }
@@ -59034,12 +59521,13 @@ DTRAIN_DEFINED void ReadyCheck::release() noexcept {
 DTRAIN_DEFINED void ReadyCheck::begin_checked() noexcept {
   ++step_;
   changed_.store(none, std::memory_order_relaxed);
+  if (has_warned_of_clearing_) return;
   const auto is_cleared = [&](const Known& known) {
     const GradientSlot& slot = (*gradients_)[static_cast<std::size_t>(&known - known_.data())];
-    return known.is_held && !detail::has_nonzero_bytes(slot.own, slot.bytes, 1);
+    return known.is_held && detail::is_zero(slot.own, slot.bytes);
   };
   const auto cleared = std::find_if(known_.begin(), known_.end(), is_cleared);
-  if (has_warned_of_clearing_ || cleared == known_.end()) return;
+  if (cleared == known_.end()) return;
   has_warned_of_clearing_ = true;
   try {
     log(LogLevel::warning,
@@ -59127,21 +59615,22 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t 
 
 namespace DTRAIN_NAMESPACE::optimizers::detail {
 
-DTRAIN_DEFINED AdamStep::AdamStep(float rate, float beta1_, float beta2_, float epsilon_, std::uint64_t step,
-                                  float kept_part, float coupled) noexcept
+template <class E>
+AdamStep<E>::AdamStep(E rate, E beta1_, E beta2_, E epsilon_, std::uint64_t step, E kept_part, E coupled) noexcept
     : beta1(beta1_),
       beta2(beta2_),
       epsilon(epsilon_),
-      step_size(static_cast<float>(rate / (1 - std::pow(double{beta1_}, static_cast<double>(step))))),
-      root_of_second(static_cast<float>(std::sqrt(1 - std::pow(double{beta2_}, static_cast<double>(step))))),
+      step_size(static_cast<E>(rate / (1 - std::pow(double{beta1_}, static_cast<double>(step))))),
+      root_of_second(static_cast<E>(std::sqrt(1 - std::pow(double{beta2_}, static_cast<double>(step))))),
       kept(kept_part),
       coupled_decay(coupled) {}
 
-/// Updates four elements at a time, in a quarter of the time of a loop over single elements. Pads the last ones.
-DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const float* gradients, float* means,
-                                                          float* squares, std::size_t count) const noexcept {
-  constexpr std::size_t lanes = 4;
-  using Lanes = kernels::Vector<float, lanes * sizeof(float)>;
+/// Updates 16 bytes at a time, four floats in a quarter of the time of a loop over single ones. Pads the last ones.
+template <class E>
+DTRAIN_OPTIMIZED void AdamStep<E>::operator()(E* weights, const E* gradients, E* means, E* squares,
+                                              std::size_t count) const noexcept {
+  using Lanes = kernels::Vector<E, 16>;
+  constexpr std::size_t lanes = sizeof(Lanes) / sizeof(E);
   const AdamStep step = *this;  // in registers: the arrays might overlap this object, for all that the compiler knows
   const auto update = [&](std::size_t i, std::size_t bytes) __attribute__((always_inline)) {
     Lanes weight{};
@@ -59168,25 +59657,26 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const 
     update(i, sizeof(Lanes));
   }
   if (left > 0) {
-    update(count - left, left * sizeof(float));
+    update(count - left, left * sizeof(E));
   }
 }
 
 /// Step of Lamb for each weight: the term that is subtracted, without the factor from the norms.
+template <class E>
 class LambStep {
  public:
   static constexpr std::size_t block = 256;  ///< elements that are computed at once
-  using Block = std::array<float, block>;
+  using Block = std::array<E, block>;
 
-  LambStep(const Lamb& rule, std::uint64_t step) noexcept
-      : mean_factor_(static_cast<float>(1 / (1 - std::pow(double{rule.beta1}, static_cast<double>(step))))),
-        root_factor_(static_cast<float>(1 / std::sqrt(1 - std::pow(double{rule.beta2}, static_cast<double>(step))))),
+  LambStep(const BasicLamb<E>& rule, std::uint64_t step) noexcept
+      : mean_factor_(static_cast<E>(1 / (1 - std::pow(double{rule.beta1}, static_cast<double>(step))))),
+        root_factor_(static_cast<E>(1 / std::sqrt(1 - std::pow(double{rule.beta2}, static_cast<double>(step))))),
         epsilon_(rule.epsilon),
         weight_decay_(rule.weight_decay) {}
 
   /// Calls `use(begin, step, count)` for each block: `step` belongs to elements [begin, begin + count).
   template <class Use>
-  void for_each_block(std::span<const float> weights, const Lamb::State& state, Use&& use) const {
+  void for_each_block(std::span<const E> weights, const typename BasicLamb<E>::State& state, Use&& use) const {
     alignas(64) Block block_of_steps;
     for (std::size_t begin = 0; begin < weights.size(); begin += block) {
       const std::size_t count = std::min(block, weights.size() - begin);
@@ -59196,12 +59686,13 @@ class LambStep {
   }
 
  private:
-  DTRAIN_OPTIMIZED void compute(Block& to, const float* weights, const float* means, const float* squares,
+  DTRAIN_OPTIMIZED void compute(Block& to, const E* weights, const E* means, const E* squares,
                                 std::size_t count) const noexcept {
-    constexpr std::size_t lanes = 4;
+    using Lanes = kernels::Vector<E, 16>;
+    constexpr std::size_t lanes = sizeof(Lanes) / sizeof(E);
     for (std::size_t i = 0; i < count; i += lanes) {
-      const std::size_t bytes = std::min(lanes, count - i) * sizeof(float);
-      kernels::Vector<float, lanes * sizeof(float)> weight{}, mean{}, root{};
+      const std::size_t bytes = std::min(lanes, count - i) * sizeof(E);
+      Lanes weight{}, mean{}, root{};
       std::memcpy(&weight, weights + i, bytes);
       std::memcpy(&mean, means + i, bytes);
       std::memcpy(&root, squares + i, bytes);
@@ -59211,45 +59702,54 @@ class LambStep {
     }
   }
 
-  float mean_factor_;  ///< 1 / (1 - beta1^t)
-  float root_factor_;  ///< 1 / sqrt(1 - beta2^t)
-  float epsilon_;
-  float weight_decay_;
+  E mean_factor_;  ///< 1 / (1 - beta1^t)
+  E root_factor_;  ///< 1 / sqrt(1 - beta2^t)
+  E epsilon_;
+  E weight_decay_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::optimizers::detail
 
 namespace DTRAIN_NAMESPACE::optimizers {
 
-DTRAIN_OPTIMIZED DTRAIN_DEFINED ParameterNorms Lamb::measure(std::span<const float> weights,
-                                                             std::span<const float> gradients, State state,
-                                                             const StepInfo& info) const {
+template <class E>
+DTRAIN_OPTIMIZED ParameterNorms BasicLamb<E>::measure(std::span<const E> weights, std::span<const E> gradients,
+                                                      State state, const StepInfo& info) const {
   for (std::size_t i = 0; i < weights.size(); ++i) {
     state.mean[i] += (gradients[i] - state.mean[i]) * (1 - beta1);
     state.square[i] = beta2 * state.square[i] + (1 - beta2) * gradients[i] * gradients[i];
   }
-  const auto squares_of = [](const float* from, std::size_t count) {
-    return kernels::sum_of_squares(DType::f32, reinterpret_cast<const std::byte*>(from), count);
+  const auto squares_of = [](const E* from, std::size_t count) {
+    return kernels::sum_of_squares(dtype_of<E>::value, reinterpret_cast<const std::byte*>(from), count);
   };
   ParameterNorms squares{squares_of(weights.data(), weights.size()), 0};
-  detail::LambStep(*this, info.step)
-      .for_each_block(weights, state, [&](std::size_t, const detail::LambStep::Block& step, std::size_t count) {
-        squares.update += squares_of(step.data(), count);
-      });
+  detail::LambStep<E>(*this, info.step)
+      .for_each_block(weights, state,
+                      [&](std::size_t, const typename detail::LambStep<E>::Block& step, std::size_t count) {
+                        squares.update += squares_of(step.data(), count);
+                      });
   return squares;
 }
 
-DTRAIN_DEFINED void Lamb::operator()(std::span<float> weights, std::span<const float>, State state,
-                                     const StepInfo& info) const {
+template <class E>
+void BasicLamb<E>::operator()(std::span<E> weights, std::span<const E>, State state, const StepInfo& info) const {
   const bool has_ratio = info.norms.weights > 0 && info.norms.update > 0;
-  const auto factor = static_cast<float>(rate * (has_ratio ? info.norms.weights / info.norms.update : 1.0));
-  detail::LambStep(*this, info.step)
-      .for_each_block(weights, state, [&](std::size_t begin, const detail::LambStep::Block& step, std::size_t count) {
-        for (std::size_t i = 0; i < count; ++i) {
-          weights[begin + i] -= factor * step[i];
-        }
-      });
+  const auto factor = static_cast<E>(rate * (has_ratio ? info.norms.weights / info.norms.update : 1.0));
+  detail::LambStep<E>(*this, info.step)
+      .for_each_block(weights, state,
+                      [&](std::size_t begin, const typename detail::LambStep<E>::Block& step, std::size_t count) {
+                        for (std::size_t i = 0; i < count; ++i) {
+                          weights[begin + i] -= factor * step[i];
+                        }
+                      });
 }
+
+#if DTRAIN_SEPARATE_COMPILATION  // else each file instantiates what it uses
+template struct detail::AdamStep<float>;
+template struct detail::AdamStep<double>;
+template struct BasicLamb<float>;
+template struct BasicLamb<double>;
+#endif
 
 }  // namespace DTRAIN_NAMESPACE::optimizers
 
@@ -59315,10 +59815,12 @@ inline bool are_disjoint(std::vector<ShardInterval> intervals) {
               {index.files, sanitize(path)});
 }
 
-/// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without ".part".
+/// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without the end that an AtomicFile adds.
 inline bool is_end_of_shard_name(std::string_view name) {
   constexpr std::size_t id_digits = 2 * sizeof(ShardIndex::id);
-  if (name.ends_with(".part")) name.remove_suffix(std::string_view(".part").size());
+  const std::size_t part = std::min(name.find(".part"), name.size());
+  const std::string_view added = name.substr(part);
+  if (added == ".part" || added.starts_with(".part.attempt-")) name = name.substr(0, part);
   return name.size() > id_digits + 1 && name.find_first_not_of("0123456789abcdef") == id_digits &&
          name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
 }
@@ -59347,12 +59849,14 @@ inline void remove_files(const std::vector<std::string>& names) {
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
                                    Shards& shares, std::span<const std::vector<ShardPiece>> own,
                                    std::vector<ShardInterval>& intervals, TensorAccess& access) {
+  const std::size_t element = size_bytes(shares.element());
   std::size_t elements = 0;
   std::uint64_t first = 0;
   for (const ParameterSignature& tensor : entries) {
     const std::optional<ShardEntry> entry = parse_entry_name(tensor.name);
     const std::uint64_t count = tensor.shape.element_count();
-    if (!entry || tensor.dtype != DType::f32 || entry->array >= shares.arrays() || entry->parameter >= own.size()) {
+    if (!entry || tensor.dtype != shares.element() || entry->array >= shares.arrays() ||
+        entry->parameter >= own.size()) {
       reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
     }
     intervals.push_back({*entry, count});
@@ -59362,12 +59866,12 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
       if (begin < end) {
         const ShardPiece part{piece.parameter, begin, 0, piece.in_state + (begin - piece.offset), end - begin};
         const TensorView state = shares.state(entry->array, part);
-        reader.read_bytes(first + (begin - entry->offset) * sizeof(float), access.place(state));
+        reader.read_bytes(first + (begin - entry->offset) * element, access.place(state));
         access.put(state);
         elements += part.count;
       }
     }
-    first += count * sizeof(float);
+    first += count * element;
   }
   return elements;
 }
@@ -59484,17 +59988,14 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
   }
 }
 
-/// Removes the shard files beside `path` except those of index `kept`, and partial files of killed writers. Logs a
-/// warning for a file that cannot be removed. Blocking: the file system.
-inline void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept {
-  try {
-    const std::string own = kept.file_name(path, 0);
-    const std::string_view begin = std::string_view(own).substr(0, own.rfind('-') + 1);
-    std::vector<std::string> names = detail::shard_file_names(path, "");
-    std::erase_if(names, [begin](const std::string& name) { return name.starts_with(begin); });
-    detail::remove_files(names);
-  } catch (const std::exception&) {  // no memory for the names: the next save removes the files
-  }
+/// The shard files beside `path` except those of index `own`, and the partial files of killed writers. Blocking: the
+/// file system.
+inline std::vector<std::string> other_shard_files(const std::string& path, const ShardIndex& own) {
+  const std::string first = own.file_name(path, 0);
+  const std::string_view begin = std::string_view(first).substr(0, first.rfind('-') + 1);
+  std::vector<std::string> names = detail::shard_file_names(path, "");
+  std::erase_if(names, [begin](const std::string& name) { return name.starts_with(begin); });
+  return names;
 }
 
 /// Removes the shard files of one index, or only the file of `rank`.
@@ -59525,13 +60026,15 @@ DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> 
 
 DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
                                         std::span<const NamedTensor> tensors, Shards& shares, int rank,
-                                        std::unique_ptr<TensorAccess> access)
+                                        std::unique_ptr<TensorAccess> access, WritingAttempt attempt)
     : path_(behind_link(path)),
+      former_(rank == 0 ? other_shard_files(path_, index) : std::vector<std::string>()),
       call_(format_text("{} with id {}", {path, index.id})),
       index_(index),
       tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
       state_(shard_entries(shares, rank)),
       access_(std::move(access)),
+      attempt_(std::move(attempt)),
       rank_(rank) {}
 
 DTRAIN_DEFINED ShardedSave::~ShardedSave() {
@@ -59545,9 +60048,9 @@ DTRAIN_DEFINED void ShardedSave::copy() {
 }
 
 DTRAIN_DEFINED void ShardedSave::write() {
-  write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_));
+  write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_), attempt_);
   if (rank_ == 0) {
-    file_.emplace(path_);
+    file_.emplace(path_, attempt_);
     write_checkpoint(*file_, tensors_, std::move(*access_));
     file_->sync();
   }
@@ -59560,7 +60063,7 @@ DTRAIN_DEFINED void ShardedSave::commit() {
     if (!file_->has_name()) remove_shard_files(path_, index_);
     throw;
   }
-  remove_other_shard_files(path_, index_);
+  remove_files(former_);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail
@@ -59571,9 +60074,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
                                                     int ranks, std::size_t arrays, Rule rule, ReadValue read_value)
-    : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), {}),
+    : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), {}, rule.element),
       counts_rest_(rank == 0),
-      arrays_(this->arrays(), std::vector<float>(layout_.state_elements)),
+      arrays_(this->arrays(), std::vector<std::byte>(layout_.state_elements * size_bytes(element()))),
       rule_(std::move(rule)),
       square_sums_(rule_.measure ? 2 * parameters_.size() : 0),
       failures_(plan.buckets.size()) {
@@ -59589,7 +60092,7 @@ DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wan
         if (!wanted[piece.parameter]) continue;
         const TensorView& value = parameters_[piece.parameter].value;
         kernels::convert(value.dtype, value.data + piece.offset * size_bytes(value.dtype), DType::f32,
-                         reinterpret_cast<std::byte*>(arrays_.back().data() + piece.in_state), piece.count);
+                         state_at(rule_arrays_, piece.in_state), piece.count);
       }
     }
   }
@@ -59642,11 +60145,12 @@ DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const Sh
 /// weights are still in use; the new weights replace the gradients. For copy_bytes see its comment.
 DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass,
                                                    bool is_counted) {
-  constexpr std::size_t block = 1024;
-  alignas(64) std::array<float, block> weights;
-  alignas(64) std::array<float, block> gradients;
-  std::array<float*, 9> states{};
+  alignas(64) std::array<std::byte, 4096> weights;
+  alignas(64) std::array<std::byte, weights.size()> gradients;
+  const std::size_t block = weights.size() / size_bytes(rule_.element);
+  std::array<std::byte*, 9> states{};
   const std::size_t element = size_bytes(dtype);
+  const bool is_half = detail::is_half(dtype);
   StepInfo info{steps() + 1, piece.parameter};
   double* const sums = square_sums_.data() + (measures() ? 2 * piece.parameter : 0);
   if (measures() && pass != Pass::measure) {
@@ -59657,32 +60161,32 @@ DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DTyp
     const std::size_t count = std::min(block, piece.count - done);
     std::byte* const place = memory + (piece.in_part + done) * element;
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
-      states[i] = arrays_[i].data() + piece.in_state + done;
+      states[i] = state_at(i, piece.in_state + done);
     }
-    float* const current = dtype == DType::f32 ? weights.data() : states[rule_arrays_];
-    const float* gradient = reinterpret_cast<const float*>(place);
-    if (dtype != DType::f32 || factor_ != 1) {
+    std::byte* const current = is_half ? states[rule_arrays_] : weights.data();
+    const std::byte* gradient = place;
+    if (is_half || factor_ != 1) {
       const kernels::DefaultFloatEnvironment environment;
-      kernels::convert(dtype, place, DType::f32, reinterpret_cast<std::byte*>(gradients.data()), count);
+      kernels::convert(dtype, place, rule_.element, gradients.data(), count);
       if (factor_ != 1) {
-        multiply_elements(buffer_view(std::span(gradients.data(), count)), factor_);
+        multiply_elements({gradients.data(), count, rule_.element, {}}, factor_);
       }
       gradient = gradients.data();
     }
-    if (dtype == DType::f32) {
-      kernels::copy_bytes(reinterpret_cast<std::byte*>(current), values + done * element, count * element);
+    if (!is_half) {
+      kernels::copy_bytes(current, values + done * element, count * element);
     }
     if (pass == Pass::measure) {
-      const ParameterNorms squares = rule_.measure({current, count}, {gradient, count}, states.data(), info);
+      const ParameterNorms squares = rule_.measure(current, gradient, states.data(), count, info);
       if (is_counted) {
         sums[0] += squares.weights;
         sums[1] += squares.update;
       }
       continue;
     }
-    rule_.update({current, count}, {gradient, count}, states.data(), info);
+    rule_.update(current, gradient, states.data(), count, info);
     const kernels::DefaultFloatEnvironment environment;
-    kernels::convert(DType::f32, reinterpret_cast<const std::byte*>(current), dtype, place, count);
+    kernels::convert(rule_.element, current, dtype, place, count);
     if (pass == Pass::update_and_store) kernels::copy_bytes(values + done * element, place, count * element);
   }
 }
@@ -59712,13 +60216,18 @@ DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, std::size_t beg
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters, Device device) {
+DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters, Device device, DType element) {
+  const bool is_on_host = device.kind == DeviceKind::host;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
-    if ((!detail::is_half(value.dtype) && value.dtype != DType::f32) || value.device != device) {
-      const std::string where = device.kind == DeviceKind::host ? "in host memory" : "on " + to_string(device);
-      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 {}",
-                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device), where});
+    const bool is_half = element == DType::f32 && detail::is_half(value.dtype);
+    if ((!is_half && value.dtype != element) || value.device != device) {
+      const bool is_double = value.dtype == DType::f64 && is_on_host;
+      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; {} {}{}",
+                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device),
+                   element == DType::f64 ? "with a rule of doubles it takes f64" : "it takes f32, f16 and bf16",
+                   is_on_host ? "in host memory" : "on " + to_string(device),
+                   is_double ? " (dtrain::ShardedOptimizer takes f64 with a rule of dtrain::optimizers::f64)" : ""});
     }
   }
   check_apart(
@@ -59726,7 +60235,7 @@ DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> paramete
 }
 
 DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks,
-                              std::size_t rule_arrays, ReadValue read_value, Device device)
+                              std::size_t rule_arrays, ReadValue read_value, Device device, DType element)
     : plan_(&plan),
       parameters_(std::move(parameters)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
@@ -59734,7 +60243,8 @@ DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPla
       has_halves_(std::any_of(parameters_.begin(), parameters_.end(),
                               [](const Parameter& each) { return detail::is_half(each.value.dtype); })),
       read_value_(std::move(read_value)),
-      device_(device) {
+      device_(device),
+      element_(element) {
   for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
     moves_.push_back(read_value_(i).moves);
 }
@@ -59753,7 +60263,7 @@ DTRAIN_DEFINED void Shards::renew_values() {
     moved[i] = true;
   }
   if (parameters.empty()) return;
-  check_sharded_parameters(parameters, device_);
+  check_sharded_parameters(parameters, device_, element_);
   parameters_ = std::move(parameters);
   moves_ = std::move(moves);
   load_weights(moved);
@@ -59787,35 +60297,8 @@ DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::by
 
 namespace DTRAIN_NAMESPACE::elastic {
 
-namespace detail {
-
-/// The origin of an exception, as far as it says so.
-struct ErrorOrigin {
-  bool is_loss = false;       ///< of the attempt or of another rank
-  std::optional<int> rank{};  ///< in which it arose, if it says so
-};
-
-/// @param joins the attempt is not joined yet: then the store refuses who comes too late, and others may not come
-inline ErrorOrigin origin_of(const std::exception_ptr& error, bool joins) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const JobFailed&) {
-    return {true};
-  } catch (const Error& thrown) {
-    const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
-    const bool is_loss = is(Errc::job_failed) || is(Errc::closed);
-    return {is_loss || (joins && (is(Errc::refused) || is(Errc::timeout))), thrown.rank()};
-  } catch (...) {
-    return {};
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
-  if (!is_elastic()) {
-    return;
-  }
+DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
+  if (!is_elastic()) return;
   id_.host_id = rendezvous::host_identity(process.host_id).id;
   id_.process = ::getpid();
   id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
@@ -59823,36 +60306,30 @@ DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) 
   address.host = process.identity.master_addr.value_or("");
   address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
   address.secret = process.secret;
-  client_ = std::make_unique<rendezvous::FormationClient>(std::move(address), process.timeout);
+  client_ = std::make_shared<rendezvous::FormationClient<>>(std::move(address), process.timeout);
 }
 
-DTRAIN_DEFINED ElasticWorker::~ElasticWorker() = default;
-
-DTRAIN_DEFINED rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
+DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
   rendezvous::Announce announce;
   announce.worker = id_;
   announce.host = rendezvous::host_identity(process_.host_id).name;
   announce.job = assignment_.job;
   announce.progress = progress_.value();
-  rendezvous::JobSettings kept;
-  kept.add("kept state", state_.signature());
   const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
-  announce.settings = job + '\n' + kept.text() + settings;
+  announce.settings = format_text("{}\nkept state={}\n{}", {job, state_.signature(), settings});
   return announce;
 }
 
-DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& settings) {
+DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& settings) {
   if (std::exchange(has_run_, true)) {
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
   state_.commit();  // the program may have loaded it since keep()
   int exit_code = 0;
   for (;;) {
-    const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce(settings));
+    const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
-      if (finished->is_member) {
-        return exit_code;
-      }
+      if (finished->is_member) return exit_code;
       throw FinishedElsewhere();
     }
     assignment_ = std::get<rendezvous::Assignment>(answer);
@@ -59860,7 +60337,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
     options.identity.rank = assignment_.rank;
     options.identity.world_size = assignment_.world_size;
     options.identity.attempt = static_cast<int>(assignment_.attempt);
-    options.identity.local_rank.reset();  // that of the attempt is the store's to compute
+    options.identity.provisional.push_back("local_rank");  // the worker's, for its device; the store computes another
     group::RankContext* context = nullptr;
     bool has_finished = false;
     std::exception_ptr error;
@@ -59877,77 +60354,80 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
         context->kept_tensors.push_back(each.value);
       }
       context->kept_are_equal = assignment_.source.steps > 0;  // before, the program may give the ranks other weights
+      context->sharded.needs_checkpoint = assignment_.source.is_sharded;
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
       exit_code = body.call();
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code);
-      has_finished = !is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure());
-      if (has_finished) {
-        context->leave_blocking();
+      if (is_torn_) {
+        throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
       }
+      has_finished = client_->finish_blocking(assignment_.attempt, *context->control_plane.failure()).has_value();
+      if (has_finished) context->leave_blocking();
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
       error = std::current_exception();
       text = exception_text();
     }
-    const bool is_own = !has_finished && ((error && is_own_error(context, error, text)) || is_torn_);
-    if (context != nullptr) {
-      end(*context);
-    }
+    const bool is_own = error && !has_finished && (is_own_error(context, error, text) || is_torn_);
+    if (context != nullptr) end(*context);
     body.drop();
-    if (has_finished) {  // whatever leaving has met: all ranks have called the function to its end
-      return exit_code;
-    }
-    if (is_own && error) {
-      std::rethrow_exception(error);
-    }
-    if (is_own) {
-      throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
-    }
+    if (has_finished) return exit_code;  // whatever leaving has met: all ranks have called the function to its end
+    if (is_own) std::rethrow_exception(error);
     log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}",
                                     {slot(), assignment_.attempt, error ? text : "not all ranks had finished"}));
   }
 }
 
-DTRAIN_DEFINED void ElasticWorker::end(group::RankContext& context) {
+DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
   context.committing_thread = std::thread::id();
+  if (context.sharded.has_steps) {
+    progress_.sharded();
+    state_.expect_differences();
+  }
   gradients_ = context.gradient_bindings->take_memory(committed_attempt_ == assignment_.attempt);
   std::move(context.detached.begin(), context.detached.end(), std::back_inserter(detached_));
   std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
   context.end_attempt();
 }
 
-DTRAIN_DEFINED void ElasticWorker::report_blocking(const std::string& error) noexcept {
-  if (client_ && ::getpid() == id_.process) {
-    client_->report_blocking(error);
-  }
+DTRAIN_ON_USE void ElasticWorker::report_blocking(const std::string& error) noexcept {
+  if (client_ && ::getpid() == id_.process) client_->report_blocking(error);
 }
 
 /// Whether this worker cannot go on. The attempt's first cause decides, whatever was thrown. A loss that the rank has
 /// noticed before the store is no error of the rank, nor is one that another rank has passed on.
-DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error,
-                                                const std::string& text) const {
-  const detail::ErrorOrigin origin = detail::origin_of(error, context == nullptr);
-  const bool is_of_another = origin.is_loss || origin.rank.value_or(assignment_.rank) != assignment_.rank;
-  if (context == nullptr) {
-    return !is_of_another;
+DTRAIN_ON_USE bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error,
+                                               const std::string& text) const {
+  bool is_loss = false;     // of the attempt, or of another rank
+  std::optional<int> rank;  // in which the error arose, if it says so
+  try {
+    std::rethrow_exception(error);
+  } catch (const JobFailed&) {
+    is_loss = true;
+  } catch (const Error& thrown) {
+    const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
+    // Before the attempt is joined, the store refuses a worker that comes too late, and others may not come.
+    is_loss =
+        is(Errc::job_failed) || is(Errc::closed) || (context == nullptr && (is(Errc::refused) || is(Errc::timeout)));
+    rank = thrown.rank();
+  } catch (...) {
   }
+  const bool is_of_another = is_loss || rank.value_or(assignment_.rank) != assignment_.rank;
+  if (context == nullptr) return !is_of_another;
   const FailureLatch& latch = *context->control_plane.failure();
-  if (is_of_another) {
-    latch.block_until_failed(Deadline::after(std::chrono::seconds(2)));
-  }
-  if (latch.failed() && is_of_another) {
+  if (is_of_another && latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) {
     return false;
   }
   if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
-    context->report_exception(text, origin.is_loss ? std::nullopt : origin.rank);
+    context->report_exception(text, is_loss ? std::nullopt : rank);
   }
   const std::optional<Cause> cause = latch.cause();
   return !cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank);
 }
 
-DTRAIN_DEFINED void ElasticWorker::require_function(const char* caller) const {
+DTRAIN_ON_USE void ElasticWorker::require_function(const char* caller) const {
   if (is_elastic() && context_ == nullptr) {
     throw_error(Errc::invalid_argument, "{} was called outside of the function that train() calls", {caller});
   }
@@ -59957,57 +60437,45 @@ DTRAIN_DEFINED void ElasticWorker::require_function(const char* caller) const {
   }
 }
 
-DTRAIN_DEFINED void ElasticWorker::require_step() const {
-  require_function("commit()");
-  if (context_ == nullptr) {
-    return;
+/// For a model whose hook lets the ranks' weights differ between two commits.
+DTRAIN_ON_USE void ElasticWorker::require_equal_weights(const group::WrappedModel& model) const {
+  if (model.weights_differ()) {
+    throw_error(Errc::invalid_argument,
+                "commit() was called after a step that has left each rank its own weights, as those of hooks::LocalSgd "
+                "do; call it after average() has returned true, or after average_now()");
   }
-  for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
-    const auto model = each.lock();
-    if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
+  if (committed_attempt_ == assignment_.attempt) return;
+  for (const TensorView& weights : model.list_weights()) {
+    if (weights.bytes() != 0 && !state_.is_copied(weights)) {
       throw_error(Errc::invalid_argument,
-                  "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
-                  "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
-                  "no_sync(), or after discard_accumulated()");
+                  "commit() was called for a model whose weights are not given to keep_copy(), although its hook makes "
+                  "steps without a commit, as hooks::LocalSgd does: they are put back when a rank is lost; give "
+                  "keep_copy() the parameters and the optimizer's state");
     }
   }
 }
 
-DTRAIN_DEFINED void ElasticWorker::begin_commit() {
-  require_step();
-  is_torn_ = true;
+DTRAIN_ON_USE void ElasticWorker::begin_commit() {
+  require_function("commit()");
   if (context_ != nullptr) {
+    for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
+      const auto model = each.lock();
+      if (model && model->weights_differ) require_equal_weights(*model);
+      if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
+        throw_error(Errc::invalid_argument,
+                    "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
+                    "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
+                    "no_sync(), or after discard_accumulated()");
+      }
+    }
     context_->committing_thread = std::this_thread::get_id();
   }
+  is_torn_ = true;
 }
 
-DTRAIN_DEFINED void ElasticWorker::end_commit() {
-  if (context_ != nullptr) {
-    context_->committing_thread = std::thread::id();
-  }
+DTRAIN_ON_USE void ElasticWorker::end_commit() {
+  if (context_ != nullptr) context_->committing_thread = std::thread::id();
   is_torn_ = false;
-  commit();
-}
-
-DTRAIN_DEFINED void ElasticWorker::require_no_train() const {
-  if (has_run_) {
-    throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
-  }
-}
-
-DTRAIN_DEFINED void ElasticWorker::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
-  require_no_train();
-  state_.keep(std::move(tensors), copies);
-}
-
-DTRAIN_DEFINED void ElasticWorker::keep(const LibraryState& state) {
-  require_no_train();
-  state_.keep(state.written_in_commit, false);
-  state_.keep(state.written_in_forward, true);
-}
-
-DTRAIN_DEFINED void ElasticWorker::commit() {
-  require_step();
   progress_.committed();
   state_.commit();
   if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
@@ -60016,30 +60484,54 @@ DTRAIN_DEFINED void ElasticWorker::commit() {
   }
 }
 
-/// The digest of what this rank has wrapped: the same on all ranks if those that received the state got all of it.
-DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
+DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
+  if (has_run_) {
+    throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
+  }
+  return state_;
+}
+
+/// The digest of what this rank has wrapped in host memory: the same on all ranks if those that received the state got
+/// all of it.
+DTRAIN_ON_USE std::uint64_t ElasticWorker::weights_digest() const {
   std::uint64_t hash = kernels::digest_start;
   for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
     if (const auto model = each.lock()) {
-      for (const TensorView& tensor : model->list_weights()) {
-        hash = kernels::digest(tensor.data, tensor.bytes(), hash);
+      const std::vector<TensorView> weights = model->list_weights();
+      std::vector<std::span<const std::byte>> memory;
+      std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
+                     [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
+      context_->pending_weights->wait_for(memory);
+      for (const TensorView& tensor : weights) {
+        const bool is_on_host = tensor.device.kind == DeviceKind::host;
+        hash = is_on_host ? kernels::digest(tensor.data, tensor.bytes(), hash) : hash;
       }
     }
   }
   return hash;
 }
 
-DTRAIN_DEFINED void ElasticWorker::resume_at(std::uint64_t step) {
+DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
   require_function("resume_at()");
-  if (step < progress_.steps()) {
-    throw_error(Errc::invalid_argument, "resume_at({}) after {} steps; a checkpoint of fewer steps is not loaded",
-                {step, progress_.steps()});
+  const std::uint64_t present = progress_.step();
+  const bool has_loaded = context_ != nullptr && context_->sharded.has_loaded;
+  if (step < present && !has_loaded) {
+    throw_error(Errc::invalid_argument,
+                "resume_at({}) after {} steps; a checkpoint of fewer steps is loaded only where load_checkpoint() has "
+                "loaded a ShardedOptimizer's state before",
+                {step, present});
   }
+  if (step < present && assignment_.rank == 0) {
+    log(LogLevel::warning, format_text("the job goes on at step {}, that of the checkpoint: steps that are trained "
+                                       "again: {}",
+                                       {step, present - step}));
+  }
+  if (has_loaded) context_->sharded.has_resumed = true;
   progress_.resumed(step);
   state_.commit();
 }
 
-DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
+DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
   const std::string prefix = format_text("worker {}: ", {process.identity.local_rank.value_or(0)});
   std::optional<ElasticWorker> worker;
   const auto fail = [&](const std::string& text, int exit_code) {
@@ -60056,10 +60548,8 @@ DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, const std::fun
     log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
     return exit_code_job_failed;
   } catch (const Error& error) {
-    const bool is_usage =
-        error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
     const bool is_refused = error.code() == make_error_code(Errc::refused);
-    return fail(error.what(), is_usage ? exit_code_usage : is_refused ? exit_code_job_failed : exit_code_exception);
+    return fail(error.what(), is_refused ? exit_code_job_failed : group::detail::exit_code_of(error));
   } catch (...) {
     return fail(exception_text(), exit_code_exception);
   }
@@ -60072,21 +60562,26 @@ DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, const std::fun
 namespace DTRAIN_NAMESPACE::elastic {
 
 DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
-  static_cast<void>(ddp::tensor_signatures(tensors));
   for (const ddp::NamedTensor& each : tensors) {
+    if (each.value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "the tensor {} that keep() was given is on {}, and an elastic job keeps host memory: keep a copy on "
+                  "the host, write it in commit(), and copy it to the device where the function of train() begins",
+                  {in_quotes(each.name), to_string(each.value.device)});
+    }
     if (each.bytes != nullptr) {
       throw_error(Errc::unsupported,
                   "NamedBytes '{}' are not kept in an elastic job, because their number may change; keep tensors",
                   {each.name});
     }
   }
+  static_cast<void>(ddp::tensor_signatures(tensors));
+  has_copies_ = has_copies_ || copies;
   for (ddp::NamedTensor& each : tensors) {
-    if (copies) {
-      copies_.push_back({tensors_.size(), std::vector<std::byte>(each.value.bytes())});
-    }
+    copies_.emplace_back(copies ? each.value.bytes() : 0);
     tensors_.push_back(std::move(each));
   }
-  copy();
+  commit();
 }
 
 DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
@@ -60097,30 +60592,27 @@ DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
   sources_.push_back({std::move(source), first, count, copies});
 }
 
-DTRAIN_DEFINED void KeptState::locate() {
+DTRAIN_DEFINED void KeptState::locate(bool copied) {
   for (const Source& source : sources_) {
-    locate(source);
-  }
-}
-
-DTRAIN_DEFINED void KeptState::locate(const Source& source) {
-  const std::vector<ddp::NamedTensor> present = source.list();
-  if (present.size() != source.count) {
-    throw_error(Errc::invalid_argument,
-                "a library's object that keep() was given has {} tensors now, and had {}; change it before keep()",
-                {present.size(), source.count});
-  }
-  for (std::size_t i = 0; i < present.size(); ++i) {
-    ddp::NamedTensor& kept = tensors_[source.first + i];
-    const TensorView& now = present[i].value;
-    if (present[i].name != kept.name || now.shape != kept.value.shape || now.dtype != kept.value.dtype ||
-        now.device != kept.value.device) {
+    if (copied && !source.copies) continue;
+    const std::vector<ddp::NamedTensor> present = source.list();
+    if (present.size() != source.count) {
       throw_error(Errc::invalid_argument,
-                  "the kept tensor {} is now {} {} {}, and was {} {} when keep() was called; change it before keep()",
-                  {in_quotes(kept.name), in_quotes(present[i].name), to_string(now.shape), name(now.dtype),
-                   to_string(kept.value.shape), name(kept.value.dtype)});
+                  "a library's object that keep() was given has {} tensors now, and had {}; change it before keep()",
+                  {present.size(), source.count});
     }
-    kept.value.data = now.data;
+    for (std::size_t i = 0; i < present.size(); ++i) {
+      ddp::NamedTensor& kept = tensors_[source.first + i];
+      const TensorView& now = present[i].value;
+      if (present[i].name != kept.name || now.shape != kept.value.shape || now.dtype != kept.value.dtype ||
+          now.device != kept.value.device) {
+        throw_error(Errc::invalid_argument,
+                    "the kept tensor {} is now {} {} {}, and was {} {} when keep() was called; change it before keep()",
+                    {in_quotes(kept.name), in_quotes(present[i].name), to_string(now.shape), name(now.dtype),
+                     to_string(kept.value.shape), name(kept.value.dtype)});
+      }
+      kept.value.data = now.data;
+    }
   }
 }
 
@@ -60145,28 +60637,28 @@ DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
   std::uint64_t hash = kernels::digest_start;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const TensorView& value = tensors_[i].value;
-    hash = is_copied(i) ? hash : kernels::digest(value.data, value.bytes(), hash);
+    hash = copies_[i].empty() ? kernels::digest(value.data, value.bytes(), hash) : hash;
   }
   return hash;
 }
 
-DTRAIN_DEFINED bool KeptState::is_copied(std::size_t tensor) const noexcept {
-  return std::any_of(copies_.begin(), copies_.end(), [tensor](const Copy& each) { return each.tensor == tensor; });
+DTRAIN_ON_USE bool KeptState::is_copied(const TensorView& tensor) const noexcept {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!copies_[i].empty() && lies_within(tensor, tensors_[i].value)) return true;
+  }
+  return false;
 }
 
 DTRAIN_DEFINED void KeptState::copy() {
-  for (const Source& source : sources_) {
-    if (source.copies) locate(source);
-  }
-  for (Copy& each : copies_) {
-    const TensorView& value = tensors_[each.tensor].value;
-    std::copy_n(value.data, value.bytes(), each.bytes.data());
+  locate(true);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    std::copy_n(tensors_[i].value.data, copies_[i].size(), copies_[i].data());
   }
 }
 
 DTRAIN_DEFINED void KeptState::restore() {
-  for (const Copy& each : copies_) {
-    std::copy(each.bytes.begin(), each.bytes.end(), tensors_[each.tensor].value.data);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    std::copy(copies_[i].begin(), copies_[i].end(), tensors_[i].value.data);
   }
 }
 
