@@ -111,7 +111,7 @@ class Elastic {
   /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job without --min-ranks.
   std::uint64_t attempt() const noexcept { return worker_->attempt(); }
 
-  /// The worker's place on its node, for its life, by which backend::Nccl selects its device.
+  /// The worker's local rank, which never changes; backend::Nccl selects the device by it.
   int local_rank() const noexcept { return worker_->slot(); }
 
  private:

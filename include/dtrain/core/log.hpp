@@ -41,9 +41,10 @@ inline LogLevel log_level_of(const char* text) noexcept {
   return log_level_named(text == nullptr ? "" : text).value_or(LogLevel::warning);
 }
 
-/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job: a line
-/// that stderr does not take is dropped. Blocking: 100 ms at most, while stderr is full; not at all if the line before
-/// was dropped. Reason: event loops log, and a rank whose loop stands still is taken for lost. Threads: any.
+/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job: what
+/// stderr does not take is dropped. Blocking: at most 100 ms for each page of the line, while stderr is full; not at
+/// all if the last write was dropped. Reason: event loops log, and the store takes a rank whose loop blocks for lost.
+/// Threads: any.
 void log(LogLevel level, std::string_view text);
 
 #if DTRAIN_DEFINITIONS

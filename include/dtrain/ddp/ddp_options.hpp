@@ -94,9 +94,9 @@ struct DdpOptions {
   /// True: compares each gradient in finish() with what ready() took; a gradient that is written after its ready(), as
   /// by a callback that comes too early, is an error. A bound gradient is compared until its bucket's collective
   /// begins, and from its end on. For gradients in host memory; each takes two to four readings. Not set: compares in
-  /// programs with a file that was compiled without NDEBUG. Each step then reads a 64th of every gradient larger than
-  /// 4 KiB, another one in each of 64 steps. Only a bound gradient is an error then, and another one a warning in the
-  /// log, once, because the program may use its memory for something else after ready(). False: compares nothing.
+  /// programs with a file that was compiled without NDEBUG. Each step then reads all of a gradient of at most 4 KiB,
+  /// and a 64th of a larger one: 64 steps read all of it. A bound gradient is an error then; any other is a warning in
+  /// the log, once, because the program may use its memory for something else after ready(). False: compares nothing.
   std::optional<bool> check_ready{};
   /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
   /// costs some microseconds a bucket. Keeps records of more steps.

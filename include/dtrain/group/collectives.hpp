@@ -71,10 +71,11 @@ using Counts = backend::Counts;
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work; a temporary that owns an input's memory does not compile with a stream.
-/// Threads: one at a time for each group, and not the control thread, where a
-/// coroutine awaits a Work that a thread of the program enqueued.
+/// Threads: one at a time for each group, and not the control thread, where a coroutine awaits a Work that a thread of
+/// the program enqueued.
 /// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit;
-/// (unsupported) likewise as require_reduction, for tensors of a library; the job's first cause.
+/// (unsupported), also before, for a reduction that a library's elements do not allow (require_reduction); the job's
+/// first cause.
 /// @ingroup collectives
 template <class Group, class State>
 class Collectives {

@@ -34,9 +34,8 @@ Optional<std::size_t> with_size(const Optional<Batch>&);
 ///     for (auto& batch : *loader) ...
 ///   }
 ///
-/// Copies share the epoch and the place in it, so that set_epoch reaches the loader's copy: give two loaders
-/// two of them. Threads: as a sampler of LibTorch's; set_epoch
-/// is called while no iterator of the loader exists.
+/// Copies share the epoch and the position in it, so that set_epoch reaches the loader's copy: make a BatchSampler for
+/// each loader. Threads: as a sampler of LibTorch's; set_epoch is called while no iterator of the loader exists.
 /// @ingroup libtorch
 class BatchSampler : public torch::data::samplers::Sampler<> {
   using Size = decltype(detail::with_size(std::declval<detail::NextBatch>()));

@@ -173,8 +173,8 @@ class DistributedSampler {
 
   /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
   /// options' rank and world_size are ignored. Blocking: no; sends nothing. DistributedDataParallel::compare_values()
-  /// and, when the wrapper ends, a warning name an option that differs between the ranks, if all ranks that have made
-  /// samplers have made as many.
+  /// and, when the wrapper ends, a warning name an option that differs between the ranks. They compare the first 8
+  /// different sets of options of each rank, if all ranks that have made samplers have equally many such sets.
   template <class Group>
   requires requires(const Group& group) {
     { group.rank() } -> std::same_as<int>;

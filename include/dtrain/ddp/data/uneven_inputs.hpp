@@ -23,18 +23,18 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Agreement of the ranks on whether another step is made. Keys in the store:
-/// - "ended": the number of ranks that have no more data. "first": the number of steps of the first one.
+/// - "ended": the number of ranks that have no more data. "first": the number of steps of the first rank to end.
 /// - "most": the largest number of steps of a rank that has ended. A rank raises "most" before it adds to "ended".
 /// - "step/S": "go" if a rank with data makes step S (from 1), "end" if no rank does.
 ///
 /// A rank that has ended reads "most" once, and makes that many steps without a wait. It waits for "step/S" before each
 /// later step S. Ranks with data set the keys of the steps after "first" once some rank has ended, which each of them
 /// learns from a wait for "first" that runs in the background. So no message is sent while all ranks have data. The
-/// last rank to end sets "step/S" of the step after "most", which then counts the steps of all ranks. Example: rank A
-/// ends after 11 steps, then rank B after 10. B makes step 11, because "most" is 11, and sets "step/12" to "end". Ranks
-/// without data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many steps behind
-/// another, not even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the
-/// control loop, from the thread that trains.
+/// last rank to end sets "step/S" of the step after "most" to "end"; "most" is then final. Example: rank A ends after
+/// 11 steps, then rank B after 10. B makes step 11, because "most" is 11, and sets "step/12" to "end". Ranks without
+/// data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many steps behind another, not
+/// even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the control loop,
+/// from the thread that trains.
 class StepAgreement {
  public:
   StepAgreement(rendezvous::Store store, int ranks) : store_(std::move(store)), ranks_(ranks) {}

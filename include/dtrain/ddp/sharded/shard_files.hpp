@@ -45,7 +45,7 @@ void read_shard_files(const std::string& path, const ShardIndex& index, Shards& 
 using WholeState = std::vector<std::vector<std::span<float>>>;
 
 /// Reads the whole state of an optimizer of f32 from its shard files. The f32 weights of a 16-bit model, which are one
-/// more array, are left out. Blocking: the file system. @pre an array
+/// more array, are left out. Blocking: the file system. @pre the rule has at least one state array
 /// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 

@@ -155,9 +155,10 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// Saves the tensors, as save_checkpoint(group, path, tensors), and the optimizer's state. Every rank writes its share
 /// of the state to a shard file, PATH.shard-ID-RANK, in a folder that all ranks share. The file `path` names the shard
 /// files, and is replaced when all of these are written. At any moment, also after a kill, `path` has the whole old
-/// state or the whole new state. After the replacement the call removes all files that had names of PATH.shard-, 16
-/// hexadecimal digits, and the number of a rank when it began. One job at a time saves to `path`. Collective, blocking:
-/// until the files are on the disk. @throws as save_checkpoint, also for a share's file
+/// state or the whole new state. After the replacement the call removes the shard files that existed when it began: all
+/// names PATH.shard-ID-RANK with an ID of 16 hexadecimal digits, also unfinished ones (.part). One job at a time saves
+/// to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a share's
+/// file
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,

@@ -142,11 +142,10 @@ class ShardedOptimizer<R, C, Stage> {
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
   /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, or not f64 for a rule of doubles, and in
-  /// stage 2 for bound gradients;
-  /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
-  /// ranks construct different stages, or rules with different state, or if on one the device has no memory or its
-  /// driver does not load the kernels; the error names the two ranks and their optimizers
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 (f64 for a rule of doubles), and in stage
+  /// 2 for bound gradients; (invalid_argument) for two parameters whose values share memory; (disagreement) or
+  /// JobFailed on every rank if two ranks construct different stages, or rules with different state, or if on one the
+  /// device has no memory or its driver does not load the kernels; the error names the two ranks and their optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(is_on_device || ddp::HasMeasure<R> == ddp::NormedRule<R>,

@@ -203,8 +203,9 @@ class JobCoordinator {
   bool has_joined(int rank) const { return is_first() ? ranks_->has_joined(rank) : is_complete_; }
 
   /// Whether a rank of this node had left the job before its process ended. A rank leaves before it exits, but the
-  /// store may not have read that yet, or node 0's launcher may stall before it publishes that. Ends when the answer is
-  /// known: at the latest after the time in which the store finds a rank lost, and soon in a job that ends anyway.
+  /// store may read the leave message later, and node 0's launcher may publish the departure later. Ends when the
+  /// answer is known, at the latest when the store would have found the rank lost and node 0's launcher published that
+  /// loss; earlier if the job ends.
   /// @pre the process has just ended
   async::Task<bool> has_left(int rank) {
     if (!is_first()) {

@@ -350,9 +350,9 @@ class FormationState {
     }
   }
 
-  /// Rule 6: the least progress with which a worker has the job's state, behind the last attempt. All ranks of an
-  /// attempt take part in each step. So where one of them is here and has not trained in it, no rank has committed a
-  /// step there: whose state sufficed to form it has the state still, though the source may have been ahead.
+  /// Rule 6: the least progress with which a worker has the job's state after the last attempt. All ranks of an attempt
+  /// take part in each step. So if one of its ranks is here and has not trained in it, that attempt committed no step.
+  /// A worker whose progress sufficed to form that attempt then still has the job's state, even if the source had more.
   TrainingProgress least_with_state() const {
     const bool has_rank_before = std::any_of(members().begin(), members().end(), [this](const Worker* each) {
       return each->standing == Standing::waiting && each->progress.attempt < attempt_;

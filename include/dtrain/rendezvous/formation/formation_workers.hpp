@@ -38,15 +38,15 @@ struct Worker {
   std::string host;
   ConnectionId connection = 0;  ///< 0: there is none
   Standing standing = Standing::waiting;
-  int rank = -1;                        ///< in the last attempt; -1: none
-  bool is_newcomer = false;             ///< came without progress to a source with some, and has committed nothing yet
-  bool has_finished = false;            ///< whether its function has returned in the last attempt
-  std::uint64_t attempt = 0;            ///< the last one that it was a rank of
-  TrainingProgress progress;            ///< as the worker announced it
-  TrainingProgress source;              ///< of its last attempt
-  std::string error;                    ///< with which it ends; empty: none is known
-  std::uint64_t order = 0;              ///< position of its announcement
-  Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
+  int rank = -1;                             ///< in the last attempt; -1: none
+  bool is_newcomer = false;                  ///< had no progress when rank 0 had some, and has committed no step yet
+  bool has_finished = false;                 ///< whether its function has returned in the last attempt
+  std::uint64_t attempt = 0;                 ///< the last one that it was a rank of
+  TrainingProgress progress;                 ///< as the worker announced it
+  TrainingProgress source;                   ///< of its last attempt
+  std::string error;                         ///< with which it ends; empty: none is known
+  std::uint64_t order = 0;                   ///< position of its announcement
+  Deadline::Clock::time_point since{};       ///< its announcement, its exclusion, or the end of its connection
   Deadline::Clock::time_point told_until{};  ///< end of its host's bar, as the worker was told last
 
   /// Whether it is a rank of the last attempt.

@@ -21,11 +21,11 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Let G be FormationOptions::least_resize_gap.
 /// 1. After newcomers have ended an attempt, they end another one 1 G, 4 G, 16 G, 40 G, 40 G ... later at the earliest,
-///    and not before 20 times the last pause, or 40 G where that is less. This row begins anew once newcomers have
+///    and not before 20 times the last pause, or 40 G where that is less. The sequence starts again when newcomers have
 ///    ended no attempt for 60 G. So workers that come within 60 G end at most 5 attempts, because 1 + 4 + 16 + 40 > 60.
 /// 2. A newcomer that breaks an attempt before it has committed a step there bars its host for 1, 2, 4 ... 60 s: from
-///    FormationOptions::least_bar to longest_bar. The next newcomer of the host that commits a step ends this row. A
-///    bar is for newcomers: a worker that has trained becomes a rank all the same.
+///    FormationOptions::least_bar to longest_bar. The next newcomer of the host that commits a step resets the time to
+///    least_bar. A bar is for newcomers: a worker that has trained becomes a rank all the same.
 /// Threads: one. Memory: an entry for each host that has broken an attempt. A template, so that a program without an
 /// elastic job parses it and compiles nothing of it.
 template <class = void>

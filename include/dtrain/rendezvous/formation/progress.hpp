@@ -14,9 +14,9 @@
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Compares by the attempt first: an excluded worker may have as many steps as the others, but other values. Two states
-/// of equal progress are equal. `steps` never decreases: an older checkpoint that is loaded adds to `repeated`. (The
-/// attempt is what Raft calls a term: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm",
-/// 2014, section 5.4.1.)
+/// of equal progress are equal, unless a ShardedOptimizer made steps (`is_sharded`). `steps` never decreases: an older
+/// checkpoint that is loaded adds to `repeated`. (The attempt is what Raft calls a term: Ongaro and Ousterhout, "In
+/// Search of an Understandable Consensus Algorithm", 2014, section 5.4.1.)
 struct TrainingProgress {
   std::uint64_t attempt = 0;   ///< the last one in which the state was trained; attempts count from 1; 0: never
   std::uint64_t steps = 0;     ///< committed since the job began, some of them several times
