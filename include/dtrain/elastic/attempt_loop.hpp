@@ -235,7 +235,7 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
   context.committing_thread = std::thread::id();
-  if (context.sharded.has_steps) {
+  if (context.sharded.has_steps || context.sharded.has_loaded) {
     progress_.sharded();
     state_.expect_differences();
   }

@@ -85,7 +85,7 @@ class GroupHandle {
   /// Whether the tensor is part of the state that an elastic job keeps, and so outlives the job.
   virtual bool is_kept(const TensorView&) const noexcept { return false; }
   /// Adds a wrapped model, for as long as the pointer is shared.
-  virtual void add_wrapped(std::weak_ptr<const WrappedModel>) const {}
+  virtual void add_wrapped(std::shared_ptr<const WrappedModel>) const {}
 
   virtual backend::StoreRef store_ref() const = 0;
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;

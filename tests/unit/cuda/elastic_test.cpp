@@ -2,6 +2,7 @@
 
 #include "dtrain/elastic.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/ddp/hooks/local_sgd.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "unit/cuda/prelude.hpp"
 
@@ -184,6 +185,14 @@ TEST_CASE("a step of an elastic attempt cannot be captured") {
     }
   });
   CHECK_CONTAINS(thrown, "a step was captured in a CUDA graph in an elastic job", "make the steps without a graph");
+}
+
+TEST_CASE("local steps on a device are refused in an elastic job") {
+  const std::string thrown = run_alone([](const Job&, const Group& group, Model& model) {
+    dtrain::hooks::LocalSgd local{{.every = 2}};
+    DistributedDataParallel ddp{model, group, {}, local};
+  });
+  CHECK_CONTAINS(thrown, "as hooks::LocalSgd does, was given a model in device memory in an elastic job");
 }
 
 TEST_CASE("keep() refuses device memory, and says what to keep") {

@@ -174,3 +174,42 @@ TEST_CASE("a training with LocalSgd goes on from the last average when a rank is
   CHECK(survivor.values == undisturbed.values);
   CHECK(survivor.velocity == undisturbed.velocity);
 }
+
+TEST_CASE("a model that is wrapped again after local steps of an attempt gets rank 0's values") {
+  const FormationProcess launcher(of_workers(2));
+  const Function function = [](const Job& job, const Group& group, Model& model) {
+    if (job.step() == 0) {
+      LocalSgd local{{.every = 1}};
+      dtrain::DistributedDataParallel ddp{model, group, {}, local};
+      backward(ddp);
+      local.average(group);
+      job.commit();
+      group.barrier();
+      if (job.local_rank() == 1) throw std::runtime_error("a mistake");
+    }
+    while (group.world_size() == 1) {  // until the other one comes
+      group.barrier();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    LocalSgd local{{.every = 3}};
+    {
+      dtrain::DistributedDataParallel ddp{model, group, {}, local};
+      backward(ddp);
+      model.step(local.steps(), group);
+      local.average(group);
+    }
+    const dtrain::DistributedDataParallel plain{model, group};
+    std::vector<std::uint32_t> digests(2);
+    group.all_gather(std::array<std::uint32_t, 1>{model.digest()}, digests);
+    CHECK(digests[0] == digests[1]);
+  };
+  Model survivor;
+  std::string thrown;
+  std::thread living([&] { thrown = run(launcher, 0, survivor, function); });
+  Model lost;
+  CHECK(run(launcher, 1, lost, function) == "a mistake");
+  Model another;
+  CHECK(run(launcher, 1, another, function) == "");
+  living.join();
+  CHECK(thrown == "");
+}

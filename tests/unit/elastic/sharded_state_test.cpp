@@ -71,6 +71,7 @@ dtrain::rendezvous::FormationOptions of_workers(int most) {
 struct Calls {
   bool loads = true;
   bool resumes = true;
+  bool restarts = false;  ///< the first attempt loads the checkpoint of an earlier job
 };
 
 constexpr std::uint64_t save_every = 4;
@@ -93,7 +94,10 @@ std::string train(const FormationProcess& launcher, int slot, const std::string&
     const auto attempt = [&](const Group& group) {
       dtrain::DistributedDataParallel ddp{model, group, {.bucket_bytes = 0}};
       dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::Momentum{.rate = 0.001F}, stage};
-      if (job.attempt() == 1) {
+      if (job.attempt() == 1 && calls.restarts) {
+        CHECK(dtrain::load_checkpoint(group, path, tensors, optimizer));
+        job.resume_at(static_cast<std::uint64_t>(step));
+      } else if (job.attempt() == 1) {
         dtrain::save_checkpoint(group, path, tensors, optimizer);
       } else {
         if (calls.loads) CHECK(dtrain::load_checkpoint(group, path, tensors, optimizer));
@@ -189,7 +193,8 @@ std::string thrown_without(const std::string& path, Calls calls, std::uint64_t l
     thrown = train(launcher, 0, path, model, 6, at_step, dtrain::zero::States{}, calls);
   });
   Model lost;
-  CHECK(train(launcher, 1, path, lost, 6, at_step, dtrain::zero::States{}) == "a mistake");
+  const Calls own{.restarts = calls.restarts};
+  CHECK(train(launcher, 1, path, lost, 6, at_step, dtrain::zero::States{}, own) == "a mistake");
   living.join();
   return thrown;
 }
@@ -216,6 +221,12 @@ TEST_CASE_FIXTURE(TemporaryFile, "a later attempt without the checkpoint of a Sh
 
 TEST_CASE_FIXTURE(TemporaryFile, "a ShardedOptimizer needs no checkpoint if a rank was lost before its first step") {
   CHECK(thrown_without(path, {.loads = false, .resumes = false}, 0) == "");
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "a state that was loaded is loaded again if a rank was lost before its first step") {
+  undisturbed(path, save_every, dtrain::zero::States{});
+  CHECK_CONTAINS(thrown_without(path, {.loads = false, .resumes = true, .restarts = true}, save_every),
+                 "backward() got a ShardedOptimizer without a checkpoint in a later attempt");
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "resume_at() of fewer steps needs the state of a ShardedOptimizer") {

@@ -266,10 +266,11 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
       return present;
     };
     wrapped->weights_differ = hook.weights_differ;
-    handle->add_wrapped(wrapped);
+    if (hook.weights_differ && !are_on_host({parameters.data(), parameters.size()})) refuse_local_steps_on_device();
   }
   values.insert(values.begin(), model.buffers.begin(), model.buffers.end());
   std::erase_if(values, [&](const TensorView& each) { return handle->is_equal_on_all_ranks(each); });
+  if (handle->is_elastic()) handle->add_wrapped(wrapped);
   // Before the communicator: see broadcast_values.
   PackedBroadcast packed(values, RunsHostWork<typename Communicator::Stream> && members.world_size > 1);
   ReducerParts parts;

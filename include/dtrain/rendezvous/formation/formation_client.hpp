@@ -54,8 +54,8 @@ class FormationClient final : private SessionHandler {
   }
 
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
-  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. While its
-  /// host is barred, this worker logs until when and why, and waits for its timeout at most.
+  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. Once its
+  /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
   /// with the cause that has ended the job; Error (timeout) and the errors of connecting
@@ -65,7 +65,7 @@ class FormationClient final : private SessionHandler {
       const Deadline deadline = Deadline::after(timeout_);
       const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
       thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
-      const std::optional<ToWorker> answer = await_answer(deadline);
+      const std::optional<ToWorker> answer = await_answer();
       if (!answer) continue;
       if (const Failure* failure = std::get_if<Failure>(&*answer)) throw_cause(failure->cause);
       if (const Refused* refused = std::get_if<Refused>(&*answer)) {
@@ -120,10 +120,12 @@ class FormationClient final : private SessionHandler {
     return std::exchange(answer_, std::nullopt);
   }
 
-  /// @param own of this worker, for a bar @returns no Barred; nullopt: the connection has ended
-  std::optional<ToWorker> await_answer(Deadline own) {
+  /// Blocking: as announce_blocking(); while the host is barred, for timeout_ from the first Barred on.
+  /// @returns no Barred; nullopt: the connection has ended
+  std::optional<ToWorker> await_answer() {
     const Deadline unbounded = Deadline::unbounded("the store answers, or its silence ends the connection");
     Deadline deadline = unbounded;
+    std::optional<Deadline> latest;
     for (std::string reason;;) {
       bool is_in_time = false;
       {
@@ -143,7 +145,8 @@ class FormationClient final : private SessionHandler {
       const std::chrono::milliseconds time(barred->milliseconds);
       log(LogLevel::warning, format_text("this worker waits {}, until {}, before it may become a rank, because {}",
                                          {duration_text(time), time_of_day(time), reason}));
-      deadline = Deadline::after(time).instant() > own.instant() ? own : unbounded;
+      latest = latest.value_or(Deadline::after(timeout_));
+      deadline = Deadline::after(time).instant() > latest->instant() ? *latest : unbounded;
     }
   }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -81,13 +82,15 @@ FormationOptions hasty_sizes(int least, int most) {
 }
 
 /// The first worker is alone in attempt 1, is joined by another one in attempt 2, which ends there at once, and is
-/// alone in attempt 3.
-void break_attempt(FormationProcess& launcher, TestWorker& first) {
+/// alone in attempt 3. @param before what the other one does before it ends
+void break_attempt(
+    FormationProcess& launcher, TestWorker& first, const std::function<void()>& before = [] {}) {
   REQUIRE_FALSE(first.join());
   const auto errors = on_ranks(2, [&](int index) {
     if (index == 1) {
       TestWorker newcomer(launcher.address(), 101);
       REQUIRE_FALSE(newcomer.join());
+      before();
       newcomer.control_plane.reset();
       launcher.process_ended(101);
       return;
@@ -215,6 +218,32 @@ TEST_CASE("a barred worker gets a rank without an error once the bar has ended")
     CHECK(first.assignment.world_size == 2);
   });
   CHECK(errors == std::vector<std::string>(2));
+}
+
+TEST_CASE("a worker that has waited for longer than its timeout before its host is barred waits for the bar's end") {
+  constexpr std::chrono::seconds timeout(3);  // longer than a bar of 1 s
+  FormationProcess launcher(hasty_sizes(1, 3));
+  TestWorker first(launcher.address(), 100);
+  std::string error = "did not run";
+  std::thread waiting;
+  break_attempt(launcher, first, [&] {
+    waiting = std::thread([&] {
+      try {
+        TestWorker barred(launcher.address(), 102, timeout);
+        error = barred.join() ? "the job has finished" : "";
+      } catch (const std::exception& thrown) {
+        error = thrown.what();
+      }
+    });
+    std::this_thread::sleep_for(timeout + 200ms);
+  });
+  first.progress.committed();
+  first.client.committed({3, 0});
+  REQUIRE(first.control_plane->failure()->block_until_failed(soon()));
+  first.control_plane.reset();
+  CHECK_FALSE(first.join());
+  waiting.join();
+  CHECK(error == "");
 }
 
 TEST_CASE("an exception while the store opens an attempt ends the job with its text") {
