@@ -747,9 +747,10 @@ inline LogLevel log_level_of(const char* text) noexcept {
   return log_level_named(text == nullptr ? "" : text).value_or(LogLevel::warning);
 }
 
-/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job: a line
-/// that stderr does not take is dropped. Blocking: 100 ms at most, while stderr is full; not at all if the line before
-/// was dropped. Reason: event loops log, and a rank whose loop stands still is taken for lost. Threads: any.
+/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job: what
+/// stderr does not take is dropped. Blocking: at most 100 ms for each page of the line, while stderr is full; not at
+/// all if the last write was dropped. Reason: event loops log, and the store takes a rank whose loop blocks for lost.
+/// Threads: any.
 void log(LogLevel level, std::string_view text);
 
 #if DTRAIN_DEFINITIONS
@@ -9346,9 +9347,9 @@ using rendezvous::StoreCall;
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Compares by the attempt first: an excluded worker may have as many steps as the others, but other values. Two states
-/// of equal progress are equal. `steps` never decreases: an older checkpoint that is loaded adds to `repeated`. (The
-/// attempt is what Raft calls a term: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm",
-/// 2014, section 5.4.1.)
+/// of equal progress are equal, unless a ShardedOptimizer made steps (`is_sharded`). `steps` never decreases: an older
+/// checkpoint that is loaded adds to `repeated`. (The attempt is what Raft calls a term: Ongaro and Ousterhout, "In
+/// Search of an Understandable Consensus Algorithm", 2014, section 5.4.1.)
 struct TrainingProgress {
   std::uint64_t attempt = 0;   ///< the last one in which the state was trained; attempts count from 1; 0: never
   std::uint64_t steps = 0;     ///< committed since the job began, some of them several times
@@ -24110,10 +24111,11 @@ using Counts = backend::Counts;
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work; a temporary that owns an input's memory does not compile with a stream.
-/// Threads: one at a time for each group, and not the control thread, where a
-/// coroutine awaits a Work that a thread of the program enqueued.
+/// Threads: one at a time for each group, and not the control thread, where a coroutine awaits a Work that a thread of
+/// the program enqueued.
 /// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit;
-/// (unsupported) likewise as require_reduction, for tensors of a library; the job's first cause.
+/// (unsupported), also before, for a reduction that a library's elements do not allow (require_reduction); the job's
+/// first cause.
 /// @ingroup collectives
 template <class Group, class State>
 class Collectives {
@@ -24613,7 +24615,7 @@ class GroupHandle {
   /// Whether the tensor is part of the state that an elastic job keeps, and so outlives the job.
   virtual bool is_kept(const TensorView&) const noexcept { return false; }
   /// Adds a wrapped model, for as long as the pointer is shared.
-  virtual void add_wrapped(std::weak_ptr<const WrappedModel>) const {}
+  virtual void add_wrapped(std::shared_ptr<const WrappedModel>) const {}
 
   virtual backend::StoreRef store_ref() const = 0;
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
@@ -25141,7 +25143,8 @@ class GroupStateBase : public RankContext::Closable,
     return rank_context_->kept_are_equal && is_kept(tensor);
   }
   bool is_kept(const TensorView& tensor) const noexcept final { return rank_context_->is_kept(tensor); }
-  void add_wrapped(std::weak_ptr<const WrappedModel> model) const final {
+  void add_wrapped(std::shared_ptr<const WrappedModel> model) const final {
+    if (model->weights_differ) rank_context_->kept_are_equal = false;  // steps without a commit may follow
     rank_context_->wrapped.push_back(std::move(model));
   }
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
@@ -25149,8 +25152,7 @@ class GroupStateBase : public RankContext::Closable,
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
   rendezvous::Store store() const;
 
-  /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
-  /// used once. Blocking: no.
+  /// Counts 1, 2, ... for each purpose, for keys: the same on ranks that call it in the same order. Blocking: no.
   int next_number(const std::string& purpose) const;
 
   rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
@@ -26127,8 +26129,8 @@ class DistributedSampler {
 
   /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
   /// options' rank and world_size are ignored. Blocking: no; sends nothing. DistributedDataParallel::compare_values()
-  /// and, when the wrapper ends, a warning name an option that differs between the ranks, if all ranks that have made
-  /// samplers have made as many.
+  /// and, when the wrapper ends, a warning name an option that differs between the ranks. They compare the first 8
+  /// different sets of options of each rank, if all ranks that have made samplers have equally many such sets.
   template <class Group>
   requires requires(const Group& group) {
     { group.rank() } -> std::same_as<int>;
@@ -26316,18 +26318,18 @@ using ddp::SampleShares;
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Agreement of the ranks on whether another step is made. Keys in the store:
-/// - "ended": the number of ranks that have no more data. "first": the number of steps of the first one.
+/// - "ended": the number of ranks that have no more data. "first": the number of steps of the first rank to end.
 /// - "most": the largest number of steps of a rank that has ended. A rank raises "most" before it adds to "ended".
 /// - "step/S": "go" if a rank with data makes step S (from 1), "end" if no rank does.
 ///
 /// A rank that has ended reads "most" once, and makes that many steps without a wait. It waits for "step/S" before each
 /// later step S. Ranks with data set the keys of the steps after "first" once some rank has ended, which each of them
 /// learns from a wait for "first" that runs in the background. So no message is sent while all ranks have data. The
-/// last rank to end sets "step/S" of the step after "most", which then counts the steps of all ranks. Example: rank A
-/// ends after 11 steps, then rank B after 10. B makes step 11, because "most" is 11, and sets "step/12" to "end". Ranks
-/// without data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many steps behind
-/// another, not even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the
-/// control loop, from the thread that trains.
+/// last rank to end sets "step/S" of the step after "most" to "end"; "most" is then final. Example: rank A ends after
+/// 11 steps, then rank B after 10. B makes step 11, because "most" is 11, and sets "step/12" to "end". Ranks without
+/// data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many steps behind another, not
+/// even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the control loop,
+/// from the thread that trains.
 class StepAgreement {
  public:
   StepAgreement(rendezvous::Store store, int ranks) : store_(std::move(store)), ranks_(ranks) {}
@@ -26577,9 +26579,9 @@ struct DdpOptions {
   /// True: compares each gradient in finish() with what ready() took; a gradient that is written after its ready(), as
   /// by a callback that comes too early, is an error. A bound gradient is compared until its bucket's collective
   /// begins, and from its end on. For gradients in host memory; each takes two to four readings. Not set: compares in
-  /// programs with a file that was compiled without NDEBUG. Each step then reads a 64th of every gradient larger than
-  /// 4 KiB, another one in each of 64 steps. Only a bound gradient is an error then, and another one a warning in the
-  /// log, once, because the program may use its memory for something else after ready(). False: compares nothing.
+  /// programs with a file that was compiled without NDEBUG. Each step then reads all of a gradient of at most 4 KiB,
+  /// and a 64th of a larger one: 64 steps read all of it. A bound gradient is an error then; any other is a warning in
+  /// the log, once, because the program may use its memory for something else after ready(). False: compares nothing.
   std::optional<bool> check_ready{};
   /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
   /// costs some microseconds a bucket. Keeps records of more steps.
@@ -34685,7 +34687,7 @@ void read_shard_files(const std::string& path, const ShardIndex& index, Shards& 
 using WholeState = std::vector<std::vector<std::span<float>>>;
 
 /// Reads the whole state of an optimizer of f32 from its shard files. The f32 weights of a 16-bit model, which are one
-/// more array, are left out. Blocking: the file system. @pre an array
+/// more array, are left out. Blocking: the file system. @pre the rule has at least one state array
 /// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 
@@ -36038,6 +36040,13 @@ struct BackendAbilities {
 void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
                    std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
 
+/// Facts of a wrapped model for an elastic job, whose commit() reads them. @param values of the parameters @param read
+/// their present addresses; empty: they do not move @param weights_differ of the hook; empty: ranks have equal weights
+/// after each step
+/// @throws Error (unsupported) for weights in device memory that may differ
+void describe_weights(group::WrappedModel& wrapped, const std::vector<TensorView>& values, const ReadValue& read,
+                      std::function<bool()> weights_differ);
+
 /// The abilities of `Backend`, for check_backend.
 template <class Backend>
 BackendAbilities abilities_of() {
@@ -36229,18 +36238,10 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   std::vector<TensorView> values;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
                  [](const Parameter& parameter) { return parameter.value; });
-  if (handle->is_elastic()) {
-    wrapped->list_weights = [wrapped_values = values, read = read_value] {
-      std::vector<TensorView> present = wrapped_values;
-      for (std::size_t i = 0; read && i < present.size(); ++i)
-        present[i] = read(i).view;
-      return present;
-    };
-    wrapped->weights_differ = hook.weights_differ;
-    handle->add_wrapped(wrapped);
-  }
+  if (handle->is_elastic()) describe_weights(*wrapped, values, read_value, std::move(hook.weights_differ));
   values.insert(values.begin(), model.buffers.begin(), model.buffers.end());
   std::erase_if(values, [&](const TensorView& each) { return handle->is_equal_on_all_ranks(each); });
+  if (handle->is_elastic()) handle->add_wrapped(wrapped);
   // Before the communicator: see broadcast_values.
   PackedBroadcast packed(values, RunsHostWork<typename Communicator::Stream> && members.world_size > 1);
   ReducerParts parts;
@@ -36376,6 +36377,24 @@ DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<con
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
   }
+}
+
+DTRAIN_DEFINED void describe_weights(group::WrappedModel& wrapped, const std::vector<TensorView>& values,
+                                     const ReadValue& read, std::function<bool()> weights_differ) {
+  const auto is_on_device = [](const TensorView& each) { return each.device.kind != DeviceKind::host; };
+  if (weights_differ && std::any_of(values.begin(), values.end(), is_on_device)) {
+    throw_error(Errc::unsupported,
+                "a hook that leaves each rank its own weights, as hooks::LocalSgd does, was given a model in device "
+                "memory in an elastic job, which puts back weights in host memory only; train without the hook, or "
+                "start the job without --min-ranks");
+  }
+  wrapped.list_weights = [values, read] {
+    std::vector<TensorView> present = values;
+    for (std::size_t i = 0; read && i < present.size(); ++i)
+      present[i] = read(i).view;
+    return present;
+  };
+  wrapped.weights_differ = std::move(weights_differ);
 }
 
 DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
@@ -37183,8 +37202,8 @@ class ShardedOptimizer {
 /// - f64 models, in host memory: the rule is one of dtrain::optimizers::f64, or another of doubles. The state is f64.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 /// - In an elastic job the state is lost with a rank: each call of train()'s function loads a checkpoint with the
-/// optimizer (load_checkpoint), and calls resume_at() with its step. Without it a step is refused, except in the first
-/// call in which steps are made.
+/// optimizer (load_checkpoint), and calls resume_at() with its step. A step without these two calls is refused, unless no
+/// earlier call has begun a step with an optimizer or loaded its state.
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
@@ -37211,11 +37230,10 @@ class ShardedOptimizer<R, C, Stage> {
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
   /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, or not f64 for a rule of doubles, and in
-  /// stage 2 for bound gradients;
-  /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
-  /// ranks construct different stages, or rules with different state, or if on one the device has no memory or its
-  /// driver does not load the kernels; the error names the two ranks and their optimizers
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 (f64 for a rule of doubles), and in stage
+  /// 2 for bound gradients; (invalid_argument) for two parameters whose values share memory; (disagreement) or
+  /// JobFailed on every rank if two ranks construct different stages, or rules with different state, or if on one the
+  /// device has no memory or its driver does not load the kernels; the error names the two ranks and their optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(is_on_device || ddp::HasMeasure<R> == ddp::NormedRule<R>,
@@ -37535,9 +37553,10 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// Saves the tensors, as save_checkpoint(group, path, tensors), and the optimizer's state. Every rank writes its share
 /// of the state to a shard file, PATH.shard-ID-RANK, in a folder that all ranks share. The file `path` names the shard
 /// files, and is replaced when all of these are written. At any moment, also after a kill, `path` has the whole old
-/// state or the whole new state. After the replacement the call removes all files that had names of PATH.shard-, 16
-/// hexadecimal digits, and the number of a rank when it began. One job at a time saves to `path`. Collective, blocking:
-/// until the files are on the disk. @throws as save_checkpoint, also for a share's file
+/// state or the whole new state. After the replacement the call removes the shard files that existed when it began: all
+/// names PATH.shard-ID-RANK with an ID of 16 hexadecimal digits, also unfinished ones (.part). One job at a time saves
+/// to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a share's
+/// file
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
@@ -38721,7 +38740,7 @@ class Elastic {
   /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job without --min-ranks.
   std::uint64_t attempt() const noexcept { return worker_->attempt(); }
 
-  /// The worker's place on its node, for its life, by which backend::Nccl selects its device.
+  /// The worker's local rank, which never changes; backend::Nccl selects the device by it.
   int local_rank() const noexcept { return worker_->slot(); }
 
  private:
@@ -45295,15 +45314,15 @@ struct Worker {
   std::string host;
   ConnectionId connection = 0;  ///< 0: there is none
   Standing standing = Standing::waiting;
-  int rank = -1;                        ///< in the last attempt; -1: none
-  bool is_newcomer = false;             ///< came without progress to a source with some, and has committed nothing yet
-  bool has_finished = false;            ///< whether its function has returned in the last attempt
-  std::uint64_t attempt = 0;            ///< the last one that it was a rank of
-  TrainingProgress progress;            ///< as the worker announced it
-  TrainingProgress source;              ///< of its last attempt
-  std::string error;                    ///< with which it ends; empty: none is known
-  std::uint64_t order = 0;              ///< position of its announcement
-  Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
+  int rank = -1;                             ///< in the last attempt; -1: none
+  bool is_newcomer = false;                  ///< had no progress when rank 0 had some, and has committed no step yet
+  bool has_finished = false;                 ///< whether its function has returned in the last attempt
+  std::uint64_t attempt = 0;                 ///< the last one that it was a rank of
+  TrainingProgress progress;                 ///< as the worker announced it
+  TrainingProgress source;                   ///< of its last attempt
+  std::string error;                         ///< with which it ends; empty: none is known
+  std::uint64_t order = 0;                   ///< position of its announcement
+  Deadline::Clock::time_point since{};       ///< its announcement, its exclusion, or the end of its connection
   Deadline::Clock::time_point told_until{};  ///< end of its host's bar, as the worker was told last
 
   /// Whether it is a rank of the last attempt.
@@ -45493,11 +45512,11 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Let G be FormationOptions::least_resize_gap.
 /// 1. After newcomers have ended an attempt, they end another one 1 G, 4 G, 16 G, 40 G, 40 G ... later at the earliest,
-///    and not before 20 times the last pause, or 40 G where that is less. This row begins anew once newcomers have
+///    and not before 20 times the last pause, or 40 G where that is less. The sequence starts again when newcomers have
 ///    ended no attempt for 60 G. So workers that come within 60 G end at most 5 attempts, because 1 + 4 + 16 + 40 > 60.
 /// 2. A newcomer that breaks an attempt before it has committed a step there bars its host for 1, 2, 4 ... 60 s: from
-///    FormationOptions::least_bar to longest_bar. The next newcomer of the host that commits a step ends this row. A
-///    bar is for newcomers: a worker that has trained becomes a rank all the same.
+///    FormationOptions::least_bar to longest_bar. The next newcomer of the host that commits a step resets the time to
+///    least_bar. A bar is for newcomers: a worker that has trained becomes a rank all the same.
 /// Threads: one. Memory: an entry for each host that has broken an attempt. A template, so that a program without an
 /// elastic job parses it and compiles nothing of it.
 template <class = void>
@@ -45904,9 +45923,9 @@ class FormationState {
     }
   }
 
-  /// Rule 6: the least progress with which a worker has the job's state, behind the last attempt. All ranks of an
-  /// attempt take part in each step. So where one of them is here and has not trained in it, no rank has committed a
-  /// step there: whose state sufficed to form it has the state still, though the source may have been ahead.
+  /// Rule 6: the least progress with which a worker has the job's state after the last attempt. All ranks of an attempt
+  /// take part in each step. So if one of its ranks is here and has not trained in it, that attempt committed no step.
+  /// A worker whose progress sufficed to form that attempt then still has the job's state, even if the source had more.
   TrainingProgress least_with_state() const {
     const bool has_rank_before = std::any_of(members().begin(), members().end(), [this](const Worker* each) {
       return each->standing == Standing::waiting && each->progress.attempt < attempt_;
@@ -48512,8 +48531,8 @@ class FormationClient final : private SessionHandler {
   }
 
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
-  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. While its
-  /// host is barred, this worker logs until when and why, and waits for its timeout at most.
+  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. Once its
+  /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
   /// with the cause that has ended the job; Error (timeout) and the errors of connecting
@@ -48523,7 +48542,7 @@ class FormationClient final : private SessionHandler {
       const Deadline deadline = Deadline::after(timeout_);
       const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
       thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
-      const std::optional<ToWorker> answer = await_answer(deadline);
+      const std::optional<ToWorker> answer = await_answer();
       if (!answer) continue;
       if (const Failure* failure = std::get_if<Failure>(&*answer)) throw_cause(failure->cause);
       if (const Refused* refused = std::get_if<Refused>(&*answer)) {
@@ -48578,10 +48597,12 @@ class FormationClient final : private SessionHandler {
     return std::exchange(answer_, std::nullopt);
   }
 
-  /// @param own of this worker, for a bar @returns no Barred; nullopt: the connection has ended
-  std::optional<ToWorker> await_answer(Deadline own) {
+  /// Blocking: as announce_blocking(); while the host is barred, for timeout_ from the first Barred on.
+  /// @returns no Barred; nullopt: the connection has ended
+  std::optional<ToWorker> await_answer() {
     const Deadline unbounded = Deadline::unbounded("the store answers, or its silence ends the connection");
     Deadline deadline = unbounded;
+    std::optional<Deadline> latest;
     for (std::string reason;;) {
       bool is_in_time = false;
       {
@@ -48601,7 +48622,8 @@ class FormationClient final : private SessionHandler {
       const std::chrono::milliseconds time(barred->milliseconds);
       log(LogLevel::warning, format_text("this worker waits {}, until {}, before it may become a rank, because {}",
                                          {duration_text(time), time_of_day(time), reason}));
-      deadline = Deadline::after(time).instant() > own.instant() ? own : unbounded;
+      latest = latest.value_or(Deadline::after(timeout_));
+      deadline = Deadline::after(time).instant() > latest->instant() ? *latest : unbounded;
     }
   }
 
@@ -54448,8 +54470,9 @@ class JobCoordinator {
   bool has_joined(int rank) const { return is_first() ? ranks_->has_joined(rank) : is_complete_; }
 
   /// Whether a rank of this node had left the job before its process ended. A rank leaves before it exits, but the
-  /// store may not have read that yet, or node 0's launcher may stall before it publishes that. Ends when the answer is
-  /// known: at the latest after the time in which the store finds a rank lost, and soon in a job that ends anyway.
+  /// store may read the leave message later, and node 0's launcher may publish the departure later. Ends when the
+  /// answer is known, at the latest when the store would have found the rank lost and node 0's launcher published that
+  /// loss; earlier if the job ends.
   /// @pre the process has just ended
   async::Task<bool> has_left(int rank) {
     if (!is_first()) {
@@ -60382,7 +60405,7 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
   context.committing_thread = std::thread::id();
-  if (context.sharded.has_steps) {
+  if (context.sharded.has_steps || context.sharded.has_loaded) {
     progress_.sharded();
     state_.expect_differences();
   }

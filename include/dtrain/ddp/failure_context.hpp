@@ -39,23 +39,12 @@ struct FailureContext {
 /// @throws Error (unsupported): a step of an elastic job is captured in a CUDA graph
 [[noreturn]] void refuse_capture();
 
-/// @throws Error (unsupported): hooks::LocalSgd, or a hook like it, for weights in device memory in an elastic job
-[[noreturn]] void refuse_local_steps_on_device();
-
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_capture() {
   throw_error(Errc::unsupported,
               "a step was captured in a CUDA graph in an elastic job, whose host waits for each step's reduction; make "
               "the steps without a graph, or start the job without --min-ranks");
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_local_steps_on_device() {
-  throw_error(
-      Errc::unsupported,
-      "a hook that leaves each rank its own weights, as hooks::LocalSgd does, was given a model in device memory "
-      "in an elastic job, which puts back weights in host memory only; train without the hook, or start the job "
-      "without --min-ranks");
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {

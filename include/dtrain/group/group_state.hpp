@@ -104,8 +104,7 @@ class GroupStateBase : public RankContext::Closable,
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
   rendezvous::Store store() const;
 
-  /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
-  /// used once. Blocking: no.
+  /// Counts 1, 2, ... for each purpose, for keys: the same on ranks that call it in the same order. Blocking: no.
   int next_number(const std::string& purpose) const;
 
   rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter

@@ -67,6 +67,13 @@ struct BackendAbilities {
 void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
                    std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
 
+/// Facts of a wrapped model for an elastic job, whose commit() reads them. @param values of the parameters @param read
+/// their present addresses; empty: they do not move @param weights_differ of the hook; empty: ranks have equal weights
+/// after each step
+/// @throws Error (unsupported) for weights in device memory that may differ
+void describe_weights(group::WrappedModel& wrapped, const std::vector<TensorView>& values, const ReadValue& read,
+                      std::function<bool()> weights_differ);
+
 /// The abilities of `Backend`, for check_backend.
 template <class Backend>
 BackendAbilities abilities_of() {
@@ -258,16 +265,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   std::vector<TensorView> values;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
                  [](const Parameter& parameter) { return parameter.value; });
-  if (handle->is_elastic()) {
-    wrapped->list_weights = [wrapped_values = values, read = read_value] {
-      std::vector<TensorView> present = wrapped_values;
-      for (std::size_t i = 0; read && i < present.size(); ++i)
-        present[i] = read(i).view;
-      return present;
-    };
-    wrapped->weights_differ = hook.weights_differ;
-    if (hook.weights_differ && !are_on_host({parameters.data(), parameters.size()})) refuse_local_steps_on_device();
-  }
+  if (handle->is_elastic()) describe_weights(*wrapped, values, read_value, std::move(hook.weights_differ));
   values.insert(values.begin(), model.buffers.begin(), model.buffers.end());
   std::erase_if(values, [&](const TensorView& each) { return handle->is_equal_on_all_ranks(each); });
   if (handle->is_elastic()) handle->add_wrapped(wrapped);
@@ -406,6 +404,24 @@ DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<con
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
   }
+}
+
+DTRAIN_DEFINED void describe_weights(group::WrappedModel& wrapped, const std::vector<TensorView>& values,
+                                     const ReadValue& read, std::function<bool()> weights_differ) {
+  const auto is_on_device = [](const TensorView& each) { return each.device.kind != DeviceKind::host; };
+  if (weights_differ && std::any_of(values.begin(), values.end(), is_on_device)) {
+    throw_error(Errc::unsupported,
+                "a hook that leaves each rank its own weights, as hooks::LocalSgd does, was given a model in device "
+                "memory in an elastic job, which puts back weights in host memory only; train without the hook, or "
+                "start the job without --min-ranks");
+  }
+  wrapped.list_weights = [values, read] {
+    std::vector<TensorView> present = values;
+    for (std::size_t i = 0; read && i < present.size(); ++i)
+      present[i] = read(i).view;
+    return present;
+  };
+  wrapped.weights_differ = std::move(weights_differ);
 }
 
 DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
