@@ -37202,8 +37202,8 @@ class ShardedOptimizer {
 /// - f64 models, in host memory: the rule is one of dtrain::optimizers::f64, or another of doubles. The state is f64.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 /// - In an elastic job the state is lost with a rank: each call of train()'s function loads a checkpoint with the
-/// optimizer (load_checkpoint), and calls resume_at() with its step. A step without these two calls is refused, unless no
-/// earlier call has begun a step with an optimizer or loaded its state.
+/// optimizer (load_checkpoint), and calls resume_at() with its step. A step without these two calls is refused, unless
+/// no earlier call has begun a step with an optimizer or loaded its state.
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
