@@ -185,6 +185,7 @@ std::string thrown_without(const std::string& path, Calls calls, std::uint64_t l
   std::string thrown;
   const auto at_step = [lost_at](const Job& job, const Group& group) {
     if (job.step() != lost_at || job.attempt() != 1) return;
+    group.barrier();  // both have loaded
     if (job.local_rank() == 1) throw std::runtime_error("a mistake");
     group.barrier();
   };
