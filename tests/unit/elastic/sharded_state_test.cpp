@@ -200,6 +200,17 @@ std::string thrown_without(const std::string& path, Calls calls, std::uint64_t l
   return thrown;
 }
 
+/// Calls `function(job, group, model)` in the only worker of a job.
+void run_alone(const std::function<void(const Job&, const Group&, Model&)>& function) {
+  const FormationProcess launcher(of_workers(1));
+  const auto process = support::elastic_process(launcher.address().port, 0, 2);
+  ElasticWorker worker(process);
+  const dtrain::GroupOptions options;
+  const Job job(worker, options);
+  Model model;
+  job.train([&](Group group) { function(job, group, model); });
+}
+
 }  // namespace
 
 TEST_CASE_FIXTURE(TemporaryFile,
@@ -231,13 +242,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "a state that was loaded is loaded again if a r
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "resume_at() of fewer steps needs the state of a ShardedOptimizer") {
-  const FormationProcess launcher(of_workers(1));
-  const auto process = support::elastic_process(launcher.address().port, 0, 2);
-  ElasticWorker worker(process);
-  const dtrain::GroupOptions options;
-  const Job job(worker, options);
-  Model model;
-  job.train([&](Group group) {
+  run_alone([&](const Job& job, const Group& group, Model& model) {
     dtrain::DistributedDataParallel ddp{model, group};
     dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::Sgd{}};
     const auto tensors = dtrain::parameter_values(model.parameters());
@@ -259,15 +264,9 @@ TEST_CASE_FIXTURE(TemporaryFile, "resume_at() of fewer steps needs the state of 
 
 TEST_CASE_FIXTURE(TemporaryFile,
                   "the next checkpoint removes the shard files of a rank that was killed while it wrote") {
-  const FormationProcess launcher(of_workers(1));
-  const auto process = support::elastic_process(launcher.address().port, 0, 2);
-  ElasticWorker worker(process);
-  const dtrain::GroupOptions options;
-  const Job job(worker, options);
-  Model model;
   const std::string left = path + ".shard-00000000000000ab-1.part.attempt-1";
   const std::string other = path + ".shard-00000000000000ab-1.partly";
-  job.train([&](Group group) {
+  run_alone([&](const Job&, const Group& group, Model& model) {
     dtrain::DistributedDataParallel ddp{model, group};
     dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::Momentum{}};
     for (const std::string& each : {left, other}) {

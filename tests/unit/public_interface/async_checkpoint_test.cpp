@@ -113,47 +113,47 @@ TEST_CASE("the file has the values of the call, also if they change before wait(
   CHECK(files_in(folder) == 2);
 }
 
-TEST_CASE("a checkpoint that cannot be written is an error on every rank in wait(), and the job goes on") {
-  const TemporaryDirectory folder;
+namespace {
+
+/// Begins two checkpoints, the second one with an optimizer's state, and checks that wait() throws an error with `text`
+/// on each of `ranks` ranks for both. @param spoil changes what a rank saves
+void check_errors_in_wait(int ranks, const std::string& path, const char* text,
+                          const std::function<void(const Group&, std::vector<dtrain::NamedTensor>&)>& spoil) {
   Sentences plain;
   Sentences sharded;
-  run_well(3, [&](const Group& group) {
+  run_well(ranks, [&](const Group& group) {
     Model model(sizes);
     DistributedDataParallel ddp{model, group};
     ShardedOptimizer optimizer{ddp, dtrain::optimizers::Adam{}};
-    const std::string path = folder.path + "/none/state";
-    PendingCheckpoint first = dtrain::save_checkpoint_async(group, path, dtrain::parameter_values(model.list));
+    std::vector<dtrain::NamedTensor> tensors = dtrain::parameter_values(model.list);
+    spoil(group, tensors);
+    PendingCheckpoint first = dtrain::save_checkpoint_async(group, path, tensors);
     plain.note([&] { first.wait(); });
     first.wait();  // the error was reported
-    PendingCheckpoint second =
-        dtrain::save_checkpoint_async(group, path, dtrain::parameter_values(model.list), optimizer);
+    PendingCheckpoint second = dtrain::save_checkpoint_async(group, path, tensors, optimizer);
     sharded.note([&] { second.wait(); });
     group.barrier();
   });
-  CHECK(plain.all_say(3, "/none/state"));
-  CHECK(sharded.all_say(3, "/none/state"));
+  const auto count = static_cast<std::size_t>(ranks);
+  CHECK(plain.all_say(count, text));
+  CHECK(sharded.all_say(count, text));
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint that cannot be written is an error on every rank in wait(), and the job goes on") {
+  const TemporaryDirectory folder;
+  check_errors_in_wait(3, folder.path + "/none/state", "/none/state", [](const Group&, auto&) {});
   CHECK(files_in(folder) == 0);
 }
 
 TEST_CASE("a checkpoint that rank 0 cannot copy is an error on every rank in wait(), and the job goes on") {
   const TemporaryDirectory folder;
-  Sentences plain;
-  Sentences sharded;
-  run_well(2, [&](const Group& group) {
-    Model model(sizes);
-    DistributedDataParallel ddp{model, group};
-    ShardedOptimizer optimizer{ddp, dtrain::optimizers::Adam{}};
-    std::vector<dtrain::NamedTensor> tensors = dtrain::parameter_values(model.list);
-    if (group.rank() == 0) tensors.front().value.device = {dtrain::DeviceKind::cuda, 0};  // the group is on the host
-    const std::string path = folder.path + "/state";
-    PendingCheckpoint first = dtrain::save_checkpoint_async(group, path, tensors);
-    plain.note([&] { first.wait(); });
-    PendingCheckpoint second = dtrain::save_checkpoint_async(group, path, tensors, optimizer);
-    sharded.note([&] { second.wait(); });
-    group.barrier();
-  });
-  CHECK(plain.all_say(2, "tensor 0 of a checkpoint is on cuda:0"));
-  CHECK(sharded.all_say(2, "tensor 0 of a checkpoint is on cuda:0"));
+  check_errors_in_wait(2, folder.path + "/state", "tensor 0 of a checkpoint is on cuda:0",
+                       [](const Group& group, std::vector<dtrain::NamedTensor>& tensors) {
+                         // the group is on the host
+                         if (group.rank() == 0) tensors.front().value.device = {dtrain::DeviceKind::cuda, 0};
+                       });
   CHECK(files_in(folder) == 0);
 }
 

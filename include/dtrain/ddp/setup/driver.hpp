@@ -204,7 +204,7 @@ struct Driver {
 
  private:
   int agreements_ = 0;
-  bool has_local_steps_ = false;  ///< by hooks::LocalSgd
+  bool has_local_steps_ = false;  ///< by hooks::LocalSgd, or another hook with weights_differ()
   bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
   int comparisons_ = 0;
   std::optional<std::uint64_t> first_values_;  ///< digest of the values at first, if they are compared at the end
@@ -245,7 +245,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const FailureContext context = FailureContext::of(handle);
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
-  has_local_steps_ = hook.description.starts_with("hooks::LocalSgd");
+  has_local_steps_ = hook.weights_differ != nullptr;
   const ValueChecks checks =
       value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
   check_values_every = checks.every;
