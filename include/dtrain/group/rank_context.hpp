@@ -67,7 +67,7 @@ class PendingWeights {
 /// State of ShardedOptimizers in an attempt of an elastic job. Part of it is lost with each rank, and a step writes the
 /// weights before it is committed: so each attempt begins with a checkpoint. Threads: the one that drives steps.
 struct ShardedAttempt {
-  bool needs_checkpoint = false;  ///< an optimizer has begun a step before this attempt
+  bool needs_checkpoint = false;  ///< before this attempt, an optimizer has begun a step or loaded its state
   bool has_loaded = false;        ///< load_checkpoint() has loaded an optimizer's state
   bool has_resumed = false;       ///< resume_at() was called after that
   bool has_steps = false;

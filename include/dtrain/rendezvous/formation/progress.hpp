@@ -14,14 +14,14 @@
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Compares by the attempt first: an excluded worker may have as many steps as the others, but other values. Two states
-/// of equal progress are equal, unless a ShardedOptimizer made steps (`is_sharded`). `steps` never decreases: an older
+/// of equal progress are equal, unless a ShardedOptimizer was used (`is_sharded`). `steps` never decreases: an older
 /// checkpoint that is loaded adds to `repeated`. (The attempt is what Raft calls a term: Ongaro and Ousterhout, "In
 /// Search of an Understandable Consensus Algorithm", 2014, section 5.4.1.)
 struct TrainingProgress {
   std::uint64_t attempt = 0;   ///< the last one in which the state was trained; attempts count from 1; 0: never
   std::uint64_t steps = 0;     ///< committed since the job began, some of them several times
   std::uint64_t repeated = 0;  ///< of these, how many a checkpoint of fewer steps has taken back
-  bool is_sharded = false;     ///< a ShardedOptimizer has begun a step: the state is lost with a rank
+  bool is_sharded = false;     ///< a ShardedOptimizer has begun a step or loaded its state, which is lost with a rank
 
   bool has_trained() const noexcept { return attempt != 0; }
   friend bool operator==(const TrainingProgress&, const TrainingProgress&) = default;  // nvcc wants it written
@@ -41,7 +41,7 @@ class WorkerProgress {
   void began(std::uint64_t attempt) noexcept { value_.attempt = attempt; }
   /// One more step is in the worker's state.
   void committed() noexcept { ++value_.steps; }
-  /// A ShardedOptimizer has begun a step.
+  /// A ShardedOptimizer has begun a step or loaded its state.
   void sharded() noexcept { value_.is_sharded = true; }
   /// A checkpoint of that step was loaded.
   void resumed(std::uint64_t step) noexcept {
