@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace emulation {
 
@@ -18,8 +19,25 @@ int admitted(const char* function) noexcept;
 /// Keeps an error for cudaGetLastError and returns it.
 cudaError_t remembered(cudaError_t error) noexcept;
 
+inline thread_local bool runs_runtime = false;
+
+/// While it lives, the calling thread runs the runtime's own code: see in_runtime(). Every call that a step makes has
+/// one.
+class RuntimeScope {
+ public:
+  /// @param is_inside false: the runtime calls a function of the program
+  explicit RuntimeScope(bool is_inside = true) noexcept : before_(std::exchange(runs_runtime, is_inside)) {}
+  RuntimeScope(const RuntimeScope&) = delete;
+  RuntimeScope& operator=(const RuntimeScope&) = delete;
+  ~RuntimeScope() { runs_runtime = before_; }
+
+ private:
+  const bool before_;
+};
+
 template <class Body>
 cudaError_t call(const char* function, Body body) noexcept {
+  const RuntimeScope scope;
   const auto refused = static_cast<cudaError_t>(admitted(function));
   return remembered(refused != cudaSuccess ? refused : body());
 }

@@ -38,6 +38,7 @@ std::uint32_t* word_at(CUdeviceptr address) {
 }
 
 CUresult CUDAAPI wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+  const RuntimeScope scope;
   const int refused = admitted("cuStreamWaitValue32");
   if (refused != 0) return static_cast<CUresult>(refused);
   if (!has_stream_memory_operations()) return CUDA_ERROR_NOT_SUPPORTED;
@@ -55,6 +56,7 @@ CUresult CUDAAPI wait_value(CUstream stream, CUdeviceptr address, cuuint32_t val
 }
 
 CUresult CUDAAPI write_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int) {
+  const RuntimeScope scope;
   const int refused = admitted("cuStreamWriteValue32");
   if (refused != 0) return static_cast<CUresult>(refused);
   if (!has_stream_memory_operations()) return CUDA_ERROR_NOT_SUPPORTED;
@@ -105,6 +107,7 @@ CUresult CUDAAPI get_kernel(CUkernel* kernel, CUlibrary library, const char* nam
 CUresult CUDAAPI launch_kernel(CUfunction function, unsigned int blocks, unsigned int blocks_y, unsigned int blocks_z,
                                unsigned int threads, unsigned int threads_y, unsigned int threads_z, unsigned int,
                                CUstream stream, void** arguments, void**) {
+  const RuntimeScope scope;
   const int refused = admitted("cuLaunchKernel");
   if (refused != 0) return static_cast<CUresult>(refused);
   Stream* const where = stream_of(stream);

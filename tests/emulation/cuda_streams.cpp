@@ -24,7 +24,10 @@ std::array<HostFunctions, most_devices> host_functions{};
 void run_host_function(int device, cudaHostFn_t function, void* data) {
   HostFunctions& context = host_functions[static_cast<std::size_t>(device)];
   wait_until(context.ended, [&] { return !context.is_running.exchange(true, std::memory_order_relaxed); });
-  function(data);
+  {
+    const RuntimeScope program(false);
+    function(data);
+  }
   context.is_running.store(false, std::memory_order_relaxed);
   notify(context.ended);
 }

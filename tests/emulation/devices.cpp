@@ -14,6 +14,11 @@
 #include "futex.hpp"
 
 namespace emulation {
+
+bool in_runtime() noexcept {
+  return runs_runtime;
+}
+
 namespace {
 
 std::atomic<int> wanted_count{-1};

@@ -31,6 +31,10 @@ void set_same_uuid(int device, int other);
 /// A kernel: `work` runs at its place in the stream, on the stream's thread. It reaches device memory by host_address.
 void launch(cudaStream_t stream, std::function<void()> work);
 
+/// Whether the calling thread runs the emulation's own code, in a call that steps make or in a stream's thread, and no
+/// host function: whatever it allocates there is not the program's.
+bool in_runtime() noexcept;
+
 /// Where a kernel finds the memory that a device pointer names; pointers to host memory are returned as they are.
 /// Threads: any; no lock is taken, so that ThreadSanitizer sees no order that a GPU would not give.
 void* host_address(const void* pointer);

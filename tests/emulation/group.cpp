@@ -126,6 +126,7 @@ ncclResult_t ncclGroupStart() {
 }
 
 ncclResult_t ncclGroupEnd() {
+  const emulation::RuntimeScope scope;
   if (const ncclResult_t refused = emulation::nccl_admitted("ncclGroupEnd")) return refused;
   if (emulation::group.depth == 0) return ncclInvalidUsage;
   if (--emulation::group.depth > 0) return ncclSuccess;

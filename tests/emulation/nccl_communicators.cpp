@@ -103,6 +103,7 @@ ncclResult_t ncclCommSplit(ncclComm_t communicator, int color, int key, ncclComm
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* error) {
+  const RuntimeScope scope;
   if (const ncclResult_t refused = nccl_admitted("ncclCommGetAsyncError")) return refused;
   if (communicator == nullptr || error == nullptr) return ncclInvalidArgument;
   const InsideCall inside(*communicator_of(communicator));

@@ -45,6 +45,7 @@ struct Sizes {
 
 ncclResult_t collective(const char* function, Operation operation, const void* from, void* to, Sizes sizes,
                         ncclRedOp_t named, ncclComm_t handle, cudaStream_t stream) {
+  const RuntimeScope scope;
   if (const ncclResult_t refused = nccl_admitted(function)) return refused;
   if (handle == nullptr || stream_of(stream) == nullptr) return ncclInvalidArgument;
   Communicator& communicator = *communicator_of(handle);
@@ -72,6 +73,7 @@ ncclResult_t collective(const char* function, Operation operation, const void* f
 
 ncclResult_t message(const char* function, bool is_send, const void* buffer, std::size_t count, ncclDataType_t type,
                      int peer, ncclComm_t handle, cudaStream_t stream) {
+  const RuntimeScope scope;
   if (const ncclResult_t refused = nccl_admitted(function)) return refused;
   if (handle == nullptr || stream_of(stream) == nullptr) return ncclInvalidArgument;
   Communicator& communicator = *communicator_of(handle);
@@ -157,6 +159,7 @@ ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncc
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* made, void* scalar, ncclDataType_t type,
                                       ncclScalarResidence_t residence, ncclComm_t handle) {
+  const RuntimeScope scope;
   if (const ncclResult_t refused = nccl_admitted("ncclRedOpCreatePreMulSum")) return refused;
   if (handle == nullptr || scalar == nullptr || element_bytes(type) == 0) return ncclInvalidArgument;
   Communicator& communicator = *communicator_of(handle);
@@ -176,6 +179,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* made, void* scalar, ncclDataT
 }
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t reduction, ncclComm_t handle) {
+  const RuntimeScope scope;
   if (const ncclResult_t refused = nccl_admitted("ncclRedOpDestroy")) return refused;
   if (handle == nullptr || reduction < ncclNumOps) return ncclInvalidArgument;
   const auto index = static_cast<std::size_t>(reduction - ncclNumOps);

@@ -203,6 +203,7 @@ Stream::Item* Stream::next_blocking() noexcept {
 
 void Stream::run() noexcept {
   is_stream_thread = true;
+  const RuntimeScope scope;
   for (;;) {
     Item* const item = next_blocking();
     if (!item->work) break;

@@ -12,11 +12,19 @@ namespace support {
 inline std::atomic<std::size_t> allocations{0};
 inline std::atomic<std::size_t> allocated_bytes{0};
 inline thread_local std::size_t allocations_of_this_thread = 0;
+/// What is allocated while it says true of the calling thread is not counted. Null: everything is counted.
+inline std::atomic<bool (*)() noexcept> is_uncounted{nullptr};
 
-inline void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
+inline void count(std::size_t bytes) noexcept {
+  const auto uncounted = is_uncounted.load(std::memory_order_relaxed);
+  if (uncounted != nullptr && uncounted()) return;
   allocations.fetch_add(1, std::memory_order_relaxed);
   ++allocations_of_this_thread;
   allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+inline void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
+  count(bytes);
   const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
   return std::aligned_alloc(alignment, whole == 0 ? alignment : whole);
 }
