@@ -32,18 +32,17 @@ namespace {
 
 using bench::all_bytes;
 using bench::compute_seconds;
-using bench::layer_count;
 using bench::layer_elements;
+using bench::layers;
 using bench::no_timeline;
 constexpr const char* bench_name = "overlap_bench";
 constexpr const char* usage_line =
     "[--device=host|cuda] [--ranks=2,4, of cuda] [--samples=N] [--timeline=FILE, of a step on Gloo] [--json=FILE]";
 /// The step that the model predicts from what the communication alone was measured to take.
 double predicted_seconds(double communication) {
-  const std::vector<dtrain::ddp::GradientSize> sizes(layer_count,
-                                                     {layer_elements * sizeof(float), dtrain::DType::f32, {}});
+  const std::vector<dtrain::ddp::GradientSize> sizes(layers, {layer_elements * sizeof(float), dtrain::DType::f32, {}});
   const double seconds_for_each_byte = communication / static_cast<double>(all_bytes);
-  return dtrain::ddp::model_step(dtrain::ddp::plan_buckets(sizes), bench::evenly_ready(layer_count, 0, compute_seconds),
+  return dtrain::ddp::model_step(dtrain::ddp::plan_buckets(sizes), bench::evenly_ready(layers, 0, compute_seconds),
                                  compute_seconds,
                                  [&](std::size_t bytes) { return static_cast<double>(bytes) * seconds_for_each_byte; })
       .step;

@@ -54,10 +54,10 @@ inline ModelShapes resnet50() {
 }
 
 /// A transformer as GPT-2 (Radford et al. 2019); the output layer is the token embedding.
-inline ModelShapes transformer(std::string name, std::int64_t vocabulary, std::int64_t context, int layers,
+inline ModelShapes transformer(std::string name, std::int64_t vocabulary, std::int64_t context, int layer_count,
                                std::int64_t width) {
   ModelShapes model{std::move(name), {vocabulary * width, context * width}};
-  for (int layer = 0; layer < layers; ++layer) {
+  for (int layer = 0; layer < layer_count; ++layer) {
     for (const std::int64_t size : {width, width,                  // normalisation
                                     width * 3 * width, 3 * width,  // attention
                                     width * width, width,          //

@@ -29,18 +29,16 @@ namespace {
 
 using StagedPolicy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::Staged<dtrain::backend::SharedMemory>>;
 
-constexpr int layer_count = 50;
+constexpr int layers = 50;
 constexpr std::int64_t layer_elements = std::int64_t{512} * 1024;
-constexpr std::uint64_t all_bytes = std::uint64_t{layer_count} * layer_elements * sizeof(float);
+constexpr std::uint64_t all_bytes = std::uint64_t{layers} * layer_elements * sizeof(float);
 constexpr int usual_samples = 9;
 constexpr std::chrono::seconds job_time(120);
 
 class OverlapRank {
  public:
   explicit OverlapRank(dtrain::ProcessGroup<StagedPolicy> group)
-      : group_(std::move(group)),
-        model_(std::vector<std::int64_t>(layer_count, layer_elements)),
-        ddp_(model_, group_) {}
+      : group_(std::move(group)), model_(std::vector<std::int64_t>(layers, layer_elements)), ddp_(model_, group_) {}
 
   /// The first sample of each is a warm-up. @param layer_time none: the communication alone
   void measure(int samples, std::chrono::nanoseconds layer_time) {
@@ -49,7 +47,7 @@ class OverlapRank {
       if (layer_time.count() > 0) {
         run("step", sample, layer_time);
         time("compute", sample, [&] {
-          for (int i = 0; i < layer_count; ++i) {
+          for (int i = 0; i < layers; ++i) {
             compute(layer_time);
           }
         });
@@ -68,7 +66,7 @@ class OverlapRank {
     model_.fill_blocking([&](std::size_t i) { return value(sample, i, rank); });
     time(kind, sample, [&] {
       dtrain::Step step = ddp_.begin();
-      for (std::size_t i = layer_count; i > 0; --i) {
+      for (std::size_t i = layers; i > 0; --i) {
         if (layer_time.count() > 0) {
           compute(layer_time);
         }
@@ -124,7 +122,7 @@ void measure(const char* bench_name, const CudaMachine& machine, int ranks, int 
     ::setenv("DTRAIN_SHARE_DEVICES", "1", 1);
   }
   const double alone = median(told_by(ranks, 3, std::chrono::nanoseconds(0)).seconds["communication"]);
-  Told told = told_by(ranks, samples, std::chrono::nanoseconds(static_cast<std::int64_t>(alone * 1e9) / layer_count));
+  Told told = told_by(ranks, samples, std::chrono::nanoseconds(static_cast<std::int64_t>(alone * 1e9) / layers));
   const double step = median(told.seconds["step"]);
   const double compute = median(told.seconds["compute"]);
   const double communication = median(told.seconds["communication"]);

@@ -21,11 +21,11 @@
 namespace bench {
 
 inline constexpr const char* no_timeline = "-";
-inline constexpr int layer_count = 50;
+inline constexpr int layers = 50;
 inline constexpr std::int64_t layer_elements = std::int64_t{512} * 1024;
-inline constexpr std::uint64_t all_bytes = std::uint64_t{layer_count} * layer_elements * sizeof(float);
+inline constexpr std::uint64_t all_bytes = std::uint64_t{layers} * layer_elements * sizeof(float);
 inline constexpr std::chrono::milliseconds layer_time(18);
-inline constexpr double compute_seconds = layer_count * std::chrono::duration<double>(layer_time).count();
+inline constexpr double compute_seconds = layers * std::chrono::duration<double>(layer_time).count();
 
 /// One rank, whose layers are computed without using the core.
 template <class P>
@@ -39,7 +39,7 @@ class OverlapRank {
       : group_(std::move(group)),
         timeline_(std::move(timeline)),
         allowed_(allowed),
-        model_(std::vector<dtrain::Shape>(layer_count, {512, layer_elements / 512})),
+        model_(std::vector<dtrain::Shape>(layers, {512, layer_elements / 512})),
         ddp_(model_, group_, {.timeline = timeline_ != no_timeline}, std::forward<Hook>(hooks)...) {}
 
   /// The first sample of each is a warm-up.
@@ -62,7 +62,7 @@ class OverlapRank {
  private:
   template <class Backward>
   void run(const char* kind, int sample, Backward backward) {
-    for (std::size_t i = 0; i < layer_count; ++i) {
+    for (std::size_t i = 0; i < layers; ++i) {
       std::ranges::fill(model_.gradient(i), value(sample, i, static_cast<float>(group_.rank())));
     }
     group_.barrier();
@@ -73,7 +73,7 @@ class OverlapRank {
       tell_interval(kind, sample, {begin, end});
     }
     const float mean_rank = static_cast<float>(group_.world_size() - 1) / 2;
-    for (std::size_t i = 0; i < layer_count; ++i) {
+    for (std::size_t i = 0; i < layers; ++i) {
       for (const float reduced : model_.gradient(i)) {
         const float expected = value(sample, i, mean_rank);
         if (!(std::abs(reduced - expected) <= allowed_ * expected)) {
@@ -85,7 +85,7 @@ class OverlapRank {
 
   void compute(const dtrain::Ready& ready) const {
     auto wake = std::chrono::steady_clock::now();
-    for (std::size_t i = layer_count; i > 0; --i) {
+    for (std::size_t i = layers; i > 0; --i) {
       wake += layer_time;
       std::this_thread::sleep_until(wake);
       ready(i - 1);
