@@ -155,7 +155,7 @@ using ValueResponse = BasicResponse<SharedValue>;
 /// @name First fields of a Hello
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 4;
+inline constexpr std::uint16_t protocol_version = 5;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node. A
