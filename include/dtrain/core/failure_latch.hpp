@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// FailureLatch: a rank's copy of the job's first cause; StoreClient sets it, which ends the waits of groups, backends
-/// and ddp/.
+/// FailureLatch: a rank's copy of the job's first cause. StoreClient sets it, and backend/, group/ and ddp/, floors
+/// above the store's, wait with it: their waits end then.
 
 #include <atomic>
 #include <condition_variable>

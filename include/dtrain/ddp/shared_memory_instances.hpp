@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Instantiations of Driver, Reducer and GroupState for backend::SharedMemory, which separate compilation compiles with
-/// the definitions. dtrain.hpp includes them.
+/// Instantiations for backend::SharedMemory of a wrapper's classes and its group's (Driver, Reducer, BucketReduction,
+/// GroupState and others), which separate compilation compiles with the definitions. dtrain.hpp includes this header.
 
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/store_ref.hpp"

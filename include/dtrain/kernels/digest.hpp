@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Digest: a fast hash of memory, equal on every processor. Ranks compare values by it, elastic jobs their state, and
-/// the ready check gradients.
+/// digest(), a kernel: a fast hash of memory, equal on every processor. Ranks compare values by it, elastic jobs their
+/// state, and the ready check gradients.
 
 #include <cstddef>
 #include <cstdint>

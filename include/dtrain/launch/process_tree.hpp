@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Process tree: ancestors and descendants of a process, from /proc, for Workers and process_setup.hpp.
+/// Process tree: ancestors and descendants of a process, and its status, from /proc, for ElasticSupervisor, Workers,
+/// process_setup.hpp and job_identity.hpp.
 
 #include <sys/stat.h>
 #include <sys/types.h>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// launch::RankProcess: identity and settings of the process that is a rank. Launchers make it, run() joins by it.
+/// launch::RankProcess: identity and settings of the process that is a rank. PerNode and PerProcess make it, run()
+/// joins by it.
 
 #include <chrono>
 #include <memory>

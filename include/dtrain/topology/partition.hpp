@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Partition of Hierarchical's buffers: blocks, one for each rank, and chunks of a block; views and copies of them.
+/// Blocks of a buffer, one for each rank, and chunks of a block; views and copies of them. hierarchical/collectives.hpp
+/// and flat_over.hpp of this folder divide their buffers by them.
 
 #include <algorithm>
 #include <cstddef>

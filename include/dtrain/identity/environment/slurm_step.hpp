@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Slurm step: variables of a Slurm step for one of its tasks, and their lists: hosts such as "n[1-3,7]", and task
-/// counts such as "4(x2),1". variable_tables.hpp, torch.hpp and job_name.hpp read them.
+/// Slurm step: the variables that describe one task of a step, as a process finds them in its environment, with their
+/// lists of hosts and of task counts. process_sources.hpp, variable_tables.hpp, torch.hpp and job_name.hpp read them.
 
 #include <algorithm>
 #include <cstddef>

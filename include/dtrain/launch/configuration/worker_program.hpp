@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Worker program: the command line by which NodeLauncher starts a worker, with its loader and the command of --wrap;
-/// worker environment: the variables that the per-node launcher sets for each worker, and by which a process knows that
-/// it is one.
+/// WorkerProgram, a part of NodeLauncherOptions: the command line of a worker, with its loader and the command of
+/// --wrap; worker environment: the variables that the per-node launcher sets for each worker, and by which a process
+/// knows that it is one.
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// AllReduceAlgorithm, and AlgorithmTable: the cheapest algorithm for each length by alpha and beta, from cost
-/// functions. A Channel has one (ChannelAlgorithms); algorithm_selection.hpp fills it and reads it for each all_reduce.
+/// AllReduceAlgorithm, and AlgorithmTable: the cheapest all-reduce over messages for each length by alpha and beta,
+/// from cost functions. A Channel of message_passing/ has one (ChannelAlgorithms); algorithm_selection.hpp fills it and
+/// reads it for each all_reduce.
 
 #include <algorithm>
 #include <array>
