@@ -293,27 +293,33 @@ TEST_CASE("a sharded optimizer updates LibTorch modules as LibTorch's optimizers
     CAPTURE(result.output);
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
-    for (const std::string check : {"AdamW's updates",
-                                    "Adam's updates",
-                                    "SGD's updates",
-                                    "RMSprop's updates",
-                                    "Adagrad's updates",
-                                    "unused parameters",
-                                    "refused updates",
-                                    "versions of parameters",
-                                    "shares of the state",
-                                    "refused optimizers",
-                                    "divided gradients",
-                                    "memory of divided gradients",
-                                    "layouts of divided gradients",
-                                    "values that moved",
-                                    "values that were swapped",
-                                    "averages of values that moved",
-                                    "bindings of values that moved",
-                                    "a checkpoint of values that moved",
-                                    "a checkpoint",
-                                    "a checkpoint in an optimizer that is not sharded",
-                                    "a checkpoint in one of two optimizers"}) {
+    const std::vector<std::string> of_each_type{"AdamW's updates",
+                                                "Adam's updates",
+                                                "SGD's updates",
+                                                "RMSprop's updates",
+                                                "Adagrad's updates",
+                                                "unused parameters",
+                                                "refused updates",
+                                                "divided gradients",
+                                                "memory of divided gradients",
+                                                "layouts of divided gradients",
+                                                "a checkpoint",
+                                                "a checkpoint in an optimizer that is not sharded",
+                                                "a checkpoint in one of two optimizers"};
+    std::vector<std::string> all{"versions of parameters",
+                                 "shares of the state",
+                                 "refused optimizers",
+                                 "values that moved",
+                                 "values that were swapped",
+                                 "averages of values that moved",
+                                 "bindings of values that moved",
+                                 "a checkpoint of values that moved",
+                                 "refused mixtures of types"};
+    for (const std::string& check : of_each_type) {
+      all.push_back(check);
+      all.push_back(check + " in Double");
+    }
+    for (const std::string& check : all) {
       CAPTURE(check);
       CHECK_CONTAINS(result.output, "[0] holds: " + check + "\n");
     }

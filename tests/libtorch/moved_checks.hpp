@@ -67,7 +67,7 @@ void check_moved(const Group& group, Stage stage, torch::Dtype dtype, Move move)
 
 template <class Stage>
 void check_moved_of_stage(const Group& group) {
-  for (const torch::Dtype dtype : {torch::kFloat32, torch::kBFloat16}) {
+  for (const torch::Dtype dtype : {torch::kFloat32, torch::kFloat64, torch::kBFloat16}) {
     for (const Move move : {Move::load, Move::load_twice, Move::load_before_the_optimizer, Move::set_data})
       check_moved(group, Stage{}, dtype, move);
   }

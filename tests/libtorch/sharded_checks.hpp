@@ -18,9 +18,12 @@
 
 namespace libtorch_probe {
 
+/// Tolerances: relative 1e-5 and absolute 1e-6, of Double parameters 1e-14 and 1e-15.
 inline void require_near(const nn::Sequential& net, const nn::Sequential& alone, const std::string& what) {
   for (std::size_t i = 0; i < net->parameters().size(); ++i) {
-    require(torch::allclose(net->parameters()[i], alone->parameters()[i], 1e-5, 1e-6),
+    const torch::Tensor parameter = net->parameters()[i];
+    const bool is_double = parameter.scalar_type() == torch::kDouble;
+    require(torch::allclose(parameter, alone->parameters()[i], is_double ? 1e-14 : 1e-5, is_double ? 1e-15 : 1e-6),
             "parameter " + std::to_string(i) + " " + what);
   }
 }
@@ -166,9 +169,16 @@ inline void check_shares(const Group& group) {
   const torch::Tensor before = net->parameters()[0].detach().clone();
   ddp.backward(ddp(torch::ones({4, 256}, torch::kBFloat16)).square().mean(), optimizer);
   require(!torch::equal(before, net->parameters()[0]), "BFloat16 parameters are updated");
-  const double of_all = 3 * 4 * (256 * 512 + 512);  // two arrays, and the values, in f32
-  const double share = static_cast<double>(optimizer.state_bytes()) * group.world_size() / of_all;
-  require(share >= 1 && share < 1.02, "each rank has its share of the state");
+  const auto require_share = [&](std::size_t bytes, double of_all) {
+    const double share = static_cast<double>(bytes) * group.world_size() / of_all;
+    require(share >= 1 && share < 1.02, "each rank has its share of the state");
+  };
+  require_share(optimizer.state_bytes(), 3 * 4 * (256 * 512 + 512));  // two arrays, and the values, in f32
+  nn::Linear doubles(256, 512);
+  doubles->to(torch::kFloat64);
+  DistributedDataParallel ddp_doubles{doubles, group};
+  torch::optim::AdamW described_doubles(doubles->parameters(), torch::optim::AdamWOptions(0.05));
+  require_share(ShardedOptimizer{ddp_doubles, described_doubles}.state_bytes(), 2 * 8 * (256 * 512 + 512));
   require_error("has no amsgrad, which the options of this torch::optim::AdamW ask for", [&] {
     torch::optim::AdamW refused(net->parameters(), torch::optim::AdamWOptions(0.05).amsgrad(true));
     ShardedOptimizer{ddp, refused};
@@ -210,6 +220,23 @@ inline void check_refused_optimizers(const Group& group) {
   });
   other->parameters()[1].requires_grad_(false);
   ShardedOptimizer{ddp, of_both};
+}
+
+/// Double parameters beside others have no state in common with them.
+inline void check_mixed_types(const Group& group) {
+  nn::Sequential net(nn::Linear(6, 5), nn::Linear(5, 3));
+  net[1]->to(torch::kFloat64);
+  for (int round = 0; round < 2; ++round) {
+    DistributedDataParallel ddp{net, group};
+    torch::optim::SGD described(net->parameters(), 0.1);
+    require_error(round == 0 ? "got parameter 2 '1.weight', of f64, beside parameter 1 '0.bias', of f32; f64"
+                             : "got parameter 2 '1.weight', of f32, beside parameter 1 '0.bias', of f64; f64",
+                  [&] {
+                    ShardedOptimizer{ddp, described};
+                  });
+    net[0]->to(torch::kFloat64);
+    net[1]->to(torch::kFloat32);
+  }
 }
 
 /// Stage 2 gives the weights the bits of stage 1, through passes under no_sync, unused parameters, clipping, and a step
@@ -269,7 +296,7 @@ inline void check_divided_memory(const Group& group) {
   nn::Sequential net;
   for (int i = 0; i < 40; ++i)
     net->push_back(nn::Linear(nn::LinearOptions(64, 64).bias(false)));
-  constexpr std::size_t layer = 64 * 64 * sizeof(float);
+  const std::size_t layer = net->parameters()[0].nbytes();
   DistributedDataParallel ddp{net, group, {.bucket_bytes = 2 * layer, .first_bucket_bytes = 2 * layer}};
   torch::optim::SGD described(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   {
@@ -311,7 +338,8 @@ inline void check_divided_layouts(const Group& group) {
     nn::Embedding table{register_module("table", nn::Embedding(nn::EmbeddingOptions(7, 3).sparse(true)))};
     torch::Tensor expanded = register_parameter("expanded", torch::zeros({5}));
     torch::Tensor permuted = register_parameter("permuted", torch::ones({4, 3}).t());
-    torch::Tensor wave = register_parameter("wave", torch::full({4}, c10::complex<float>(1, 2), torch::kComplexFloat));
+    torch::Tensor wave =
+        register_parameter("wave", torch::full({4}, c10::complex<double>(1, 2), c10::get_default_complex_dtype()));
     torch::Tensor forward(const torch::Tensor& indices) {
       const torch::Tensor conjugate = torch::conj(wave);
       return table(indices).square().sum() + expanded.sum() + (permuted * torch::arange(12.0).reshape({3, 4})).sum() +

@@ -1,6 +1,7 @@
 // Holds dtrain::libtorch::ShardedOptimizer to what it says, on as many ranks as are started:
-//   sharded_probe --nproc-per-node=N FILE        rank 0 prints "holds: ..." for each check; leaves the checkpoint FILE
-//   sharded_probe --nproc-per-node=N FILE load   goes on from FILE, which any number of ranks has saved
+//   sharded_probe --nproc-per-node=N FILE        rank 0 prints "holds: ..." for each check; leaves the checkpoints FILE
+//                                                and "FILE in Double"
+//   sharded_probe --nproc-per-node=N FILE load   goes on from both, which any number of ranks has saved
 //   sharded_probe --nproc-per-node=N FILE strided   a value gets other strides; tied: two share memory; unfrozen: a
 //                                                   parameter needs a gradient now; loaded: of another shape
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
@@ -128,11 +129,24 @@ int probe(Group group, dtrain::Arguments arguments) {
   const std::string file(arguments[1]);
   torch::set_num_threads(1);
   if (arguments.size() > 2) {
-    arguments[2] == std::string_view("load") ? check_resumed(group, file, false) : change(group, arguments[2]);
+    if (arguments[2] != std::string_view("load")) {
+      change(group, arguments[2]);
+      return 0;
+    }
+    check_resumed(group, file, false);
+    torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+    check_resumed(group, file + " in Double", false);
     return 0;
   }
   using namespace torch::optim;
-  const std::vector<std::pair<const char*, void (*)(const Group&, const std::string&)>> checks{
+  using Checks = std::vector<std::pair<const char*, void (*)(const Group&, const std::string&)>>;
+  const auto run = [&](const Checks& checks, const std::string& kind) {
+    for (const auto& [name, check] : checks) {
+      check(group, file + kind);
+      if (group.rank() == 0) std::printf("holds: %s%s\n", name, kind.c_str());
+    }
+  };
+  const Checks of_each_type{
       {"AdamW's updates",
        [](const Group& g, const std::string&) {
          check_updates<AdamW>(g, "AdamW", AdamWOptions(0.02).weight_decay(0.1));
@@ -156,17 +170,9 @@ int probe(Group group, dtrain::Arguments arguments) {
        }},
       {"unused parameters", [](const Group& g, const std::string&) { check_unused_updates(g); }},
       {"refused updates", [](const Group& g, const std::string&) { check_refused_update(g); }},
-      {"versions of parameters", [](const Group& g, const std::string&) { check_version(g); }},
-      {"shares of the state", [](const Group& g, const std::string&) { check_shares(g); }},
-      {"refused optimizers", [](const Group& g, const std::string&) { check_refused_optimizers(g); }},
       {"divided gradients", [](const Group& g, const std::string&) { check_divided_gradients(g); }},
       {"memory of divided gradients", [](const Group& g, const std::string&) { check_divided_memory(g); }},
       {"layouts of divided gradients", [](const Group& g, const std::string&) { check_divided_layouts(g); }},
-      {"values that moved", [](const Group& g, const std::string&) { check_moved_values(g); }},
-      {"values that were swapped", [](const Group& g, const std::string&) { check_swapped_values(g); }},
-      {"averages of values that moved", [](const Group& g, const std::string&) { check_moved_local(g); }},
-      {"bindings of values that moved", [](const Group& g, const std::string&) { check_moved_bindings(g); }},
-      {"a checkpoint of values that moved", check_saved_after_move},
       {"a checkpoint", [](const Group& g, const std::string& path) { check_resumed(g, path, true); }},
       {"a checkpoint in an optimizer that is not sharded", check_unsharded},
       {"a checkpoint in one of two optimizers",
@@ -175,10 +181,22 @@ int probe(Group group, dtrain::Arguments arguments) {
          check_one_of_two<Adagrad>(g, path + ".adagrad", AdagradOptions(0.1));
        }},
   };
-  for (const auto& [name, check] : checks) {
-    check(group, file);
-    if (group.rank() == 0) std::printf("holds: %s\n", name);
-  }
+  run(
+      {
+          {"versions of parameters", [](const Group& g, const std::string&) { check_version(g); }},
+          {"shares of the state", [](const Group& g, const std::string&) { check_shares(g); }},
+          {"refused optimizers", [](const Group& g, const std::string&) { check_refused_optimizers(g); }},
+          {"values that moved", [](const Group& g, const std::string&) { check_moved_values(g); }},
+          {"values that were swapped", [](const Group& g, const std::string&) { check_swapped_values(g); }},
+          {"averages of values that moved", [](const Group& g, const std::string&) { check_moved_local(g); }},
+          {"bindings of values that moved", [](const Group& g, const std::string&) { check_moved_bindings(g); }},
+          {"a checkpoint of values that moved", check_saved_after_move},
+          {"refused mixtures of types", [](const Group& g, const std::string&) { check_mixed_types(g); }},
+      },
+      "");
+  run(of_each_type, "");  // after what writes other checkpoints to the file
+  torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  run(of_each_type, " in Double");
   return 0;
 }
 

@@ -247,9 +247,10 @@ void load_whole_state(const Group& group, const std::string& path, const Trainin
   std::vector<torch::Tensor> all;
   for (std::size_t array = 0; array < arrays; ++array) {
     for (const torch::Tensor& parameter : parameters) {
-      const torch::Tensor made = torch::empty({parameter.numel()});
+      const bool is_double = parameter.scalar_type() == torch::kDouble;
+      const torch::Tensor made = torch::empty({parameter.numel()}, is_double ? torch::kDouble : torch::kFloat);
       state[array].push_back(made);
-      memory[array].emplace_back(made.data_ptr<float>(), static_cast<std::size_t>(made.numel()));
+      memory[array].push_back(view_of(made).flat());
       all.push_back(made);
     }
   }
@@ -274,7 +275,8 @@ void load_whole_state(const Group& group, const std::string& path, const Trainin
           Of::state(present_state<Of>(*optimizer, parameter, given), [&](const char*, auto& value) {
             if constexpr (std::is_same_v<decltype(value), torch::Tensor&>) {
               if (!value.defined() || array >= Of::arrays) return;
-              value.copy_(torch::from_blob(state[array++][found->second].data_ptr(), value.sizes(), value.strides()));
+              const torch::Tensor& from = state[array++][found->second];
+              value.copy_(torch::from_blob(from.data_ptr(), value.sizes(), value.strides(), from.options()));
             } else {
               value = updates[found->second];
             }

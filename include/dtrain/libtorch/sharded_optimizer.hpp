@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <dtrain/dtrain.hpp>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -28,7 +29,8 @@ namespace detail {
                                      optimizer + " ask for; leave it out, or use " + optimizer + " without sharding");
 }
 
-/// The rule of a LibTorch optimizer class, and `of(options)`, which reads the options of one parameter group.
+/// `Rule<E>`, the rule of a LibTorch optimizer class for elements of E, and `of<E>(options)`, which reads the options
+/// of one parameter group.
 template <class Optimizer>
 struct RuleOf {
   static_assert(sizeof(Optimizer) == 0,
@@ -36,60 +38,66 @@ struct RuleOf {
                 "one of them, or this optimizer without sharding");
 };
 
-template <class Rule, class Options>
-Rule adam_rule(const std::string& optimizer, const Options& options) {
+template <class E, template <class> class Rule, class Options>
+Rule<E> adam_rule(const std::string& optimizer, const Options& options) {
   if (options.amsgrad()) refuse_option(optimizer, "amsgrad");
   const auto [beta1, beta2] = options.betas();
-  return {static_cast<float>(options.lr()), static_cast<float>(beta1), static_cast<float>(beta2),
-          static_cast<float>(options.eps()), static_cast<float>(options.weight_decay())};
+  return {E(options.lr()), E(beta1), E(beta2), E(options.eps()), E(options.weight_decay())};
 }
 
 template <>
 struct RuleOf<torch::optim::AdamW> {
-  using type = optimizers::AdamW;
-  static type of(const torch::optim::OptimizerOptions& options) {
-    return adam_rule<type>("torch::optim::AdamW", static_cast<const torch::optim::AdamWOptions&>(options));
+  template <class E>
+  using Rule = optimizers::BasicAdamW<E>;
+  template <class E>
+  static Rule<E> of(const torch::optim::OptimizerOptions& options) {
+    return adam_rule<E, Rule>("torch::optim::AdamW", static_cast<const torch::optim::AdamWOptions&>(options));
   }
 };
 
 template <>
 struct RuleOf<torch::optim::Adam> {
-  using type = optimizers::Adam;
-  static type of(const torch::optim::OptimizerOptions& options) {
-    return adam_rule<type>("torch::optim::Adam", static_cast<const torch::optim::AdamOptions&>(options));
+  template <class E>
+  using Rule = optimizers::BasicAdam<E>;
+  template <class E>
+  static Rule<E> of(const torch::optim::OptimizerOptions& options) {
+    return adam_rule<E, Rule>("torch::optim::Adam", static_cast<const torch::optim::AdamOptions&>(options));
   }
 };
 
 template <>
 struct RuleOf<torch::optim::SGD> {
-  using type = optimizers::Momentum;
-  static type of(const torch::optim::OptimizerOptions& given) {
+  template <class E>
+  using Rule = optimizers::BasicMomentum<E>;
+  template <class E>
+  static Rule<E> of(const torch::optim::OptimizerOptions& given) {
     const auto& options = static_cast<const torch::optim::SGDOptions&>(given);
     if (options.dampening() != 0) refuse_option("torch::optim::SGD", "dampening");
-    return {static_cast<float>(options.lr()), static_cast<float>(options.momentum()),
-            static_cast<float>(options.weight_decay()), options.nesterov()};
+    return {E(options.lr()), E(options.momentum()), E(options.weight_decay()), options.nesterov()};
   }
 };
 
 template <>
 struct RuleOf<torch::optim::RMSprop> {
-  using type = optimizers::RmsProp;
-  static type of(const torch::optim::OptimizerOptions& given) {
+  template <class E>
+  using Rule = optimizers::BasicRmsProp<E>;
+  template <class E>
+  static Rule<E> of(const torch::optim::OptimizerOptions& given) {
     const auto& options = static_cast<const torch::optim::RMSpropOptions&>(given);
     if (options.centered()) refuse_option("torch::optim::RMSprop", "centered");
-    return {static_cast<float>(options.lr()), static_cast<float>(options.alpha()), static_cast<float>(options.eps()),
-            static_cast<float>(options.weight_decay()), static_cast<float>(options.momentum())};
+    return {E(options.lr()), E(options.alpha()), E(options.eps()), E(options.weight_decay()), E(options.momentum())};
   }
 };
 
 template <>
 struct RuleOf<torch::optim::Adagrad> {
-  using type = optimizers::Adagrad;
-  static type of(const torch::optim::OptimizerOptions& given) {
+  template <class E>
+  using Rule = optimizers::BasicAdagrad<E>;
+  template <class E>
+  static Rule<E> of(const torch::optim::OptimizerOptions& given) {
     const auto& options = static_cast<const torch::optim::AdagradOptions&>(given);
-    return {static_cast<float>(options.lr()), static_cast<float>(options.lr_decay()),
-            static_cast<float>(options.weight_decay()), static_cast<float>(options.initial_accumulator_value()),
-            static_cast<float>(options.eps())};
+    return {E(options.lr()), E(options.lr_decay()), E(options.weight_decay()), E(options.initial_accumulator_value()),
+            E(options.eps())};
   }
 };
 
@@ -127,15 +135,23 @@ struct ParameterUpdates {
 template <class Rule>
 struct GroupedRule {
   using State = typename Rule::State;
-  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const ParameterUpdates& parameter = parameters[info.parameter];
+  using Element = ddp::RuleElement<Rule>;
+  void operator()(std::span<Element> weights, std::span<const Element> gradients, State state,
+                  const StepInfo& info) const {
+    const ParameterUpdates& parameter = (*parameters)[info.parameter];
     if (!parameter.is_updated()) return;
     rules[parameter.group](weights, gradients, state,
                            StepInfo{static_cast<std::uint64_t>(parameter.count) + 1, info.parameter});
   }
 
   std::vector<Rule> rules;  ///< by group
-  std::vector<ParameterUpdates> parameters;
+  std::shared_ptr<const std::vector<ParameterUpdates>> parameters;
+};
+
+/// The rules of an optimizer class O: its own are of floats, and `doubles` of doubles for Double parameters.
+template <class O>
+struct ModuleRule : GroupedRule<typename detail::RuleOf<O>::template Rule<float>> {
+  GroupedRule<typename detail::RuleOf<O>::template Rule<double>> doubles;
 };
 
 /// Updates a module as a LibTorch optimizer does, with 1 / ranks of the optimizer's state on each rank (dtrain's
@@ -152,7 +168,8 @@ struct GroupedRule {
 /// with a parameter that needs a gradient and is not of `ddp`, which nothing would update.
 /// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in no group, keeps its value
 /// and number of updates.
-/// - Half and BFloat16 parameters have state in f32, and a copy of their values in f32.
+/// - Half and BFloat16 parameters have state in f32, and a copy of their values in f32. Double parameters have state in
+/// f64; such a wrapper trains no parameters of other types.
 /// - After a step no parameter has a .grad: dtrain has used the gradients' memory for the new values.
 /// - A third argument dtrain::zero::Gradients{} divides the gradients too (stage 2). A pass makes each .grad in
 /// LibTorch's memory, as without dtrain. dtrain copies each gradient into its bucket, and the parameter has no .grad
@@ -167,20 +184,19 @@ struct GroupedRule {
 /// @ingroup libtorch
 template <class O, class C, class Stage = zero::States>
 class ShardedOptimizer {
-  using Rule = typename detail::RuleOf<O>::type;
-
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, with the same groups. Allocates
   /// the state.
-  /// @throws Error (unsupported) for Double parameters, amsgrad, dampening and centered, for an optimizer that has made
-  /// updates, and for overlap_forward and ready_frees_value; (invalid_argument) for an optimizer of other parameters
-  /// than the wrapper's; as dtrain::ShardedOptimizer
+  /// @throws Error (unsupported) for Double parameters beside others, amsgrad, dampening and centered, for an optimizer
+  /// that has made updates, and for overlap_forward and ready_frees_value; (invalid_argument) for an optimizer of other
+  /// parameters than the wrapper's; as dtrain::ShardedOptimizer
   template <class Ddp>
   ShardedOptimizer(Ddp& ddp, O& options, Stage stage = {})
       : options_(options),
         parameters_(ddp.trained()),
-        sharded_(wrapped(ddp, options, stage), {rules_of(options), std::vector<ParameterUpdates>(parameters_.size())},
-                 stage) {
+        updates_(std::make_shared<std::vector<ParameterUpdates>>(parameters_.size())),
+        sharded_(wrapped(ddp, options, stage),
+                 {{rules_of<float>(options), updates_}, {rules_of<double>(options), updates_}}, stage) {
     // Adagrad's constructor has made the whole state, which each rank would keep.
     if constexpr (std::is_same_v<O, torch::optim::Adagrad>) options.state().clear();
   }
@@ -193,22 +209,21 @@ class ShardedOptimizer {
   std::size_t gradient_bytes() const noexcept { return sharded_.gradient_bytes(); }
 
   /// dtrain's optimizer, for DistributedDataParallel::backward and checkpoints.
-  dtrain::ShardedOptimizer<GroupedRule<Rule>, C, Stage>& sharded() noexcept { return sharded_; }
+  dtrain::ShardedOptimizer<ModuleRule<O>, C, Stage>& sharded() noexcept { return sharded_; }
 
   /// Begins a step with the present options. The step updates the parameters for which `used` has a 1; empty: all.
   /// @throws Error (unsupported) as the constructor
   void begin_step(const std::vector<std::int32_t>& used) {
-    GroupedRule<Rule>& rule = sharded_.rule();
-    rule.rules = rules_of(options_);
-    take_groups(rule);
+    sharded_.rule().rules = rules_of<float>(options_);
+    sharded_.rule().doubles.rules = rules_of<double>(options_);
+    take_groups();
     set_used(used);
     steps_before_ = sharded_.steps();
   }
 
   void set_used(const std::vector<std::int32_t>& used) {
-    std::vector<ParameterUpdates>& parameters = sharded_.rule().parameters;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].has_gradient = used.empty() || used[i] != 0;
+    for (std::size_t i = 0; i < updates_->size(); ++i) {
+      (*updates_)[i].has_gradient = used.empty() || used[i] != 0;
     }
   }
 
@@ -216,7 +231,7 @@ class ShardedOptimizer {
   void end_step() {
     if (sharded_.steps() == steps_before_) return;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      ParameterUpdates& parameter = sharded_.rule().parameters[i];
+      ParameterUpdates& parameter = (*updates_)[i];
       if (!parameter.is_updated()) continue;
       ++parameter.count;
       torch::autograd::impl::bump_version(parameters_[i]);
@@ -226,20 +241,20 @@ class ShardedOptimizer {
   /// The parameters' numbers of updates, in the order of the module.
   std::vector<std::int64_t> updates() const {
     std::vector<std::int64_t> updates;
-    for (const ParameterUpdates& parameter : sharded_.rule().parameters)
+    for (const ParameterUpdates& parameter : *updates_)
       updates.push_back(parameter.count);
     return updates;
   }
   void set_updates(const std::vector<std::int64_t>& updates) {
     for (std::size_t i = 0; i < updates.size(); ++i)
-      sharded_.rule().parameters.at(i).count = updates[i];
+      updates_->at(i).count = updates[i];
   }
 
  private:
   /// The wrapper, after the checks of the options, the stage and the parameters.
   template <class Ddp>
   static auto& wrapped(Ddp& ddp, O& options, const Stage& stage) {
-    static_cast<void>(rules_of(options));
+    static_cast<void>(rules_of<float>(options));
     detail::require_no_updates(options);
     require_parameters_of(ddp.trained(), options);
     if (stage.overlap_forward) {
@@ -252,7 +267,8 @@ class ShardedOptimizer {
                   "libtorch::ShardedOptimizer has no ready_frees_value: autograd may use a weight after its gradient "
                   "is ready; leave it out");
     }
-    dtrain::ddp::check_sharded_parameters(ddp.wrapped().parameters());
+    const std::span<const Parameter> parameters = ddp.wrapped().parameters();
+    dtrain::ddp::check_sharded_parameters(parameters, {}, decltype(sharded_)::element_of(parameters));
     if constexpr (Stage::divides_gradients) {  // agreed on before it communicates
       dtrain::ddp::DriverAccess::agree_on_reduction(ddp.wrapped(), decltype(sharded_)::description(stage));
       ddp.unbind_gradients();
@@ -260,10 +276,11 @@ class ShardedOptimizer {
     return ddp.wrapped();
   }
 
-  static std::vector<Rule> rules_of(O& options) {
-    std::vector<Rule> rules;
+  template <class E>
+  static auto rules_of(O& options) {
+    std::vector<typename detail::RuleOf<O>::template Rule<E>> rules;
     for (const torch::optim::OptimizerParamGroup& group : options.param_groups())
-      rules.push_back(detail::RuleOf<O>::of(group.options()));
+      rules.push_back(detail::RuleOf<O>::template of<E>(group.options()));
     return rules;
   }
 
@@ -284,21 +301,22 @@ class ShardedOptimizer {
     }
   }
 
-  void take_groups(GroupedRule<Rule>& rule) {
+  void take_groups() {
     std::unordered_map<const void*, std::size_t> group_of;
-    for (std::size_t group = 0; group < rule.rules.size(); ++group) {
+    for (std::size_t group = 0; group < options_.param_groups().size(); ++group) {
       for (const torch::Tensor& parameter : options_.param_groups()[group].params())
         group_of.emplace(parameter.unsafeGetTensorImpl(), group);
     }
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const auto found = group_of.find(parameters_[i].unsafeGetTensorImpl());
-      rule.parameters[i].group = found == group_of.end() ? ParameterUpdates::no_group : found->second;
+      (*updates_)[i].group = found == group_of.end() ? ParameterUpdates::no_group : found->second;
     }
   }
 
   O& options_;
   std::vector<torch::Tensor> parameters_;
-  dtrain::ShardedOptimizer<GroupedRule<Rule>, C, Stage> sharded_;
+  std::shared_ptr<std::vector<ParameterUpdates>> updates_;  ///< by parameter; the rules read it
+  dtrain::ShardedOptimizer<ModuleRule<O>, C, Stage> sharded_;
   std::uint64_t steps_before_ = 0;
 };
 

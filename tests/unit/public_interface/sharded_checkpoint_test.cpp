@@ -144,9 +144,12 @@ TEST_CASE_FIXTURE(
   CHECK(all_contain(errors_of_loading(3, path, rule), "do not have all of the optimizer's state once"));
 }
 
-TEST_CASE_FIXTURE(TemporaryFile, "a whole state is refused if shard files have some elements twice and others not") {
-  std::vector<float> values{1, 2, 3, 4};
-  std::vector<float> read(4);
+TEST_CASE_TEMPLATE("a whole state is refused if shard files have some elements twice and others not", E, float,
+                   double) {
+  const TemporaryFile file;
+  const std::string& path = file.path;
+  std::vector<E> values{1, 2, 3, 4};
+  std::vector<E> read(4);
   const dtrain::ddp::ShardIndex index{.id = 42, .files = 1};
   const auto read_from = [&](std::size_t first, std::size_t second) {
     const auto entry = [&](std::size_t offset) {
@@ -155,7 +158,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "a whole state is refused if shard files have s
     };
     dtrain::ddp::write_checkpoint_file(index.file_name(path, 0),
                                        std::vector<dtrain::NamedTensor>{entry(first), entry(second)});
-    dtrain::ddp::read_whole_state(path, index, {{std::span(read)}});
+    dtrain::ddp::read_whole_state(path, index, {{dtrain::buffer_view(std::span(read))}});
   };
   read_from(2, 0);
   CHECK(read == values);

@@ -77,7 +77,8 @@ typename StateOf<R>::type,
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
 /// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
 /// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A rule whose spans are all
-/// of double in place of float is for models of f64 in host memory.
+/// of double in place of float is for models of f64 in host memory. A rule of floats may have a member `doubles`, a
+/// rule of doubles with as many state arrays: models of f64 in host memory are updated by this member.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - The rule is called from one thread at a time, which need not be the program's.
 /// - A rule with a State may also have `ParameterNorms measure(weights, gradients, state, info) const`, with constant
@@ -95,6 +96,18 @@ using RuleElement =
 /// The number of elements of state for each weight.
 template <class R>
 inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type, RuleElement<R>>();
+
+namespace detail {
+
+/// Whether D is a rule of doubles with as many state arrays as R.
+template <class D, class R>
+inline constexpr bool is_double_rule = (state_arrays<D> == state_arrays<R>)&&std::is_same_v<RuleElement<D>, double>;
+
+}  // namespace detail
+
+/// Whether the rule, of floats, has a member `doubles`: a rule of doubles with as many state arrays.
+template <class R>
+concept HasDoubles = detail::TakesSpansOf<R, float> && detail::is_double_rule<decltype(R::doubles), R>;
 
 /// The rule's state. @param states the address of each state array, of `count` elements
 template <OptimizerRule R>

@@ -12,6 +12,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/crypto.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/sharded/shards.hpp"
 
@@ -41,11 +42,11 @@ struct ShardIndex {
 void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank, int ranks,
                       TensorAccess&& access = {});
 
-/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter.
-using WholeState = std::vector<std::vector<std::span<float>>>;
+/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter, f32 or f64.
+using WholeState = std::vector<std::vector<BufferView>>;
 
-/// Reads the whole state of an optimizer of f32 from its shard files. The f32 weights of a 16-bit model, which are one
-/// more array, are left out. Blocking: the file system. @pre the rule has at least one state array
+/// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
+/// array, are left out. Blocking: the file system. @pre the rule has at least one state array
 /// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 
@@ -267,7 +268,7 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
 }
 
 DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state) {
-  const std::vector<std::span<float>>& parameters = state.front();
+  const std::vector<BufferView>& parameters = state.front();
   std::vector<std::size_t> found(state.size());
   std::vector<detail::ShardInterval> intervals;
   for (std::int64_t file = 0; file < index.files; ++file) {
@@ -279,24 +280,25 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
     for (const ParameterSignature& tensor : entries) {
       const std::optional<detail::ShardEntry> entry = detail::parse_entry_name(tensor.name);
       const std::size_t count = tensor.shape.element_count();
-      const bool is_known =
-          entry && tensor.dtype == DType::f32 && entry->array <= state.size() && entry->parameter < parameters.size();
-      const std::size_t size = is_known ? parameters[entry->parameter].size() : 0;
+      const bool is_known = entry && entry->array <= state.size() && entry->parameter < parameters.size() &&
+                            tensor.dtype == parameters[entry->parameter].dtype;
+      const std::size_t size = is_known ? parameters[entry->parameter].count : 0;
       if (!is_known || entry->offset > size || count > size - entry->offset) {
         reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
       }
+      const std::size_t element = size_bytes(tensor.dtype);
       if (entry->array < state.size()) {
-        const std::span<float> place = state[entry->array][entry->parameter].subspan(entry->offset, count);
-        reader.read_bytes(first, std::as_writable_bytes(place));
+        std::byte* const place = state[entry->array][entry->parameter].data + entry->offset * element;
+        reader.read_bytes(first, {place, count * element});
         intervals.push_back({*entry, count});
         found[entry->array] += count;
       }
-      first += count * sizeof(float);
+      first += count * element;
     }
   }
   std::size_t wanted = 0;
-  for (const std::span<float>& parameter : parameters) {
-    wanted += parameter.size();
+  for (const BufferView& parameter : parameters) {
+    wanted += parameter.count;
   }
   if (std::any_of(found.begin(), found.end(), [wanted](std::size_t elements) { return elements != wanted; }) ||
       !detail::are_disjoint(std::move(intervals))) {

@@ -111,7 +111,8 @@ class ShardedOptimizer {
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: each rank also keeps its share of the weights in f32, from the construction on. Values that
 /// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
-/// - f64 models, in host memory: the rule is one of dtrain::optimizers::f64, or another of doubles. The state is f64.
+/// - f64 models, in host memory: the rule is one of dtrain::optimizers::f64, or another of doubles. The state is f64,
+/// and all parameters are f64.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 /// - In an elastic job the state is lost with a rank: each call of train()'s function loads a checkpoint with the
 /// optimizer (load_checkpoint), and calls resume_at() with its step. A step without these two calls is refused, unless
@@ -137,6 +138,7 @@ template <class R, backend::Communicator C, ddp::ShardingStage Stage>
 requires ddp::detail::RuleFor<R, C>
 class ShardedOptimizer<R, C, Stage> {
   static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
+  static constexpr bool has_doubles = !is_on_device && ddp::HasDoubles<R>;
 
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
@@ -162,7 +164,7 @@ class ShardedOptimizer<R, C, Stage> {
           "a ShardedOptimizer of a model in device memory has overlap_forward, which is for host memory; leave it "
           "out");
     }
-    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), dtype_of<ddp::RuleElement<R>>::value);
+    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), element_of(ddp.parameters()));
     agree_on_kernels(ddp, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
@@ -186,6 +188,12 @@ class ShardedOptimizer<R, C, Stage> {
         {Stage::divides_gradients ? "Gradients" : "States", stage.overlap_forward ? ", overlap_forward" : "",
          stage.ready_frees_value ? ", ready_frees_value" : "", ddp::state_arrays<R>,
          ddp::NormedRule<R> ? " and measures norms" : ""});
+  }
+
+  /// Type of the state for a model: f64 with a rule of doubles, and with a rule that has one if parameter 0 is f64.
+  static DType element_of(std::span<const Parameter> parameters) noexcept {
+    const bool uses_doubles = has_doubles && !parameters.empty() && parameters[0].value.dtype == DType::f64;
+    return uses_doubles ? DType::f64 : dtype_of<ddp::RuleElement<R>>::value;
   }
 
   /// The rule, which the program may change between steps.
@@ -319,9 +327,19 @@ class ShardedOptimizer<R, C, Stage> {
     } else {
       return new Reduction(
           ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
-                                 ddp::ShardedParameters::Rule::of<R>(rule_), driver.read_value),
+                                 erased_rule(element_of(ddp.parameters())), driver.read_value),
           ddp.plan(), stage);
     }
+  }
+
+  ddp::ShardedParameters::Rule erased_rule([[maybe_unused]] DType element) const {
+    if constexpr (has_doubles) {
+      using Doubles = decltype(R::doubles);
+      if (element == DType::f64) {
+        return ddp::ShardedParameters::Rule::of(std::shared_ptr<const Doubles>(rule_, &rule_->doubles));
+      }
+    }
+    return ddp::ShardedParameters::Rule::of<R>(rule_);
   }
 
   std::shared_ptr<R> rule_;

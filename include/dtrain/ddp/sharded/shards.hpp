@@ -32,7 +32,7 @@ inline bool is_half(DType dtype) noexcept {
 
 /// @param element of the rule: f32, or f64
 /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`, or not f64 for a
-/// rule of f64; (invalid_argument) for two parameters whose values share memory
+/// rule of f64, and for f64 parameters beside others; (invalid_argument) for two parameters whose values share memory
 void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {}, DType element = DType::f32);
 
 /// Lifetime: the plan and the parameters' memory outlive the object. Threads: between steps, unless a member says
@@ -122,6 +122,15 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters, Device device, DType element) {
   const bool is_on_host = device.kind == DeviceKind::host;
+  for (std::size_t i = 1; i < parameters.size() && is_on_host; ++i) {
+    const auto is_double = [&](std::size_t k) { return parameters[k].value.dtype == DType::f64; };
+    if (is_double(i) == is_double(i - 1)) continue;
+    throw_error(Errc::unsupported,
+                "ShardedOptimizer got {}, of {}, beside {}, of {}; f64 parameters are updated without others: convert "
+                "them, or give the two types a wrapper and an optimizer each",
+                {describe_parameter(i, parameters[i].name), name(parameters[i].value.dtype),
+                 describe_parameter(i - 1, parameters[i - 1].name), name(parameters[i - 1].value.dtype)});
+  }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
     const bool is_half = element == DType::f32 && detail::is_half(value.dtype);
