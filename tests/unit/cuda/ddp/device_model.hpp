@@ -48,7 +48,7 @@ class DeviceModel {
   /// What "the backward pass" computes next for gradient i. Not while it is being computed.
   template <class T>
   void prepare(std::size_t i, const std::vector<T>& values) {
-    std::memcpy(sources_[i].data(), values.data(), values.size() * sizeof(T));
+    if (!values.empty()) std::memcpy(sources_[i].data(), values.data(), values.size() * sizeof(T));
   }
 
   /// The same: element k is `element(i, k)`.
