@@ -68,7 +68,19 @@ class FormationServer final : public WorkerConnections {
     state_.set_running_workers(count, now());
     changed_.set();
   }
+  void stop(const std::string& why) {
+    state_.stop(why, now());
+    changed_.set();
+  }
   /// @}
+
+  /// Ends when no worker is connected, 10 s later at most: after the job's end workers still ask how it has ended.
+  async::Task<void> drain() {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+    while (!connections_.empty() && !deadline.passed()) {
+      co_await loop_.sleep_for(std::chrono::milliseconds(10));
+    }
+  }
 
   /// @name For the handshake of StoreServer
   /// @{

@@ -212,6 +212,17 @@ class FormationState {
     settle(now);
   }
 
+  /// The job ends, because its launcher was told to.
+  void stop(const std::string& why, Instant now) {
+    const Cause cause{CauseKind::stopped, -1, {}, why};
+    if (attempt_ == 0 || failed_) {
+      end(cause);
+    } else if (!is_over_) {
+      fail(cause, now);
+    }
+    settle(now);
+  }
+
   void on_time(Instant now) { settle(now); }
   /// @}
 

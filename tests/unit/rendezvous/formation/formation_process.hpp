@@ -51,6 +51,13 @@ class FormationProcess {
   void process_ended(std::int64_t process) {
     thread_.loop().post([this, process] { formation_->process_ended("h", process, 0, "killed by signal 9"); });
   }
+  void stop(const std::string& why) {
+    thread_.loop().post([this, why] { formation_->stop(why); });
+  }
+  void drain_blocking() {
+    const auto drain = [&](dtrain::async::EventLoop&) -> dtrain::async::Task<void> { return formation_->drain(); };
+    thread_.run_blocking(drain, soon());
+  }
   StoreAddress address(std::optional<Secret> secret) const {
     StoreAddress address;
     address.host = "127.0.0.1";

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -244,6 +245,33 @@ TEST_CASE("a worker that has waited for longer than its timeout before its host 
   CHECK_FALSE(first.join());
   waiting.join();
   CHECK(error == "");
+}
+
+TEST_CASE("a job that is stopped ends for all of its ranks, and is drained once they have closed their connections") {
+  FormationProcess launcher(sizes(2, 2));
+  std::atomic<bool> is_leaving = false;
+  bool was_leaving = false;
+  std::thread drain;
+  const auto errors = on_ranks(2, [&](int index) {
+    TestWorker worker(launcher.address(), 100 + index);
+    REQUIRE_FALSE(worker.join());
+    worker.control_plane->store().barrier("all have joined", soon()).wait();
+    if (index == 0) launcher.stop("SIGTERM came");
+    REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
+    worker.control_plane.reset();
+    CHECK_ERROR(worker.join(), Errc::job_failed, "the job was stopped: SIGTERM came");
+    if (index == 1) {
+      drain = std::thread([&] {
+        launcher.drain_blocking();
+        was_leaving = is_leaving;
+      });
+      CHECK_ERROR(worker.join(), Errc::job_failed, "the job was stopped: SIGTERM came");  // a later worker is answered
+      is_leaving = true;
+    }
+  });
+  CHECK(errors == std::vector<std::string>(2));
+  if (drain.joinable()) drain.join();
+  CHECK(was_leaving);
 }
 
 TEST_CASE("an exception while the store opens an attempt ends the job with its text") {
