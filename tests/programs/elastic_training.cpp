@@ -4,6 +4,7 @@
 // attempt A size N digest D" if asked for; "worker W finished as rank R of N: D after S steps". D is the digest of the
 // weights, the same on all ranks.
 //   steps=S              the steps of the job (100)
+//   until=FILE           the job ends with the step before which FILE is there
 //   pause=MS             how long a backward pass takes (5)
 //   gloo                 reduces over Gloo in place of shared memory
 //   log                  prints each commit
@@ -70,6 +71,16 @@ void backward(M& model, const dtrain::SampleShare& share, const Options& options
   }
 }
 
+/// Whether the file of until= is there for any rank: then all end after the same step. Collective.
+template <class Group>
+bool is_told_to_end(Group& group, const Options& options) {
+  const auto file = options.values.find("until");
+  if (file == options.values.end()) return false;
+  std::vector<float> is_there{::access(file->second.c_str(), F_OK) == 0 ? 1.0F : 0.0F};
+  group.all_reduce(is_there, dtrain::ReduceOp::max);
+  return is_there.front() > 0;
+}
+
 void say_commit(const Model& model, std::uint64_t step, std::uint64_t attempt, int ranks) {
   std::printf("commit %d attempt %d size %d digest %08x\n", static_cast<int>(step), static_cast<int>(attempt), ranks,
               model.digest());
@@ -89,7 +100,7 @@ int train(dtrain::Elastic<Policy> job, const Options& options) {
     dtrain::DistributedDataParallel ddp{model, group};
     dtrain::DistributedSampler sampler{group, Model::samples};
     const std::uint64_t per_epoch = sampler.steps_per_epoch();
-    while (job.step() < steps) {
+    while (job.step() < steps && !is_told_to_end(group, options)) {
       const auto shares = sampler.shares(job.step() / per_epoch);
       const dtrain::SampleShare share = shares[job.step() % per_epoch];
       if (options.has("exit") && worker == 1) {

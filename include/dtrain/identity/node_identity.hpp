@@ -24,6 +24,7 @@ struct NodeFlags {
   std::optional<std::string> master_addr;     ///< --master-addr
   std::optional<std::string> master_port;     ///< --master-port
   std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
+  bool is_elastic = false;                    ///< the program's: --nnodes and PET_NNODES may be MIN:MAX
 };
 
 /// A launcher's node in its job, and the address of the launchers' store.
@@ -33,6 +34,7 @@ struct NodeIdentity {
 
   int node_rank = 0;
   int node_count = 1;
+  int least_nodes = 0;                        ///< of an elastic job with MIN:MAX nodes; 0: the number is fixed
   std::string master_addr;                    ///< empty in a source that does not state it
   std::optional<int> master_port;             ///< nullopt: the launcher binds port 0
   std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
@@ -61,12 +63,30 @@ inline Environment with_flags(const Environment& environment, const NodeFlags& f
   return joined;
 }
 
+/// In --nnodes, or without the flag in PET_NNODES, replaces MIN:MAX by MAX. @returns MIN; 0 for one number
+/// @throws IdentityError: bad-integer
+inline int take_least_nodes(Environment& environment) {
+  const char* const name = environment.count("--nnodes") != 0 ? "--nnodes" : "PET_NNODES";
+  const std::string range(Variables(environment).text(name).value_or(""));
+  const std::size_t colon = range.find(':');
+  if (colon == std::string::npos) return 0;
+  const int least = parse_integer(range.substr(0, colon)).value_or(0);
+  const int most = parse_integer(range.substr(colon + 1)).value_or(0);
+  if (least < 1 || most < least) {
+    throw_identity_error(IdentityErrc::bad_integer, "{} is no range of nodes; give MIN:MAX, such as 2:4",
+                         {quoted(name, range)});
+  }
+  environment[name] = std::to_string(most);
+  return least;
+}
+
 /// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
 inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
   const std::optional<std::string_view> value = variables.text(variable);
   if (value && value->find(':') != std::string::npos) {
     throw_identity_error(IdentityErrc::elastic_range,
-                         "{} is a range of nodes; a job has a fixed size here: set one number",
+                         "{} is a range of nodes, and only a program whose body takes a dtrain::Elastic has one: set "
+                         "one number",
                          {quoted(variable, *value)});
   }
   return variables.count(variable);
@@ -287,14 +307,18 @@ inline std::optional<std::string_view> read_nproc_per_node(const Variables& vari
 
 }  // namespace detail
 
-/// The node identity of a launcher with these flags and this environment. Pure.
+/// The node identity of a launcher with these flags and this environment. Pure. With MIN:MAX nodes, the rank of a node
+/// other than node 0 may be any number: the node is no part of the job's identity.
 /// @throws IdentityError if they are contradictory or incomplete
 /// @ingroup launchers
 inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
-  const Environment joined = with_flags(environment, flags);
+  Environment joined = with_flags(environment, flags);
+  const int least_nodes = flags.is_elastic ? take_least_nodes(joined) : 0;
   const Variables variables(joined);
   NodeIdentity node = detail::rank_and_count_of_node(joined, variables);
-  if (node.node_rank >= node.node_count) {
+  node.least_nodes = least_nodes;
+  const bool has_any_rank = least_nodes != 0 && node.node_count > 1;
+  if (node.node_rank >= node.node_count && !has_any_rank) {
     throw_identity_error(
         IdentityErrc::rank_out_of_range,
         "node rank {} is not below node count {} ({}); set both (--node-rank, --nnodes), counting from 0",

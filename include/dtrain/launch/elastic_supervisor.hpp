@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
-/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and the job's FormationServer.
+/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and, on node 0, the job's
+/// FormationServer. RemoteFormation: what the launcher of another node knows of the job.
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,7 +37,7 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
 /// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
-/// loop's. @tparam Formation a FormationServer
+/// loop's. @tparam Formation a FormationServer, or a RemoteFormation
 template <class Formation>
 class ElasticSupervisor {
  public:
@@ -44,6 +46,8 @@ class ElasticSupervisor {
         workers_(attempt.workers()),
         services_(attempt.services()),
         host_id_(std::move(host_id)),
+        is_on_hosts_(options.is_elastic_on_hosts()),
+        hosts_store_(options.node.node_rank == 0),
         formation_(formation),
         state_(formation.state()),
         left_to_replace_(options.max_restarts),
@@ -52,7 +56,8 @@ class ElasticSupervisor {
   ElasticSupervisor(const ElasticSupervisor&) = delete;
   ElasticSupervisor& operator=(const ElasticSupervisor&) = delete;
 
-  /// Starts the workers. Ends when none runs and none will be started.
+  /// Starts the workers. Ends when none runs and none will be started; if other nodes may have workers, on node 0 not
+  /// before the job's end.
   async::Task<void> watch() {
     for (;;) {
       look_at_exit_flags();
@@ -62,6 +67,9 @@ class ElasticSupervisor {
       const Deadline::Clock::time_point now = Deadline::Clock::now();
       for (; stops_noted_ < stop_requests(); ++stops_noted_) {
         schedule_.on_stop_requested(now);
+        if (is_on_hosts_) {
+          formation_.stop(format_text("{} came to the launcher of node 0", {signal_name(interrupt_signal())}));
+        }
       }
       if (state_.cause()) schedule_.on_failure(now);
       act(schedule_.due(now), now);
@@ -69,7 +77,8 @@ class ElasticSupervisor {
       start_due(now);
       tell_formation();
       const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
-      if ((workers_.running() == 0 && !next_start()) || is_abandoned) co_return;
+      const bool may_end = !is_on_hosts_ || !hosts_store_ || state_.is_over();
+      if ((workers_.running() == 0 && !next_start() && may_end) || is_abandoned) co_return;
       const Deadline::Clock::time_point look = now + look_interval;
       const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
       co_await services_.changed.wait(Deadline::at(next));
@@ -78,7 +87,7 @@ class ElasticSupervisor {
 
   JobResult result() const {
     JobResult result;
-    if (const int stop_signal = services_.forwarder.interrupt_signal()) {
+    if (const int stop_signal = interrupt_signal()) {
       result.exit_code = 128 + stop_signal;
       result.report.push_back(format_text("{} was forwarded to the workers", {signal_name(stop_signal)}));
     } else if (state_.is_over() && !state_.cause()) {
@@ -88,7 +97,8 @@ class ElasticSupervisor {
           last_failure_ != 0 && !(state_.cause() && state_.cause()->kind == CauseKind::disagreement);
       result.exit_code = is_of_worker ? last_failure_ : exit_code_job_failed;
       result.report.push_back(state_.cause() ? format_text("the job failed: {}", {state_.cause()->sentence()})
-                                             : "the job failed: no worker is left");
+                              : hosts_store_ ? "the job failed: no worker is left"
+                                             : "no worker of this node is left; the job may go on on the others");
     }
     if (lost_ > 0) {
       result.report.push_back(
@@ -106,7 +116,8 @@ class ElasticSupervisor {
   static constexpr std::chrono::milliseconds look_interval{20};
   static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
   static constexpr std::size_t most_losses = 20;
-  /// How long a worker may run that is no rank of the attempt that has finished the job.
+  /// How long a worker may run that is no rank of the attempt that has finished the job, or that another has replaced
+  /// so shortly before on another node: it may not find the store any more.
   static constexpr std::chrono::seconds end_timeout{10};
   /// The failure of a worker that has run for so long is not a failed start.
   static constexpr std::chrono::seconds long_life{60};
@@ -128,11 +139,13 @@ class ElasticSupervisor {
     return std::max(services_.forwarder.stop_requests(), services_.forwarder.interrupted() ? 1 : 0);
   }
 
+  int interrupt_signal() const noexcept { return services_.forwarder.interrupt_signal(); }
+
   void look_at_exit_flags() {
     for (Slot& each : slots_) {
       if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
         each.is_exiting = true;
-        process_ended(each, each.process, 0, "its process ended");
+        process_ended(each, each.process, -1, "its process ended");
       }
     }
   }
@@ -156,9 +169,10 @@ class ElasticSupervisor {
     Slot& slot = slots_[static_cast<std::size_t>(ended.rank)];
     const pid_t process = std::exchange(slot.process, 0);
     const bool was_over = state_.is_over();
-    process_ended(slot, process, ended.status.code, ended.status.text());
-    if (was_over || schedule_.has_acted() || services_.forwarder.interrupted()) {
-      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
+    process_ended(slot, process, ended.status.signal != 0 ? -1 : ended.status.code, ended.status.text());
+    if (was_over || (state_.is_over() && !state_.cause()) || schedule_.has_acted() ||
+        services_.forwarder.interrupted()) {
+      const bool counts = slot.is_rank && was_over && !slot.is_killed && failed_after_end_ == 0;  // not later ones
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
@@ -197,7 +211,9 @@ class ElasticSupervisor {
       const rendezvous::Worker* const worker = state_.workers().find(host_id_, slot.process);
       const bool is_rank = worker != nullptr && worker->is_member();
       const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
-      slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
+      const bool is_late =
+          ended_at_ && !hosts_store_ && slot.failures > 0 && slot.started_at + end_timeout > *ended_at_;
+      slot.is_killed = ended_at_ ? (!is_rank || is_late) && now - *ended_at_ > end_timeout
                                  : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
       if (slot.is_killed) workers_.kill_group(slot.process);
     }
@@ -238,7 +254,9 @@ class ElasticSupervisor {
     return first;
   }
 
+  /// Not on several hosts: workers of any other may come.
   void tell_formation() {
+    if (is_on_hosts_) return;
     const auto running = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
     if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
@@ -257,8 +275,10 @@ class ElasticSupervisor {
   Workers& workers_;
   const AttemptServices& services_;
   const std::string host_id_;
+  const bool is_on_hosts_;
+  const bool hosts_store_;
   Formation& formation_;
-  const rendezvous::FormationState<Formation>& state_;
+  const std::remove_reference_t<decltype(std::declval<const Formation&>().state())>& state_;
   int left_to_replace_;
   ShutdownSchedule schedule_;
   std::vector<Slot> slots_;
@@ -270,6 +290,44 @@ class ElasticSupervisor {
   std::optional<Deadline::Clock::time_point> killed_at_;  ///< all workers
   int last_failure_ = 0;
   int failed_after_end_ = 0;
+};
+
+/// In the place of a FormationServer, and of its state, on a node whose launcher hosts no store: this launcher knows of
+/// the job only what the exit codes of its own workers say. Threads: one.
+class RemoteFormation {
+ public:
+  const RemoteFormation& state() const noexcept { return *this; }
+  const RemoteFormation& workers() const noexcept { return *this; }
+  const rendezvous::FormationOptions& options() const noexcept { return options_; }
+
+  /// Whether a worker has ended well, which it does only when the job has finished.
+  bool is_over() const noexcept { return has_finished_; }
+  const std::optional<Cause>& cause() const noexcept { return unknown_; }
+  /// An attempt may have been formed: a start that fails is tried again.
+  std::uint64_t attempt() const noexcept { return 1; }
+  /// Each worker may be a rank.
+  const rendezvous::Worker* find(const std::string&, std::int64_t) const noexcept { return &rank_; }
+  std::string error_of(const std::string&, std::int64_t) const { return {}; }
+
+  void process_ended(const std::string&, std::int64_t, int exit_code, const std::string&) noexcept {
+    has_finished_ = has_finished_ || exit_code == 0;
+  }
+  void set_running_workers(int) noexcept {}
+  /// The job goes on without this node: the others see that its workers' connections end.
+  void stop(const std::string&) noexcept {}
+
+ private:
+  static rendezvous::Worker any_rank() {
+    rendezvous::Worker worker;
+    worker.standing = rendezvous::Standing::assigned;
+    worker.rank = 0;
+    return worker;
+  }
+
+  bool has_finished_ = false;
+  const std::optional<Cause> unknown_;
+  const rendezvous::FormationOptions options_;
+  const rendezvous::Worker rank_ = any_rank();
 };
 
 /// The launcher, as a FormationServer calls it.
@@ -290,15 +348,25 @@ template <class>
 async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptions& options) {
   const rendezvous::HostIdentity host = rendezvous::host_identity(options.host_id);
   const AttemptServices& services = attempt.services();
+  if (options.node.node_rank != 0) {
+    RemoteFormation formation;
+    ElasticSupervisor supervisor(attempt, options, host.id, formation);
+    async::Task<void> watching = supervisor.watch();
+    co_await std::move(watching);
+    co_return supervisor.result();
+  }
   rendezvous::FormationOptions sizes;
   sizes.min_workers = attempt.plan().min_ranks;
-  sizes.max_workers = attempt.plan().workers;
+  sizes.max_workers = attempt.plan().world_size;
+  // No launcher tells of the end of another host's process. The end of its connection does, also if the worker lives:
+  // that worker comes back.
+  if (options.is_elastic_on_hosts()) sizes.reconnect_timeout = std::chrono::milliseconds(500);
   sizes.wait_timeout = in_milliseconds(options.join_timeout);
   rendezvous::StoreJobOptions each_attempt;
   each_attempt.job = options.job;
   each_attempt.owner = format_text("the launcher on host {}", {host.name});
   each_attempt.further_files =
-      files_for_workers(attempt.plan().workers) + static_cast<std::size_t>(attempt.plan().workers);
+      files_for_workers(attempt.plan().workers) + static_cast<std::size_t>(attempt.plan().world_size);
   each_attempt.loss_grace = std::chrono::milliseconds(500);
   rendezvous::Limits limits;
   limits.liveness = in_milliseconds(options.liveness);
@@ -307,6 +375,10 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
   ElasticSupervisor supervisor(attempt, options, host.id, formation);
   async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);
+  if (options.is_elastic_on_hosts()) {
+    async::Task<void> draining = formation.drain();
+    co_await std::move(draining);
+  }
   co_return supervisor.result();
 }
 

@@ -19,6 +19,7 @@
 #include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/shutdown_schedule.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -41,6 +42,9 @@ struct NodeLauncherOptions {
   std::string job;                           ///< its name, which launchers of several nodes compare; may be empty
   std::optional<rendezvous::Secret> secret;  ///< shared by the launchers of several nodes
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
+
+  /// An elastic job on several hosts, whose launchers do not join each other.
+  bool is_elastic_on_hosts() const noexcept { return min_ranks != 0 && node.node_count > 1; }
 };
 
 namespace detail {
@@ -144,7 +148,7 @@ inline void check_most_workers(int workers, const BackendFacts& backend) {
   }
 }
 
-/// @throws Error (usage) for --min-ranks where the job cannot be elastic
+/// @throws Error (usage) for an elastic job that is not possible
 inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& backend) {
   options.run_elastic = backend.run_elastic;
   if (options.min_ranks == 0) {
@@ -160,31 +164,35 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
     throw_error(Errc::usage, "--min-ranks={} and --wrap do not go together yet; leave one of them out",
                 {options.min_ranks});
   }
-  if (options.min_ranks > options.workers) {
-    throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}; lower it, or start more workers",
-                {options.min_ranks, options.workers});
+  const int nodes = options.node.node_count;
+  if (options.min_ranks > std::int64_t{options.workers} * nodes) {
+    throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}{}; lower it, or start more workers",
+                {options.min_ranks, options.workers, nodes == 1 ? "" : format_text(" on {} nodes", {nodes})});
+  }
+  if (std::int64_t{options.workers} * nodes > rendezvous::max_world_size) {
+    throw_error(Errc::usage, "--nproc-per-node={} on {} nodes are more workers than the {} that a job may have",
+                {options.workers, nodes, rendezvous::max_world_size});
+  }
+  if (nodes > 1 && backend.most_ranks != 0) {
+    throw_error(Errc::usage,
+                "backend::{} joins the ranks of one host, and this job has up to {} nodes (from {}); use backend::Gloo "
+                "or backend::Nccl for several hosts",
+                {backend.name, nodes, options.node_source});
   }
 }
 
 /// The launcher's configuration.
 /// @param cores number of cores that this process may use
 /// @param visible_devices called for --nproc-per-node=auto; may be null
+/// @param is_elastic whether the program's body takes an Elastic
 /// @throws Error (usage, identity). Blocking: reads the secret's file
 inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
-                                                 VisibleDevices visible_devices = nullptr) {
+                                                 VisibleDevices visible_devices = nullptr, bool is_elastic = false) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeLauncherOptions options;
-  // What several nodes need, such as a secret, is asked for after this.
-  const auto check_nodes = [least = flags.min_ranks](std::string_view nodes) {
-    if (least != 0 && nodes != "1") {
-      throw_error(Errc::usage, "--min-ranks={} works on one node, and this job has {}; leave one of them out",
-                  {least, nodes});
-    }
-  };
-  check_nodes(flags.node.node_count.value_or("1"));
+  flags.node.is_elastic = is_elastic;
   options.node = detail::node_of(environment, flags.node);
-  check_nodes(std::to_string(options.node.node_count));
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
   options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
@@ -195,7 +203,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
                     {flags.mpirun_workers}));
   }
   options.max_restarts = flags.max_restarts;
-  options.min_ranks = flags.min_ranks;
+  options.min_ranks = flags.min_ranks != 0 ? flags.min_ranks : options.node.least_nodes * options.workers;
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   if (visible_devices != nullptr) {

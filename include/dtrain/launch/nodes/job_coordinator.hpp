@@ -100,9 +100,9 @@ class RankRendezvous {
 
 /// Launchers of several nodes exchange keys in their own job in node 0's store. Node 0 opens the attempts, publishes
 /// the state of the ranks' store (first cause, other nodes' ranks that left, all joined), and decides the result. Each
-/// launcher reports its own workers. The only launcher of a job decides without an exchange.
-/// Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed, and conclude() returns a result.
-/// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
+/// launcher reports its own workers. The only launcher of a job decides without an exchange, and so does each launcher
+/// of an elastic job on several hosts. Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed,
+/// and conclude() returns a result. Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class JobCoordinator {
  public:
   /// @param changed set at every change
@@ -143,8 +143,8 @@ class JobCoordinator {
     }
     NodePlan plan;
     plan.workers = options_->workers;
-    plan.first_rank = table.first_rank(options_->node.node_rank);
-    plan.world_size = table.world_size();
+    plan.first_rank = is_alone() ? 0 : table.first_rank(options_->node.node_rank);
+    plan.world_size = table.world_size() * (is_alone() ? options_->node.node_count : 1);
     plan.node_rank = options_->node.node_rank;
     plan.node_count = options_->node.node_count;
     plan.master_addr = node_rendezvous_.master_addr();
@@ -155,6 +155,10 @@ class JobCoordinator {
 
   /// For several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ...". Else empty. @pre assign_ranks() has ended
   std::string description() const {
+    if (options_->is_elastic_on_hosts() && is_first()) {
+      return format_text("an elastic job on up to {} nodes, store at {}",
+                         {options_->node.node_count, node_rendezvous_.store_text()});
+    }
     return is_alone() || !is_first()
                ? ""
                : format_text("{}, store at {}", {to_string(node_rendezvous_.table()), node_rendezvous_.store_text()});
@@ -292,7 +296,7 @@ class JobCoordinator {
   }
 
   bool is_first() const noexcept { return options_->node.node_rank == 0; }
-  bool is_alone() const noexcept { return options_->node.node_count == 1; }
+  bool is_alone() const noexcept { return options_->node.node_count == 1 || options_->is_elastic_on_hosts(); }
   LauncherKeys keys() const noexcept { return LauncherKeys(attempt_); }
 
   bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }

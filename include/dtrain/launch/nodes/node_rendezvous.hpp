@@ -169,7 +169,8 @@ inline std::string missing_nodes(const std::vector<int>& missing, int node_count
 }
 
 /// Node 0 opens the store; every launcher joins it with ClientRole::launcher. The only launcher of a job joins nothing:
-/// its store listens at the loopback address, and admits clients that know a secret drawn for this job.
+/// its store listens at the loopback address, and admits clients that know a secret drawn for this job. Nor do the
+/// launchers of an elastic job on several hosts join: each knows its own node only.
 /// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class NodeRendezvous {
  public:
@@ -214,8 +215,13 @@ class NodeRendezvous {
       const net::SocketAddress bound = listeners.front().local();
       address.host = bound.is_any() ? "localhost" : bound.host();
       listens_at_ = rendezvous::listens_at("its launcher", listeners, master_addr_);
-      open_store(std::move(listeners), deadline);
+      server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_->secret, limits()});
     }
+    if (options_->is_elastic_on_hosts()) {
+      table_.workers = {options_->workers};
+      co_return;
+    }
+    if (options_->node.node_rank == 0) open_launchers_job(deadline);
     rendezvous::Join request;
     request.info.rank = options_->node.node_rank;
     request.info.host_id = host_->id;
@@ -317,8 +323,7 @@ class NodeRendezvous {
     return limits;
   }
 
-  void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
-    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_->secret, limits()});
+  void open_launchers_job(Deadline deadline) {
     rendezvous::StoreJobOptions job;
     job.role = rendezvous::ClientRole::launcher;
     job.world_size = options_->node.node_count;

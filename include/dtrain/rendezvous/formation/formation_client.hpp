@@ -58,13 +58,17 @@ class FormationClient final : private SessionHandler {
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
-  /// with the cause that has ended the job; Error (timeout) and the errors of connecting
+  /// with the cause that has ended the job, or if the store could not be reached for `timeout`; Error (timeout)
   ToWorker announce_blocking(const Announce& announce) {
     for (;;) {
       static_cast<void>(take_answer());
       const Deadline deadline = Deadline::after(timeout_);
       const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
-      thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
+      try {
+        thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
+      } catch (const Error& error) {
+        throw JobFailed(Cause{CauseKind::lost, -1, {}, format_text("its store cannot be reached: {}", {error.what()})});
+      }
       const std::optional<ToWorker> answer = await_answer();
       if (!answer) continue;
       if (const Failure* failure = std::get_if<Failure>(&*answer)) throw_cause(failure->cause);
