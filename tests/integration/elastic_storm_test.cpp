@@ -1,11 +1,12 @@
 // ctest: TIMEOUT 300
 // Elastic jobs whose workers are killed and stopped at seeded moments; each job's commits are replayed without losses.
-//   DTRAIN_ELASTIC_KILLS=1000 DTRAIN_ELASTIC_SEED=1 integration_elastic_storm
+//   DTRAIN_ELASTIC_KILLS=1000 DTRAIN_ELASTIC_HOST_KILLS=200 DTRAIN_ELASTIC_SEED=1 integration_elastic_storm
 
 #include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -21,9 +22,12 @@
 #include <vector>
 
 #include "dtrain/dtrain.hpp"
+#include "support/elastic_hosts.hpp"
 #include "support/elastic_model.hpp"
 #include "support/program.hpp"
+#include "support/stopwatch.hpp"
 #include "support/thread_group.hpp"
+#include "support/virtual_cluster.hpp"
 
 using support::ElasticModel;
 using support::Program;
@@ -119,6 +123,31 @@ std::vector<std::pair<int, pid_t>> running(const std::string& output, int worker
   return found;
 }
 
+/// Each step is committed in the end by all ranks of one attempt, with the weights that a job without losses gets.
+template <class Backend>
+void check_training(const std::string& output, int steps) {
+  const Commits commits = commits_of(output);
+  REQUIRE(commits.size() == static_cast<std::size_t>(steps));
+  std::vector<int> sizes;
+  std::vector<std::string> digests;
+  for (const auto& each_step : commits) {
+    const std::set<Commit>& of_step = each_step.second;
+    const Commit& last = *of_step.rbegin();  // earlier ones are of ranks that were lost with them
+    const auto same =
+        std::count_if(of_step.begin(), of_step.end(), [&](const Commit& each) { return each.attempt == last.attempt; });
+    CHECK_MESSAGE(same == 1, "step " << each_step.first << " differs between ranks of attempt " << last.attempt);
+    sizes.push_back(last.size);
+    digests.push_back(last.digest);
+  }
+  CHECK(replay<Backend>(sizes) == digests);
+  const std::regex end("finished as rank \\d+ of \\d+: (\\w+) after");
+  int finished = 0;
+  for (std::sregex_iterator i(output.begin(), output.end(), end), none; i != none; ++i, ++finished) {
+    CHECK((*i)[1].str() == digests.back());
+  }
+  CHECK(finished >= 1);
+}
+
 /// One job of 2 to 4 workers, up to `blows` of which are killed or stopped, always one less than there are at most.
 /// @returns how many
 template <class Backend>
@@ -169,29 +198,153 @@ int storm(std::uint32_t seed, int blows) {
   const Result result = job.wait(support::soon(std::chrono::seconds(120)));
   CAPTURE(seed);
   REQUIRE_MESSAGE(result.exit_code == 0, result.error);
-  const Commits commits = commits_of(result.output);
-  REQUIRE(commits.size() == static_cast<std::size_t>(steps));
-  std::vector<int> sizes;
-  std::vector<std::string> digests;
-  for (const auto& each_step : commits) {
-    const std::set<Commit>& of_step = each_step.second;
-    const Commit& last = *of_step.rbegin();  // earlier ones are of ranks that were lost with them
-    const auto same =
-        std::count_if(of_step.begin(), of_step.end(), [&](const Commit& each) { return each.attempt == last.attempt; });
-    CHECK_MESSAGE(same == 1, "step " << each_step.first << " differs between ranks of attempt " << last.attempt);
-    sizes.push_back(last.size);
-    digests.push_back(last.digest);
-  }
-  CHECK(replay<Backend>(sizes) == digests);
-  const std::regex end("finished as rank \\d+ of \\d+: (\\w+) after");
-  int finished = 0;
-  for (std::sregex_iterator i(result.output.begin(), result.output.end(), end), none; i != none; ++i, ++finished) {
-    CHECK((*i)[1].str() == digests.back());
-  }
-  CHECK(finished >= 1);
-  std::printf("seed %u: %d workers, %d killed or stopped, %d finished\n", seed, workers, hit, finished);
+  check_training<Backend>(result.output, steps);
+  std::printf("seed %u: %d workers, %d killed or stopped\n", seed, workers, hit);
   return hit;
 }
+
+#if DTRAIN_WITH_GLOO
+
+/// A worker that is a rank now.
+struct HostRank {
+  int node = 0;
+  int worker = 0;
+  pid_t process = 0;  ///< on its host
+};
+
+/// A job on two hosts. Each blow leaves one rank at least, and one on node 0 if it hits all of node 1.
+class HostStorm {
+ public:
+  HostStorm(const support::VirtualCluster& cluster, std::uint32_t seed, int blows)
+      : cluster_(cluster),
+        random_(seed),
+        blows_(blows),
+        steps_(100 + 120 * blows),
+        workers_(1 + below(2)),
+        job_(cluster,
+             {"--nproc-per-node=" + std::to_string(workers_), "--max-restarts=1000", "steps=" + std::to_string(steps_),
+              "pause=2"},
+             "2") {}
+
+  /// @param pauses gets times from a kill to the next commit of the others @returns how many workers were hit
+  int run(std::vector<std::chrono::milliseconds>& pauses) {
+    const dtrain::Deadline deadline = support::soon(std::chrono::seconds(90));
+    while (!has(0, "commit") && !deadline.passed()) {
+      read(20);
+    }
+    while (hit_ < blows_ && !deadline.passed() && !has(0, "finished as") && !has(1, "finished as")) {
+      read(below(200));
+      std::vector<HostRank> ranks = ranks_now();
+      std::shuffle(ranks.begin(), ranks.end(), random_);
+      const bool has_first =
+          std::any_of(ranks.begin(), ranks.end(), [](const HostRank& each) { return each.node == 0; });
+      const int kind = below(8);
+      if (kind == 0 && has_first) {
+        lose_second_node();
+      } else if (kind == 1 && has_first && job_.has_links()) {
+        cut_link();
+      } else if (ranks.size() >= 2) {
+        ranks.resize(ranks.size() > 2 && below(4) == 0 ? 2 : 1);
+        kind == 2 ? stop(ranks.front()) : kill(ranks, pauses);
+      }
+    }
+    const std::vector<Result> results = job_.results(std::chrono::seconds(120));
+    REQUIRE_MESSAGE(results[0].exit_code == 0, results[0].error);
+    const int second = results[1].exit_code;  // 75: it has come when the store had gone
+    CHECK_MESSAGE((second == 0 || second == dtrain::exit_code_job_failed), results[1].error);
+    check_training<dtrain::backend::Gloo>(results[0].output + results[1].output, steps_);
+    return hit_;
+  }
+
+ private:
+  int below(int bound) { return static_cast<int>(random_() % static_cast<unsigned>(bound)); }
+  void read(int milliseconds) { job_.read(std::chrono::milliseconds(milliseconds)); }
+  bool has(int node, const std::string& text) { return job_.output(node).find(text) != std::string::npos; }
+
+  std::vector<HostRank> ranks_now() {
+    std::vector<HostRank> found;
+    for (const int node : {0, 1}) {
+      for (const auto& [worker, process] : running(job_.output(node), workers_, hits(node))) {
+        found.push_back({node, worker, process});
+      }
+    }
+    return found;
+  }
+
+  Hits& hits(int node) { return hits_[static_cast<std::size_t>(node)]; }
+  void note(const HostRank& rank) { hits(rank.node).behind[rank.worker] = job_.output(rank.node).size(); }
+  void note_second_node() {
+    for (int worker = 0; worker < workers_; ++worker) {
+      note({1, worker});
+    }
+  }
+
+  void kill(const std::vector<HostRank>& ranks, std::vector<std::chrono::milliseconds>& pauses) {
+    const int before = last_attempt();
+    const support::Stopwatch since_kill;
+    for (const HostRank& each : ranks) {
+      const pid_t process = job_.process_of(each.node, each.process);
+      if (process != 0) ::kill(process, SIGKILL);
+      hits(each.node).killed.insert(each.process);
+      note(each);
+      ++hit_;
+      read(below(50));
+    }
+    if (ranks.size() > 1 || below(2) == 0) return;
+    while (last_attempt() == before && since_kill.elapsed() < std::chrono::seconds(10) && !has(0, "finished as")) {
+      read(4);
+    }
+    if (!has(0, "finished as")) pauses.push_back(since_kill.elapsed());
+  }
+
+  void stop(const HostRank& rank) {
+    const pid_t process = job_.process_of(rank.node, rank.process);
+    if (process == 0) return;
+    ::kill(process, SIGSTOP);
+    read(500 + below(2500));  // shorter and longer than the liveness time
+    ::kill(process, SIGCONT);
+    note(rank);
+    ++hit_;
+  }
+
+  void lose_second_node() {
+    support::signal_all(job_.processes(1, true), SIGKILL);
+    read(below(1500));
+    job_.start(1);
+    note_second_node();
+    hit_ += workers_;
+  }
+
+  void cut_link() {
+    cluster_.cut(1);
+    read(500 + below(3500));
+    cluster_.mend(1);
+    note_second_node();
+    ++hit_;
+  }
+
+  /// Of a commit that was read.
+  int last_attempt() {
+    int last = 0;
+    for (const int node : {0, 1}) {
+      const std::string output = job_.output(node);
+      const std::size_t at = output.rfind(" attempt ");
+      if (at != std::string::npos) last = std::max(last, std::atoi(output.c_str() + at + 9));
+    }
+    return last;
+  }
+
+  const support::VirtualCluster& cluster_;
+  std::mt19937 random_;
+  const int blows_;
+  const int steps_;
+  const int workers_;  ///< on each host
+  support::ElasticHosts job_;
+  std::array<Hits, 2> hits_;
+  int hit_ = 0;
+};
+
+#endif
 
 }  // namespace
 
@@ -212,3 +365,26 @@ TEST_CASE("workers that are killed and stopped at any moment lose, repeat and fo
     hit += storm<dtrain::backend::SharedMemory>(of_round, each);
   }
 }
+
+#if DTRAIN_WITH_GLOO
+TEST_CASE("workers, a node and a link that are lost at any moment on two hosts lose, repeat and fork no step") {
+  const int kills = setting("DTRAIN_ELASTIC_HOST_KILLS", 8);
+  const int seed = setting("DTRAIN_ELASTIC_SEED", 1);
+  const support::VirtualCluster cluster(2);
+  if (!cluster.problem.empty()) std::printf("no link is cut, for lack of virtual hosts: %s\n", cluster.problem.c_str());
+  std::vector<std::chrono::milliseconds> pauses;
+  int hit = 0;
+  for (int round = 0; hit < kills; ++round) {
+    REQUIRE(round < kills);
+    CAPTURE(seed + round);
+    const int of_round = HostStorm(cluster, static_cast<std::uint32_t>(seed + round), 8).run(pauses);
+    std::printf("seed %d on two hosts: %d killed, stopped or cut off\n", seed + round, of_round);
+    hit += of_round;
+  }
+  std::sort(pauses.begin(), pauses.end());
+  if (pauses.empty()) return;
+  const auto milliseconds = [](std::chrono::milliseconds time) { return static_cast<int>(time.count()); };
+  std::printf("%d kills of a worker to the next commit: median %d ms, longest %d ms\n", static_cast<int>(pauses.size()),
+              milliseconds(pauses[pauses.size() / 2]), milliseconds(pauses.back()));
+}
+#endif

@@ -63,20 +63,25 @@ inline Environment with_flags(const Environment& environment, const NodeFlags& f
   return joined;
 }
 
-/// In --nnodes, or without the flag in PET_NNODES, replaces MIN:MAX by MAX. @returns MIN; 0 for one number
-/// @throws IdentityError: bad-integer
+/// Replaces MIN:MAX by MAX in --nnodes and PET_NNODES. @returns MIN of --nnodes, or without the flag of PET_NNODES; 0 for
+/// one number. @throws IdentityError: bad-integer
 inline int take_least_nodes(Environment& environment) {
-  const char* const name = environment.count("--nnodes") != 0 ? "--nnodes" : "PET_NNODES";
-  const std::string range(Variables(environment).text(name).value_or(""));
-  const std::size_t colon = range.find(':');
-  if (colon == std::string::npos) return 0;
-  const int least = parse_integer(range.substr(0, colon)).value_or(0);
-  const int most = parse_integer(range.substr(colon + 1)).value_or(0);
-  if (least < 1 || most < least) {
-    throw_identity_error(IdentityErrc::bad_integer, "{} is no range of nodes; give MIN:MAX, such as 2:4",
-                         {quoted(name, range)});
+  int least = 0;
+  for (const char* const name : {"PET_NNODES", "--nnodes"}) {
+    const std::string range(Variables(environment).text(name).value_or(""));
+    const std::size_t colon = range.find(':');
+    if (colon == std::string::npos) {
+      least = range.empty() ? least : 0;
+      continue;
+    }
+    least = parse_integer(range.substr(0, colon)).value_or(0);
+    const int most = parse_integer(range.substr(colon + 1)).value_or(0);
+    if (least < 1 || most < least) {
+      throw_identity_error(IdentityErrc::bad_integer, "{} is no range of nodes; give MIN:MAX, such as 2:4",
+                           {quoted(name, range)});
+    }
+    environment[name] = std::to_string(most);
   }
-  environment[name] = std::to_string(most);
   return least;
 }
 

@@ -191,6 +191,30 @@ TEST_CASE("whatever else describes a process describes the node, its master with
   CHECK(node_identity(variables("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h PET_NPROC_PER_NODE=4")).nproc_per_node == "4");
 }
 
+TEST_CASE("an elastic program's number of nodes may be a range, and its nodes but node 0 may have any rank") {
+  NodeFlags flags;
+  flags.is_elastic = true;
+  const NodeIdentity pet = node_identity(variables("PET_NODE_RANK=9 PET_NNODES=1:4 MASTER_ADDR=h"), flags);
+  CHECK(pet.node_count == 4);
+  CHECK(pet.least_nodes == 1);
+  CHECK(pet.node_rank == 9);
+  flags.node_count = "2:3";
+  CHECK(node_identity(variables("PET_NODE_RANK=1 PET_NNODES=1:4 MASTER_ADDR=h"), flags).least_nodes == 2);
+  CHECK(node_identity(variables("PET_NODE_RANK=1 PET_NNODES=1:4 MASTER_ADDR=h"), flags).node_count == 3);
+  CHECK(error_code_of(variables("MASTER_ADDR=h"), flags) == "no-rank");
+  flags.node_rank = "1";
+  CHECK(error_code_of({}, flags) == "no-master-addr");
+  flags.node_count = "1:1";
+  CHECK(error_code_of({}, flags) == "rank-out-of-range");
+  flags.node_count = "2";
+  CHECK(node_identity(variables("MASTER_ADDR=h"), flags).least_nodes == 0);
+  for (const char* const bad : {"3:2", "0:2", ":2", "2:", "1:2:3", "a:b"}) {
+    CAPTURE(bad);
+    flags.node_count = bad;
+    CHECK(error_code_of(variables("MASTER_ADDR=h"), flags) == "bad-integer");
+  }
+}
+
 TEST_CASE("a number of nodes without this one's rank is an error, not a single node") {
   NodeFlags two;
   two.node_count = "2";

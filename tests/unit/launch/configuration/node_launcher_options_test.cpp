@@ -11,6 +11,24 @@ NodeLauncherOptions options_of(std::vector<const char*> arguments, const Environ
   return node_launcher_options(parse_flags(arguments), environment, 6);
 }
 
+BackendFacts elastic_backend() {
+  BackendFacts facts;
+  facts.run_elastic = [](Attempt&, const NodeLauncherOptions&) -> dtrain::async::Task<JobResult> {
+    co_return JobResult{};
+  };
+  return facts;
+}
+
+/// As PerNode has them for a program with that backend.
+NodeLauncherOptions checked(std::vector<const char*> arguments, const BackendFacts& backend,
+                            const Environment& environment = {}) {
+  arguments.insert(arguments.begin(), "train");
+  NodeLauncherOptions options =
+      node_launcher_options(parse_flags(arguments), environment, 6, nullptr, backend.run_elastic != nullptr);
+  check_min_ranks(options, backend);
+  return options;
+}
+
 std::string error_of(const std::vector<const char*>& arguments, const Environment& environment = {}) {
   try {
     static_cast<void>(options_of(arguments, environment));
@@ -115,17 +133,8 @@ TEST_CASE("attempts do not overwrite each other's log files") {
   CHECK(log_directory("logs", 12) == "logs/attempt-12");
 }
 
-TEST_CASE("--min-ranks is for one node, an elastic program, and workers that the launcher starts itself") {
-  BackendFacts elastic;
-  elastic.run_elastic = [](Attempt&, const NodeLauncherOptions&) -> dtrain::async::Task<JobResult> {
-    co_return JobResult{};
-  };
-  const auto checked = [](std::vector<const char*> arguments, const BackendFacts& backend,
-                          const Environment& environment = {}) {
-    NodeLauncherOptions options = options_of(std::move(arguments), environment);
-    check_min_ranks(options, backend);
-    return options;
-  };
+TEST_CASE("--min-ranks is for an elastic program, and workers that the launcher starts itself") {
+  const BackendFacts elastic = elastic_backend();
   CHECK(checked({}, elastic).min_ranks == 0);
   const NodeLauncherOptions options = checked({"--nproc-per-node=4", "--min-ranks=2"}, elastic);
   CHECK(options.min_ranks == 2);
@@ -136,13 +145,47 @@ TEST_CASE("--min-ranks is for one node, an elastic program, and workers that the
               "--min-ranks=3 is more than --nproc-per-node=2");
   CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=1", "--wrap=gdb --"}, elastic), dtrain::Errc::usage,
               "--wrap");
-  CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=1", "--nnodes=2", "--node-rank=0", "--master-addr=a"},
-                      elastic, {{"DTRAIN_SECRET", secret}}),
-              dtrain::Errc::usage, "works on one node, and this job has 2");
-  // Before anything is asked for that several nodes need: a secret, a node rank.
-  CHECK_ERROR(options_of({"--min-ranks=1", "--nnodes=2", "--node-rank=0", "--master-addr=a"}), dtrain::Errc::usage,
-              "--min-ranks=1 works on one node, and this job has 2");
-  CHECK_ERROR(options_of({"--min-ranks=1", "--nnodes=1:2"}), dtrain::Errc::usage, "and this job has 1:2");
-  CHECK_ERROR(options_of({"--min-ranks=1"}, {{"NNODES", "2"}, {"NODE_RANK", "0"}, {"MASTER_ADDR", "a"}}),
-              dtrain::Errc::usage, "and this job has 2");
+}
+
+TEST_CASE("an elastic program with MIN:MAX nodes, or --min-ranks, runs on as many nodes as are there") {
+  const BackendFacts elastic = elastic_backend();
+  const Environment shared{{"DTRAIN_SECRET", secret}};
+  const NodeLauncherOptions range =
+      checked({"--nproc-per-node=3", "--nnodes=2:4", "--node-rank=9", "--master-addr=a"}, elastic, shared);
+  CHECK(range.min_ranks == 6);
+  CHECK(range.node.node_count == 4);
+  CHECK(range.node.node_rank == 9);
+  CHECK(range.is_elastic_on_hosts());
+  CHECK(checked({"--nproc-per-node=3", "--min-ranks=1", "--nnodes=2:4", "--node-rank=0", "--master-addr=a"}, elastic,
+                shared)
+            .min_ranks == 1);
+  const NodeLauncherOptions fixed = checked(
+      {"--nproc-per-node=3", "--min-ranks=4", "--nnodes=2", "--node-rank=1", "--master-addr=a"}, elastic, shared);
+  CHECK(fixed.min_ranks == 4);
+  CHECK(fixed.is_elastic_on_hosts());
+  const NodeLauncherOptions alone = checked({"--nproc-per-node=3", "--nnodes=1:1"}, elastic);
+  CHECK(alone.min_ranks == 3);
+  CHECK(!alone.is_elastic_on_hosts());
+  CHECK(!checked({"--nproc-per-node=3", "--nnodes=2", "--node-rank=1", "--master-addr=a"}, elastic, shared)
+             .is_elastic_on_hosts());
+}
+
+TEST_CASE("an elastic job on several nodes needs a secret, a backend for several hosts, and enough workers") {
+  BackendFacts elastic = elastic_backend();
+  const Environment shared{{"DTRAIN_SECRET", secret}};
+  CHECK_ERROR(checked({"--nnodes=1:2", "--node-rank=0", "--master-addr=a"}, elastic), dtrain::Errc::usage,
+              "this is node 0 of 2 (from --nnodes='1:2')", "secret");
+  CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=5", "--nnodes=1:2", "--node-rank=0", "--master-addr=a"},
+                      elastic, shared),
+              dtrain::Errc::usage, "--min-ranks=5 is more than --nproc-per-node=2 on 2 nodes");
+  CHECK_ERROR(
+      checked({"--nproc-per-node=4096", "--nnodes=1:1000", "--node-rank=0", "--master-addr=a"}, elastic, shared),
+      dtrain::Errc::usage, "--nproc-per-node=4096 on 1000 nodes are more workers than");
+  elastic.name = "SharedMemory";
+  elastic.most_ranks = 256;
+  CHECK_ERROR(checked({"--nnodes=1:2", "--node-rank=0", "--master-addr=a"}, elastic, shared), dtrain::Errc::usage,
+              "backend::SharedMemory joins the ranks of one host, and this job has up to 2 nodes (from --nnodes='1:2')",
+              "use backend::Gloo or backend::Nccl");
+  CHECK_ERROR(options_of({"--nnodes=1:2", "--node-rank=0", "--master-addr=a"}, shared), dtrain::Errc::identity,
+              "--nnodes='1:2' is a range of nodes, and only a program whose body takes a dtrain::Elastic has one");
 }
