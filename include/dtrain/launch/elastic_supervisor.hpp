@@ -292,8 +292,8 @@ class ElasticSupervisor {
   int failed_after_end_ = 0;
 };
 
-/// In the place of a FormationServer, and of its state, on a node whose launcher hosts no store: this launcher knows of
-/// the job only what the exit codes of its own workers say. Threads: one.
+/// In the place of a FormationServer, and of its state, on a node whose launcher hosts no store: this launcher learns
+/// of the job by its workers' exit codes alone. Threads: one.
 class RemoteFormation {
  public:
   const RemoteFormation& state() const noexcept { return *this; }
