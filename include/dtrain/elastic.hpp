@@ -30,7 +30,8 @@ using elastic::LibraryState;
 /// model and its optimizer live through the loss of other ranks; everything that belongs to a set of ranks is made in
 /// the function that train() calls again for each of them.
 ///
-/// Without the launcher's flag --min-ranks the job is an ordinary one: train() calls the function once.
+/// Without the launcher's flags --min-ranks or --nnodes=MIN:MAX the job is an ordinary one: train() calls the function
+/// once.
 /// Lifetime: as long as the body runs. Threads: the body's.
 /// @ingroup jobs
 template <class P>
@@ -108,7 +109,7 @@ class Elastic {
   /// (invalid_argument) for fewer steps otherwise
   void resume_at(std::uint64_t step) const { worker_->resume_at(step); }
 
-  /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job without --min-ranks.
+  /// Number of the present set of ranks, from 1; 0 outside of train(), and in an ordinary job.
   std::uint64_t attempt() const noexcept { return worker_->attempt(); }
 
   /// The worker's local rank, which never changes; backend::Nccl selects the device by it.

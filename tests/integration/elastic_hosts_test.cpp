@@ -147,6 +147,29 @@ TEST_CASE("a host that is frozen for longer than the liveness time is left out, 
   check_finished(job);
 }
 
+TEST_CASE("another node's launcher ends after its job, although a worker that it has started late does not") {
+  const VirtualCluster cluster(2);
+  if (!can_run(cluster)) return;
+  HostsJob job(cluster);
+  REQUIRE(job.trains_with(4));
+  const std::vector<pid_t> before = job.hosts.processes(1, false);
+  REQUIRE(before.size() == 2);
+  ::kill(before[0], SIGKILL);
+  pid_t late = 0;
+  for (const dtrain::Deadline deadline = support::soon(); late == 0 && !deadline.passed();) {
+    for (const pid_t each : job.hosts.processes(1, false)) {
+      late = std::find(before.begin(), before.end(), each) == before.end() ? each : late;
+    }
+  }
+  REQUIRE(late != 0);
+  ::kill(late, SIGSTOP);
+  CHECK(job.trains_with(3));
+  job.end();
+  for (const Result& each : job.hosts.results()) {
+    CHECK_MESSAGE(each.exit_code == 0, each.error);
+  }
+}
+
 TEST_CASE("SIGTERM to the launcher of another node ends its workers alone") {
   const VirtualCluster cluster(2);
   if (!can_run(cluster)) return;
