@@ -72,26 +72,29 @@ std::vector<std::string> replay(const std::vector<int>& sizes) {
     const auto next = std::find_if(sizes.begin() + static_cast<std::ptrdiff_t>(first), sizes.end(), differs);
     const auto last = static_cast<std::size_t>(next - sizes.begin());
     std::vector<std::vector<float>> after;
-    const auto ends = support::run_groups<Policy>(sizes[first], [&](const dtrain::ProcessGroup<Policy>& group) {
-      ElasticModel model;
-      model.values = values;
-      dtrain::DistributedDataParallel ddp{model, group};
-      const dtrain::DistributedSampler sampler{group, ElasticModel::samples};
-      const std::size_t per_epoch = sampler.steps_per_epoch();
-      for (std::size_t step = first; step < last; ++step) {
-        const auto shares = sampler.shares(step / per_epoch);
-        const dtrain::SampleShare share = shares[step % per_epoch];
-        ddp.backward([&](dtrain::Ready ready) { model.backward(share.samples, share.weight, ready); });
-        model.update();
-        if (group.rank() == 0) {
-          char text[9];
-          std::snprintf(text, sizeof(text), "%08x", model.digest());
-          digests[step] = text;
-        }
-      }
-      group.barrier();
-      if (group.rank() == 0) after = model.values;
-    });
+    const auto ends = support::run_groups<Policy>(
+        sizes[first],
+        [&](const dtrain::ProcessGroup<Policy>& group) {
+          ElasticModel model;
+          model.values = values;
+          dtrain::DistributedDataParallel ddp{model, group};
+          const dtrain::DistributedSampler sampler{group, ElasticModel::samples};
+          const std::size_t per_epoch = sampler.steps_per_epoch();
+          for (std::size_t step = first; step < last; ++step) {
+            const auto shares = sampler.shares(step / per_epoch);
+            const dtrain::SampleShare share = shares[step % per_epoch];
+            ddp.backward([&](dtrain::Ready ready) { model.backward(share.samples, share.weight, ready); });
+            model.update();
+            if (group.rank() == 0) {
+              char text[9];
+              std::snprintf(text, sizeof(text), "%08x", model.digest());
+              digests[step] = text;
+            }
+          }
+          group.barrier();
+          if (group.rank() == 0) after = model.values;
+        },
+        std::chrono::seconds(120));
     for (const support::RankEnd& each : ends) {
       REQUIRE(each.text == "");
     }
