@@ -63,8 +63,8 @@ inline Environment with_flags(const Environment& environment, const NodeFlags& f
   return joined;
 }
 
-/// Replaces MIN:MAX by MAX in --nnodes and PET_NNODES. @returns MIN of --nnodes, or without the flag of PET_NNODES; 0 for
-/// one number. @throws IdentityError: bad-integer
+/// Replaces MIN:MAX by MAX in --nnodes and PET_NNODES. @returns MIN of --nnodes, or without the flag of PET_NNODES; 0
+/// for one number. @throws IdentityError: bad-integer
 inline int take_least_nodes(Environment& environment) {
   int least = 0;
   for (const char* const name : {"PET_NNODES", "--nnodes"}) {
