@@ -1,10 +1,12 @@
 #pragma once
 /// @file
 /// Elastic: run()'s handle for a body of a job that goes on when ranks are lost, and takes replacements in.
+/// init_elastic(): the same for a program that keeps its main().
 
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -13,6 +15,7 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/elastic/attempt_loop.hpp"
 #include "dtrain/elastic/state_transfer.hpp"
@@ -25,13 +28,15 @@
 namespace DTRAIN_NAMESPACE {
 
 using elastic::LibraryState;
+using elastic::WorkerEnded;
 
 /// Handle of an elastic worker: run() gives it to a body that takes it in place of a ProcessGroup. The process, its
 /// model and its optimizer live through the loss of other ranks; everything that belongs to a set of ranks is made in
 /// the function that train() calls again for each of them.
 ///
-/// Without the launcher's flags --min-ranks or --nnodes=MIN:MAX the job is an ordinary one: train() calls the function
-/// once.
+/// With launch::PerNode, the launcher's flags --min-ranks or --nnodes=MIN:MAX make the job elastic. With
+/// launch::PerProcess, DTRAIN_WORLD_SIZE=MIN:MAX does (launch::rank_process_of). Otherwise the job is an ordinary one:
+/// train() calls the function once.
 /// Lifetime: as long as the body runs. Threads: the body's.
 /// @ingroup jobs
 template <class P>
@@ -109,7 +114,7 @@ class Elastic {
   /// (invalid_argument) for fewer steps otherwise
   void resume_at(std::uint64_t step) const { worker_->resume_at(step); }
 
-  /// Number of the present set of ranks, from 1; 0 outside of train(), and in an ordinary job.
+  /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job that is not elastic.
   std::uint64_t attempt() const noexcept { return worker_->attempt(); }
 
   /// The worker's local rank, which never changes; backend::Nccl selects the device by it.
@@ -144,6 +149,19 @@ class Elastic {
 
 namespace elastic {
 
+/// Runs a worker's program. Errors become a line on stderr and an exit code, as those of run(). A worker that SIGTERM
+/// has made leave ends its process by that signal, so that a launcher sees what has ended it; PID 1 returns 143.
+DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
+
+/// Selects the device for the program's model, which is made before train(), if the backend has one.
+template <class P>
+void select_device(const launch::RankProcess& process) {
+  if constexpr (backend::HasPreJoin<typename P::Backend>) {
+    std::optional<rendezvous::Secret> secret = process.secret;
+    static_cast<void>(P::Backend::pre_join_blocking(process.identity, secret, Deadline::after(process.timeout)));
+  }
+}
+
 template <class P>
 struct BodyRunner {
   static launch::RunElasticJob in_launcher() { return &launch::run_elastic_job<>; }
@@ -151,10 +169,7 @@ struct BodyRunner {
   template <class Body>
   static int in_worker(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
     return run_worker(process, [&](ElasticWorker& worker) {
-      if constexpr (backend::HasPreJoin<typename P::Backend>) {  // selects the device for the body's model
-        std::optional<rendezvous::Secret> secret = process.secret;
-        static_cast<void>(P::Backend::pre_join_blocking(process.identity, secret, Deadline::after(process.timeout)));
-      }
+      select_device<P>(process);
       return dtrain::detail::call_body(body, Elastic<P>(worker, options), process.arguments());
     });
   }
@@ -162,10 +177,104 @@ struct BodyRunner {
 
 }  // namespace elastic
 
+/// An Elastic that owns its worker, and the job's store if this process hosts that; init_elastic() returns it.
+/// Destruction blocks as that of StoreHost, if this process hosts the store.
+/// @ingroup jobs
+template <class P>
+class ElasticJob : public Elastic<P> {
+ public:
+  /// For init_elastic().
+  ElasticJob(launch::RankProcess process, const GroupOptions& options)
+      : ElasticJob(std::make_unique<Owned>(std::move(process), options)) {}
+
+  /// As Elastic::train(), but errors leave it: the program ends with exit code 75 after a JobFailed, and with
+  /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
+  /// @throws the function's exception, which the job is told of; JobFailed; WorkerEnded, which is no std::exception
+  template <class F>
+  int train(F&& function) const {
+    try {
+      return Elastic<P>::train(std::forward<F>(function));
+    } catch (const WorkerEnded&) {
+      throw;
+    } catch (...) {
+      owned_->worker.report_blocking(exception_text());
+      throw;
+    }
+  }
+
+ private:
+  struct Owned {
+    Owned(launch::RankProcess of, const GroupOptions& with) : process(std::move(of)), options(with), worker(process) {
+      elastic::select_device<P>(process);
+    }
+
+    launch::RankProcess process;
+    GroupOptions options;
+    elastic::ElasticWorker worker;
+  };
+
+  explicit ElasticJob(std::unique_ptr<Owned> owned)
+      : Elastic<P>(owned->worker, owned->options), owned_(std::move(owned)) {}
+
+  std::unique_ptr<Owned> owned_;
+};
+
+/// Joins the elastic job of DTRAIN_WORLD_SIZE=MIN:MAX, for programs whose main() cannot be handed over to run(). In a
+/// job of fixed size, train() calls its function once. Blocking: as StoreHost, if this process hosts the store.
+/// @throws as launch::rank_process_of and StoreHost
+/// @ingroup jobs
+template <class P>
+ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
+  static_assert(P::Launcher::returns_into_user_code,
+                "dtrain: init_elastic needs launch::PerProcess; the launcher process of launch::PerNode never returns "
+                "into user code, so use dtrain::run");
+  return {launch::rank_process_of(std::move(options), launch::Takes::elastic), group_options};
+}
+
 }  // namespace DTRAIN_NAMESPACE
 
 #if DTRAIN_DEFINITIONS
 
+#include <cstdio>
+#include <string>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/elastic/termination.hpp"
 #include "dtrain/launch/elastic_supervisor.hpp"
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
+  const int number = process.identity.local_rank.value_or(process.identity.rank);
+  const std::string prefix = format_text("worker {}: ", {number});
+  std::optional<ElasticWorker> worker;
+  const auto fail = [&](const std::string& text, int exit_code) {
+    log(LogLevel::error, prefix + text);
+    if (worker) worker->report_blocking(text);
+    return exit_code;
+  };
+  try {
+    worker.emplace(process);
+    return program(*worker);
+  } catch (const WorkerEnded& ended) {
+    if (ended.exit_code == 0) return 0;
+    log(LogLevel::warning, prefix + "leaves the job, because it got SIGTERM");
+    worker.reset();
+    static_cast<void>(std::fflush(nullptr));
+    return Termination<>::end_process();
+  } catch (const JobFailed& failed) {
+    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
+    return exit_code_job_failed;
+  } catch (const Error& error) {
+    const bool is_refused = error.code() == make_error_code(Errc::refused);
+    return fail(error.what(), is_refused ? exit_code_job_failed : group::detail::exit_code_of(error));
+  } catch (...) {
+    return fail(exception_text(), exit_code_exception);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::elastic
 
 #endif  // DTRAIN_DEFINITIONS

@@ -48,7 +48,8 @@ namespace detail {
 /// Passes facts of the backend to a launcher that takes them: the number of visible devices (`visible_devices()`), and
 /// the largest number of ranks (`most_ranks`) if the backend has one.
 template <class P>
-launch::StartResult start(int argc, char** argv, launch::RunElasticJob run_elastic = nullptr) {
+launch::StartResult start(int argc, char** argv, launch::Takes takes = launch::Takes::group,
+                          launch::RunElasticJob run_elastic = nullptr) {
   launch::BackendFacts facts;
   facts.run_elastic = run_elastic;
   facts.name = P::Backend::name();
@@ -60,6 +61,8 @@ launch::StartResult start(int argc, char** argv, launch::RunElasticJob run_elast
   }
   if constexpr (requires { P::Launcher::start(argc, argv, facts); }) {
     return P::Launcher::start(argc, argv, facts);
+  } else if constexpr (requires { P::Launcher::start(argc, argv, takes); }) {
+    return P::Launcher::start(argc, argv, takes);
   } else {
     return P::Launcher::start(argc, argv);
   }
@@ -129,11 +132,13 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   static_assert(RunBody<Body, P>,
                 "dtrain: run() calls body(group) or body(group, arguments), with a dtrain::ProcessGroup<Policy>, or a "
                 "dtrain::Elastic<Policy> in its place, and dtrain::Arguments: this body takes other arguments");
+  constexpr bool is_elastic = RunBody<Body, P> && !GroupBody<Body, P>;
   launch::RunElasticJob run_elastic = nullptr;
-  if constexpr (RunBody<Body, P> && !GroupBody<Body, P>) {
+  if constexpr (is_elastic && !P::Launcher::returns_into_user_code) {
     run_elastic = elastic::BodyRunner<P>::in_launcher();
   }
-  launch::StartResult start = detail::start<P>(argc, argv, run_elastic);
+  launch::StartResult start =
+      detail::start<P>(argc, argv, is_elastic ? launch::Takes::elastic : launch::Takes::group, run_elastic);
   if (!start.worker) {
     return start.exit_code;
   }

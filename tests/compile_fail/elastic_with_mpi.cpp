@@ -11,7 +11,7 @@ struct LikeMpi : dtrain::backend::SharedMemory {
 };
 
 int main(int argc, char** argv) {
-  using Policy = dtrain::Policy<dtrain::launch::PerNode, LikeMpi>;
+  using Policy = dtrain::Policy<dtrain::launch::PerProcess, LikeMpi>;
   return dtrain::run<Policy>(
       argc, argv, [](dtrain::Elastic<Policy> job) { return job.train([](dtrain::ProcessGroup<Policy>) {}); });
 }

@@ -9,10 +9,12 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/failure_latch.hpp"
 #include "dtrain/elastic/kept_state.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/rank_body.hpp"
@@ -25,6 +27,10 @@ template <class>
 class FormationClient;
 struct Announce;
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+namespace DTRAIN_NAMESPACE::launch {
+template <class>
+class StoreHost;
+}  // namespace DTRAIN_NAMESPACE::launch
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -44,13 +50,17 @@ class AttemptBody {
   ~AttemptBody() = default;
 };
 
-/// The job has finished without this worker, which ends with exit code 0. Not a std::exception: a program that catches
-/// these must not take it for an error.
-struct FinishedElsewhere {};
+/// This worker ends without an error: the job has finished without it (exit code 0), or SIGTERM made it leave (143).
+/// Not a std::exception: a program that catches these must not take it for an error.
+/// @ingroup jobs
+struct WorkerEnded {
+  int exit_code = 0;
+};
 
 /// A worker of an elastic job for its life. Threads: the program's one.
 class ElasticWorker {
  public:
+  /// Blocking, if the process hosts the job's store: as StoreHost. @throws as StoreHost
   /// @param process not elastic: the job's ranks are fixed, and this object counts steps only
   DTRAIN_ON_USE explicit ElasticWorker(const launch::RankProcess& process);
   ElasticWorker(const ElasticWorker&) = delete;
@@ -67,8 +77,9 @@ class ElasticWorker {
   std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
 
-  /// Blocking: until the job has finished. @returns the exit code of the last call
-  /// @throws this worker's own error; JobFailed where the job has ended; FinishedElsewhere
+  /// Blocking: until the job has finished. SIGTERM makes the worker leave (Termination).
+  /// @returns the exit code of the last call
+  /// @throws this worker's own error; JobFailed where the job has ended; WorkerEnded
   /// @param settings group::settings_text: a worker with others is refused
   DTRAIN_ON_USE int run(AttemptBody& body, const std::string& settings);
 
@@ -104,7 +115,10 @@ class ElasticWorker {
   DTRAIN_ON_USE std::uint64_t weights_digest() const;
   DTRAIN_ON_USE bool is_own_error(group::RankContext* context, const std::exception_ptr& error,
                                   const std::string& text) const;
+  DTRAIN_ON_USE int run_attempts(AttemptBody& body, const std::string& settings);
   DTRAIN_ON_USE void end(group::RankContext& context);
+  DTRAIN_ON_USE void set_latch(std::shared_ptr<FailureLatch> latch);
+  DTRAIN_ON_USE void report_leaving();
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -117,11 +131,12 @@ class ElasticWorker {
   group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
+  std::mutex mutex_;
+  std::shared_ptr<FailureLatch> latch_;            ///< of the present attempt; guarded by mutex_
+  bool is_leaving_ = false;                        ///< guarded by mutex_
+  std::shared_ptr<launch::StoreHost<void>> host_;  ///< null: another process hosts the store
   std::shared_ptr<rendezvous::FormationClient<void>> client_;
 };
-
-/// Runs a worker's program. Errors become a line on stderr and an exit code, as those of run().
-DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
@@ -144,7 +159,9 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/elastic/termination.hpp"
 #include "dtrain/kernels/digest.hpp"
+#include "dtrain/launch/store_host.hpp"
 #include "dtrain/rendezvous/formation/formation_client.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 
@@ -156,10 +173,12 @@ DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) :
   id_.process = ::getpid();
   id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
   rendezvous::StoreAddress address;
-  address.host = process.identity.master_addr.value_or("");
+  if (process.hosts_store) host_ = std::make_shared<launch::StoreHost<>>(process);
+  address.host = host_ ? host_->address().host() : process.identity.master_addr.value_or("");
   address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
   address.secret = process.secret;
-  client_ = std::make_shared<rendezvous::FormationClient<>>(std::move(address), process.timeout);
+  client_ =
+      std::make_shared<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
 }
 
 DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
@@ -169,7 +188,9 @@ DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& se
   announce.job = assignment_.job;
   announce.progress = progress_.value();
   const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
-  announce.settings = format_text("{}\nkept state={}\n{}", {job, state_.signature(), settings});
+  announce.settings =
+      format_text("{}\nDTRAIN_WORLD_SIZE={}:{}\nkept state={}\n{}",
+                  {job, process_.min_ranks, process_.identity.world_size, state_.signature(), settings});
   return announce;
 }
 
@@ -178,15 +199,35 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
   state_.commit();  // the program may have loaded it since keep()
+  const Termination<> termination(*client_->loop(), [this] {
+    client_->leave();
+    const std::lock_guard lock(mutex_);
+    is_leaving_ = true;
+    report_leaving();
+  });
+  try {
+    return run_attempts(body, settings);
+  } catch (const WorkerEnded&) {
+    throw;
+  } catch (...) {
+    if (!termination.has_been_requested()) throw;
+  }
+  client_->report_blocking({});  // so that nobody waits for this worker
+  throw WorkerEnded{Termination<>::exit_code};
+}
+
+DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::string& settings) {
   int exit_code = 0;
   for (;;) {
     const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
       if (finished->is_member) return exit_code;
-      throw FinishedElsewhere();
+      throw WorkerEnded{};
     }
     assignment_ = std::get<rendezvous::Assignment>(answer);
     rendezvous::ControlPlaneOptions options = process_;
+    options.hosts_store = false;
+    if (host_) options.identity.master_addr = host_->address().host();
     options.identity.rank = assignment_.rank;
     options.identity.world_size = assignment_.world_size;
     options.identity.attempt = static_cast<int>(assignment_.attempt);
@@ -200,6 +241,7 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
       context->elastic_attempt = assignment_.attempt;
       context->gradient_bindings->start_keeping(std::move(gradients_));
       context_ = context;
+      set_latch(context->control_plane.failure());
       state_.locate();
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
@@ -232,8 +274,23 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
   }
 }
 
+/// @param latch of the present attempt; null: there is none
+DTRAIN_ON_USE void ElasticWorker::set_latch(std::shared_ptr<FailureLatch> latch) {
+  const std::lock_guard lock(mutex_);
+  latch_ = std::move(latch);
+  report_leaving();
+}
+
+/// The caller holds the mutex. The other ranks do not wait for a rank that leaves, and its own next call throws.
+DTRAIN_ON_USE void ElasticWorker::report_leaving() {
+  if (is_leaving_ && latch_) {
+    latch_->report({CauseKind::lost, assignment_.rank, {}, "it got SIGTERM, and leaves the job"});
+  }
+}
+
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
+  set_latch(nullptr);
   context.committing_thread = std::thread::id();
   if (context.sharded.has_steps || context.sharded.has_loaded) {
     progress_.sharded();
@@ -382,30 +439,6 @@ DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
   if (has_loaded) context_->sharded.has_resumed = true;
   progress_.resumed(step);
   state_.commit();
-}
-
-DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
-  const std::string prefix = format_text("worker {}: ", {process.identity.local_rank.value_or(0)});
-  std::optional<ElasticWorker> worker;
-  const auto fail = [&](const std::string& text, int exit_code) {
-    log(LogLevel::error, prefix + text);
-    if (worker) worker->report_blocking(text);
-    return exit_code;
-  };
-  try {
-    worker.emplace(process);
-    return program(*worker);
-  } catch (const FinishedElsewhere&) {
-    return 0;
-  } catch (const JobFailed& failed) {
-    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
-    return exit_code_job_failed;
-  } catch (const Error& error) {
-    const bool is_refused = error.code() == make_error_code(Errc::refused);
-    return fail(error.what(), is_refused ? exit_code_job_failed : group::detail::exit_code_of(error));
-  } catch (...) {
-    return fail(exception_text(), exit_code_exception);
-  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::elastic

@@ -28,6 +28,7 @@
 #include "dtrain/launch/output/console.hpp"
 #include "dtrain/launch/process_tree.hpp"
 #include "dtrain/launch/shutdown_schedule.hpp"
+#include "dtrain/launch/store_host.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"
 #include "dtrain/launch/supervise/workers.hpp"
 #include "dtrain/rendezvous/formation/formation_server.hpp"
@@ -331,14 +332,8 @@ class RemoteFormation {
 };
 
 /// The launcher, as a FormationServer calls it.
-struct FormationListener {
-  void on_attempt(std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) const {
-    std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
-    for (const rendezvous::WorkerId& each : ranks) {
-      append_text(line, " {}", {each.process});
-    }
-    log(LogLevel::info, line);
-  }
+struct FormationListener : AttemptLog {
+  explicit FormationListener(async::AutoResetEvent& event) : changed(event) {}
   void on_end() const { changed.set(); }
 
   async::AutoResetEvent& changed;
@@ -355,23 +350,13 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
     co_await std::move(watching);
     co_return supervisor.result();
   }
-  rendezvous::FormationOptions sizes;
-  sizes.min_workers = attempt.plan().min_ranks;
-  sizes.max_workers = attempt.plan().world_size;
-  // No launcher tells of the end of another host's process. The end of its connection does, also if the worker lives:
-  // that worker comes back.
-  if (options.is_elastic_on_hosts()) sizes.reconnect_timeout = std::chrono::milliseconds(500);
-  sizes.wait_timeout = in_milliseconds(options.join_timeout);
-  rendezvous::StoreJobOptions each_attempt;
-  each_attempt.job = options.job;
-  each_attempt.owner = format_text("the launcher on host {}", {host.name});
-  each_attempt.further_files =
-      files_for_workers(attempt.plan().workers) + static_cast<std::size_t>(attempt.plan().world_size);
-  each_attempt.loss_grace = std::chrono::milliseconds(500);
-  rendezvous::Limits limits;
-  limits.liveness = in_milliseconds(options.liveness);
-  rendezvous::FormationServer formation(services.loop, services.coordinator.store(), sizes, std::move(each_attempt),
-                                        limits, FormationListener{services.changed});
+  ElasticJobFacts job{attempt.plan().min_ranks, attempt.plan().world_size, options.join_timeout, options.liveness,
+                      options.job};
+  job.owner = format_text("the launcher on host {}", {host.name});
+  job.further_files = files_for_workers(attempt.plan().workers);
+  job.loss_grace = std::chrono::milliseconds(500);
+  job.sees_processes = !options.is_elastic_on_hosts();
+  auto formation = formation_at(services.loop, services.coordinator.store(), job, FormationListener(services.changed));
   ElasticSupervisor supervisor(attempt, options, host.id, formation);
   async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);

@@ -23,16 +23,18 @@ struct PerProcess {
   static constexpr const char* name() noexcept { return "launch::PerProcess"; }
 
   /// A RankProcess, or exit code 2 with a sentence on stderr. Blocking: no.
-  static StartResult start(int argc, char** argv);
+  static StartResult start(int argc, char** argv) { return start(argc, argv, Takes::group); }
+  /// @param takes Takes::elastic: the process may be a worker of an elastic job (rank_process_of)
+  static StartResult start(int argc, char** argv, Takes takes);
 };
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv) {
+DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv, Takes takes) {
   try {
     JoinOptions options;
     options.arguments = std::vector<std::string>(argv, argv + argc);
-    return StartResult(rank_process_of(std::move(options)));
+    return StartResult(rank_process_of(std::move(options), takes));
   } catch (const std::exception& error) {
     log(LogLevel::error, error.what());
     return StartResult(exit_code_usage);

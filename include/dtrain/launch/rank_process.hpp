@@ -45,6 +45,8 @@ class ArgumentVector {
 /// @ingroup launchers
 struct RankProcess : rendezvous::ControlPlaneOptions {
   int min_ranks = 0;  ///< of an elastic job, whose largest world size is identity.world_size; 0: not elastic
+  /// How long a worker of an elastic job tries to reach the store again, once it has been a rank.
+  std::chrono::nanoseconds reconnect_timeout = timeout;
   ArgumentVector argument_vector{};  ///< without arguments that launchers add
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this RankProcess lives.
@@ -69,10 +71,19 @@ struct JoinOptions {
   std::vector<std::string> arguments;  ///< argv; a launcher may have added --local_rank=N
 };
 
+/// Whether the program takes an Elastic, and so may be a worker of an elastic job.
+enum class Takes : bool { group, elastic };
+
 /// The worker that this process's environment describes. Rank 0 hosts the store. Rank 0 also prints its identity on
 /// stderr if there are several ranks, or warnings. Closed standard descriptors become /dev/null.
-/// @throws identity::IdentityError; Error (usage) for an invalid setting, or a flag of PerNode's launcher
-RankProcess rank_process_of(JoinOptions options);
+///
+/// DTRAIN_WORLD_SIZE=MIN:MAX describes a worker of an elastic job. MASTER_ADDR and MASTER_PORT (or DTRAIN_MASTER_*) are
+/// the address of the job's store, which the process with index 0 hosts (StoreHost). The index is DTRAIN_RANK,
+/// JOB_COMPLETION_INDEX, SLURM_PROCID or RANK, the first one that is set, and becomes identity.rank. It is no rank, and
+/// identifies no process: two processes may have the same one.
+/// @throws identity::IdentityError (elastic-range for MIN:MAX, if the program takes a group); Error (usage) for an
+/// invalid setting, or a flag of PerNode's launcher
+RankProcess rank_process_of(JoinOptions options, Takes takes = Takes::group);
 
 /// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
 /// @throws Error (usage) for an invalid setting
@@ -129,6 +140,7 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
   worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   worker.limits.liveness = in_milliseconds(seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness));
+  worker.reconnect_timeout = worker.timeout;
   return worker;
 }
 
@@ -138,13 +150,14 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   const std::size_t colon = sizes.find(':');
   const int least = identity::parse_integer(sizes.substr(0, colon)).value_or(0);
   const int most = identity::parse_integer(sizes.substr(colon + 1)).value_or(0);
-  const std::optional<std::string_view> address = variables.text("DTRAIN_MASTER_ADDR");
-  const std::optional<int> port = variables.port("DTRAIN_MASTER_PORT");
-  if (least < 1 || most < least || !address || !port) {
+  const auto stated = variables.text("DTRAIN_MASTER_ADDR");
+  const auto address = stated ? stated : variables.text("MASTER_ADDR");
+  const auto port = variables.port("DTRAIN_MASTER_PORT");
+  if (least < 1 || most < least || !address) {
     throw_error(Errc::identity,
-                "DTRAIN_WORLD_SIZE='{}' with DTRAIN_MASTER_ADDR='{}' describes no worker of an elastic job; it is "
-                "MIN:MAX, 1 at least, with the address and DTRAIN_MASTER_PORT of the job's store",
-                {sizes, address.value_or("")});
+                "DTRAIN_WORLD_SIZE={} with MASTER_ADDR={} describes no worker of an elastic job; it is MIN:MAX, 1 at "
+                "least, and MASTER_ADDR and MASTER_PORT are the address of the job's store",
+                {in_quotes(sizes, 64), in_quotes(address.value_or(""), 64)});
   }
   identity::ProcessIdentity identity;
   identity.launcher = "dtrain";
@@ -152,9 +165,39 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   identity.world_size = most;
   identity.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
   identity.master_addr = std::string(*address);
-  identity.master_port = *port;
+  identity.master_port = port ? port : variables.port("MASTER_PORT").value_or(identity::default_master_port);
   RankProcess worker = rank_process_with(std::move(identity), variables);
   worker.min_ranks = least;
+  return worker;
+}
+
+/// elastic_worker() for a process that no launcher of dtrain has started.
+inline RankProcess elastic_process(const identity::Variables& variables, Takes takes) {
+  const std::string sizes = identity::quoted("DTRAIN_WORLD_SIZE", *variables.text("DTRAIN_WORLD_SIZE"));
+  if (takes != Takes::elastic) {
+    identity::throw_identity_error(identity::IdentityErrc::elastic_range,
+                                   "{} is a range, and this program takes a group of fixed size; give run() a body "
+                                   "that takes a dtrain::Elastic, or set DTRAIN_WORLD_SIZE to one number",
+                                   {sizes});
+  }
+  RankProcess worker = elastic_worker(variables);
+  std::optional<int> index;
+  for (const char* const name : {"DTRAIN_RANK", "JOB_COMPLETION_INDEX", "SLURM_PROCID", "RANK"}) {
+    variables.fill(index, name);
+  }
+  if (!index) {
+    identity::throw_identity_error(identity::IdentityErrc::no_rank,
+                                   "{} is an elastic job's, whose store the process with index 0 hosts, and this "
+                                   "process has no index; set DTRAIN_RANK to 0 in one process, and to other numbers "
+                                   "in the others",
+                                   {sizes});
+  }
+  worker.identity.rank = *index;
+  for (const char* const name : {"LOCAL_RANK", "SLURM_LOCALID"}) {
+    variables.fill(worker.identity.local_rank, name);
+  }
+  worker.hosts_store = *index == 0;
+  worker.reconnect_timeout = 2 * worker.limits.liveness;
   return worker;
 }
 
@@ -173,11 +216,18 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
 
 }  // namespace detail
 
-DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
   open_standard_descriptors();
   const identity::Environment environment = identity::snapshot_environment();
-  check_log_setting(identity::Variables(environment));
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
   refuse_launcher_flags(options.arguments);
+  if (!options.identity && is_elastic_worker(variables) && !variables.has("DTRAIN_LAUNCHER")) {
+    RankProcess worker = detail::elastic_process(variables, takes);
+    worker.argument_vector = ArgumentVector(std::move(options.arguments));
+    worker.timeout = options.timeout.value_or(worker.timeout);
+    return worker;
+  }
   std::vector<const char*> pointers;
   for (const std::string& argument : options.arguments) {
     pointers.push_back(argument.c_str());

@@ -196,7 +196,7 @@ class Worker final : private dtrain::elastic::AttemptBody {
     try {
       worker_.state_before_train().keep(dtrain::parameter_values(model_.parameters()), false);
       worker_.run(*this, "");
-    } catch (const dtrain::elastic::FinishedElsewhere&) {
+    } catch (const dtrain::elastic::WorkerEnded&) {
       text_ = "the job has finished without it";
     } catch (const std::exception& error) {
       text_ = error.what();

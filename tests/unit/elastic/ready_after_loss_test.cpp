@@ -77,7 +77,7 @@ void lose_a_rank(Caller caller) {
         proxy.refuse(false);
         group.barrier();
       });
-    } catch (const dtrain::elastic::FinishedElsewhere&) {
+    } catch (const dtrain::elastic::WorkerEnded&) {
     } catch (const std::exception&) {
     }
   });

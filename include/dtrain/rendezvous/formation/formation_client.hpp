@@ -34,9 +34,11 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 template <class = void>
 class FormationClient final : private SessionHandler {
  public:
-  /// Connects at the first announce_blocking. @param timeout for connecting, each time
-  FormationClient(StoreAddress address, std::chrono::nanoseconds timeout)
-      : address_(std::move(address)), timeout_(timeout) {
+  /// Connects at the first announce_blocking. @param timeout for connecting @param reconnect_timeout the same, once the
+  /// worker has been a rank
+  FormationClient(StoreAddress address, std::chrono::nanoseconds timeout,
+                  std::optional<std::chrono::nanoseconds> reconnect_timeout = {})
+      : address_(std::move(address)), timeout_(timeout), reconnect_timeout_(reconnect_timeout.value_or(timeout)) {
     address_.role = ClientRole::worker;
     address_.attempt = 0;
   }
@@ -58,16 +60,20 @@ class FormationClient final : private SessionHandler {
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
-  /// with the cause that has ended the job, or if the store could not be reached for `timeout`; Error (timeout)
+  /// with the cause that has ended the job, if the store does not answer in time, and after leave(); other errors of
+  /// connecting
   ToWorker announce_blocking(const Announce& announce) {
     for (;;) {
+      throw_if_leaving();
       static_cast<void>(take_answer());
-      const Deadline deadline = Deadline::after(timeout_);
+      const bool was_rank = announce.job != 0;
+      const Deadline deadline = Deadline::after(was_rank ? reconnect_timeout_ : timeout_);
       const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
       try {
         thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
       } catch (const Error& error) {
-        throw JobFailed(Cause{CauseKind::lost, -1, {}, format_text("its store cannot be reached: {}", {error.what()})});
+        if (error.code() != make_error_code(Errc::timeout)) throw;
+        throw_cause({CauseKind::lost, -1, {}, format_text("its store does not answer any more: {}", {error.what()})});
       }
       const std::optional<ToWorker> answer = await_answer();
       if (!answer) continue;
@@ -79,6 +85,16 @@ class FormationClient final : private SessionHandler {
       return *answer;
     }
   }
+
+  /// This worker leaves the job: announce_blocking() throws, now and later. Blocking: no. Threads: any.
+  void leave() noexcept {
+    const std::lock_guard lock(mutex_);
+    is_leaving_ = true;
+    changed_.notify_all();
+  }
+
+  /// For tasks that end with this object.
+  const std::shared_ptr<async::LoopHandle>& loop() const noexcept { return thread_.handle(); }
 
   /// Reports to the store that a step was committed in an attempt. Blocking: no. The message may be lost.
   void committed(const Committed& message) noexcept {
@@ -124,6 +140,11 @@ class FormationClient final : private SessionHandler {
     return std::exchange(answer_, std::nullopt);
   }
 
+  void throw_if_leaving() {
+    const std::lock_guard lock(mutex_);
+    if (is_leaving_) throw_cause({CauseKind::stopped, -1, {}, "this worker leaves it"});
+  }
+
   /// Blocking: as announce_blocking(); while the host is barred, for timeout_ from the first Barred on.
   /// @returns no Barred; nullopt: the connection has ended
   std::optional<ToWorker> await_answer() {
@@ -134,8 +155,10 @@ class FormationClient final : private SessionHandler {
       bool is_in_time = false;
       {
         std::unique_lock lock(mutex_);
-        is_in_time = block_until(changed_, lock, deadline, [this] { return answer_.has_value() || !is_connected_; });
+        const auto goes_on = [this] { return answer_.has_value() || !is_connected_ || is_leaving_; };
+        is_in_time = block_until(changed_, lock, deadline, goes_on);
       }
+      throw_if_leaving();
       if (!is_in_time) {
         throw_error(Errc::timeout,
                     "joining the elastic job at {}: the deadline passed while this worker had to wait, because {}; "
@@ -244,12 +267,14 @@ class FormationClient final : private SessionHandler {
 
   StoreAddress address_;
   const std::chrono::nanoseconds timeout_;
+  const std::chrono::nanoseconds reconnect_timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
   /// @name Guarded by the mutex
   /// @{
   std::optional<ToWorker> answer_;
   bool is_connected_ = false;
+  bool is_leaving_ = false;
   /// @}
   std::shared_ptr<Session> session_;  ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;

@@ -1,0 +1,180 @@
+#pragma once
+/// @file
+/// StoreHost: thread with the store of an elastic job that has no launcher of dtrain, in the process with index 0;
+/// ElasticWorker owns it. formation_at(): the formation of an elastic job, also for the launcher's run_elastic_job().
+
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/loop_handle.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/launch/configuration/settings.hpp"
+#include "dtrain/launch/rank_process.hpp"
+#include "dtrain/net/connection.hpp"
+#include "dtrain/net/listener.hpp"
+#include "dtrain/rendezvous/formation/formation_server.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "dtrain/rendezvous/server/listen.hpp"
+#include "dtrain/rendezvous/server/store_server.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Facts of an elastic job for its formation.
+struct ElasticJobFacts {
+  int min_ranks = 1;
+  int max_ranks = 1;
+  std::chrono::nanoseconds timeout{};   ///< for min_ranks workers, or one that has the state
+  std::chrono::nanoseconds liveness{};  ///< DTRAIN_LIVENESS_SECONDS
+  std::string name{};                   ///< DTRAIN_JOB_ID; empty: none
+  std::string owner{};                  ///< of the store: "the launcher on host a"
+  std::size_t further_files = 0;        ///< as StoreJobOptions
+  std::chrono::milliseconds loss_grace{0};
+  /// Whether the formation is told of the end of each worker's process. Otherwise the end of its connection must do,
+  /// also if the worker lives: that worker comes back.
+  bool sees_processes = false;
+};
+
+/// The formation of an elastic job. Lifetime: as FormationServer.
+template <class Listener>
+rendezvous::FormationServer<Listener> formation_at(async::EventLoop& loop, rendezvous::StoreServer& store,
+                                                   const ElasticJobFacts& job, Listener listener) {
+  rendezvous::FormationOptions sizes;
+  sizes.min_workers = job.min_ranks;
+  sizes.max_workers = job.max_ranks;
+  sizes.wait_timeout = in_milliseconds(job.timeout);
+  if (!job.sees_processes) sizes.reconnect_timeout = std::chrono::milliseconds(500);
+  rendezvous::StoreJobOptions each_attempt;
+  each_attempt.job = job.name;
+  each_attempt.owner = job.owner;
+  each_attempt.further_files = job.further_files + static_cast<std::size_t>(job.max_ranks);
+  each_attempt.loss_grace = job.loss_grace;
+  rendezvous::Limits limits;
+  limits.liveness = in_milliseconds(job.liveness);
+  return {loop, store, sizes, std::move(each_attempt), limits, std::move(listener)};
+}
+
+/// Logs the attempts of a FormationServer.
+struct AttemptLog {
+  void on_attempt(std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) const {
+    std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
+    for (const rendezvous::WorkerId& each : ranks) {
+      append_text(line, " {}", {each.process});
+    }
+    log(LogLevel::info, line);
+  }
+  void on_end() const {}
+};
+
+/// Hosts the store from its construction to its destruction, whatever becomes of the attempts.
+///
+/// If the store's process ends before the job, the job has ended: the other workers end with exit code 75. If it is
+/// lost, such as by SIGKILL, they notice the end of their connections, or its silence for DTRAIN_LIVENESS_SECONDS, then
+/// try to reach the store for twice that time, and end so, too. A process of the same index that replaces it hosts the
+/// store of another job, which refuses what is left of the earlier one by the job's number, with exit code 75 as well.
+/// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
+template <class = void>
+class StoreHost {
+ public:
+  /// Waits while another store answers at the address, or the port is in use: a replacement may start before the
+  /// process that it replaces has ended. Blocking: `process.timeout` at most.
+  /// @throws Error (posix) if the port is in use then; as listen_for_ranks
+  explicit StoreHost(const RankProcess& process) {
+    const Deadline deadline = Deadline::after(process.timeout);
+    const auto opening = [&](async::EventLoop& loop) { return open(loop, process, deadline); };
+    thread_.run_blocking(opening, with_grace(deadline), "opening the store of an elastic job");
+  }
+  StoreHost(const StoreHost&) = delete;
+  StoreHost& operator=(const StoreHost&) = delete;
+
+  /// Ends a job that has not finished. Blocking: until no worker is connected, 10 s at most.
+  ~StoreHost() {
+    try {
+      const auto closing = [this](async::EventLoop&) { return close(); };
+      thread_.run_blocking(closing, Deadline::after(std::chrono::seconds(12)), "closing the store of an elastic job");
+    } catch (...) {  // the loop has ended, and with it every task
+    }
+  }
+
+  /// Where this process itself reaches the store.
+  const net::SocketAddress& address() const noexcept { return address_; }
+
+ private:
+  async::Task<void> open(async::EventLoop& loop, const RankProcess& process, Deadline deadline) {
+    const std::string host = process.identity.master_addr.value_or("");
+    const auto port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
+    const rendezvous::ListenOptions options{process.interface, process.secret.has_value(), true};
+    std::vector<net::Listener> listeners;
+    for (bool has_waited = false; listeners.empty(); has_waited = true) {
+      Error taken(posix_error(EADDRINUSE, format_text("another store answers at {}:{}, and the store of this elastic "
+                                                      "job is to listen there",
+                                                      {host, port})));
+      async::Task<bool> asking = is_answered(loop, host, port);
+      if (!co_await std::move(asking)) {
+        try {
+          async::Task<std::vector<net::Listener>> listening =
+              rendezvous::listen_for_ranks(loop, host, port, deadline, options);
+          listeners = co_await std::move(listening);
+          break;
+        } catch (const Error& error) {
+          if (error.code().value() != EADDRINUSE) throw;
+          taken = error;
+        }
+      }
+      if (deadline.passed()) throw taken;
+      if (!has_waited) {
+        log(LogLevel::warning, format_text("{}; this process waits until that one has ended", {taken.what()}));
+      }
+      co_await loop.sleep_for(std::chrono::milliseconds(200));
+    }
+    const net::SocketAddress bound = listeners.front().local();
+    address_ = bound.is_any() ? net::SocketAddress::loopback_v4(bound.port()) : bound;
+    store_ = std::make_unique<rendezvous::StoreServer>(loop, std::move(listeners),
+                                                       rendezvous::ServerOptions{process.secret, process.limits});
+    ElasticJobFacts job{process.min_ranks, process.identity.world_size, process.timeout, process.limits.liveness,
+                        process.identity.job.value_or("")};
+    job.owner = format_text("the process with index 0 on host {}", {rendezvous::host_identity(process.host_id).name});
+    formation_.reset(new Formation(formation_at(loop, *store_, job, AttemptLog())));
+  }
+
+  /// Whether a process accepts connections at the address. A name that does not resolve yet is this pod's own.
+  static async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port) {
+    net::Backoff once;
+    once.connects_once = true;
+    try {
+      async::Task<net::Connection> connecting =
+          net::connect_with_backoff(loop, host, port, Deadline::after(std::chrono::milliseconds(1500)), once);
+      static_cast<void>(co_await std::move(connecting));
+      co_return true;
+    } catch (const Error&) {
+      co_return false;
+    }
+  }
+
+  async::Task<void> close() {
+    if (formation_) {
+      formation_->stop("the process with index 0, which hosts its store, ends");
+      async::Task<void> draining = formation_->drain();
+      co_await std::move(draining);
+    }
+    formation_.reset();
+    store_.reset();
+  }
+
+  using Formation = rendezvous::FormationServer<AttemptLog>;
+  net::SocketAddress address_;
+  async::LoopThread thread_;
+  std::unique_ptr<rendezvous::StoreServer> store_;  ///< the loop's thread alone uses these
+  std::unique_ptr<Formation> formation_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
