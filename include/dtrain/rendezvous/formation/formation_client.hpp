@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <variant>
 
@@ -60,8 +61,8 @@ class FormationClient final : private SessionHandler {
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
-  /// with the cause that has ended the job, if the store does not answer in time, and after leave(); other errors of
-  /// connecting
+  /// with the cause that has ended the job, if the store does not answer in time, and after leave(); Error (posix) if
+  /// this process has no memory or descriptors for the connection
   ToWorker announce_blocking(const Announce& announce) {
     for (;;) {
       throw_if_leaving();
@@ -72,7 +73,7 @@ class FormationClient final : private SessionHandler {
       try {
         thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
       } catch (const Error& error) {
-        if (error.code() != make_error_code(Errc::timeout)) throw;
+        if (error.code() == std::errc::too_many_files_open || error.code() == std::errc::not_enough_memory) throw;
         throw_cause({CauseKind::lost, -1, {}, format_text("its store does not answer any more: {}", {error.what()})});
       }
       const std::optional<ToWorker> answer = await_answer();

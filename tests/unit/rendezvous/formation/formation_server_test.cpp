@@ -20,6 +20,7 @@
 #include "support/captured_stderr.hpp"
 #include "support/contains.hpp"
 #include "support/expect_error.hpp"
+#include "support/gate.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 #include "unit/rendezvous/store_job.hpp"
@@ -87,10 +88,12 @@ FormationOptions hasty_sizes(int least, int most) {
 void break_attempt(
     FormationProcess& launcher, TestWorker& first, const std::function<void()>& before = [] {}) {
   REQUIRE_FALSE(first.join());
+  support::Gate first_has_joined;
   const auto errors = on_ranks(2, [&](int index) {
     if (index == 1) {
       TestWorker newcomer(launcher.address(), 101);
       REQUIRE_FALSE(newcomer.join());
+      first_has_joined.pass();
       before();
       newcomer.control_plane.reset();
       launcher.process_ended(101);
@@ -102,6 +105,7 @@ void break_attempt(
       REQUIRE(first.control_plane->failure()->block_until_failed(soon()));
       first.control_plane.reset();
       REQUIRE_FALSE(first.join());
+      first_has_joined.open();
       CHECK(first.assignment.attempt == attempt);
     }
   });
