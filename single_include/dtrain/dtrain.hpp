@@ -1395,8 +1395,8 @@ DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) no
 // ---- dtrain/core/failure_latch.hpp
 
 /// @file
-/// FailureLatch: a rank's copy of the job's first cause; StoreClient sets it, which ends the waits of groups, backends
-/// and ddp/.
+/// FailureLatch: a rank's copy of the job's first cause. StoreClient sets it, and backend/, group/ and ddp/, floors
+/// above the store's, wait with it: their waits end then.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -5206,7 +5206,8 @@ class PinnedBuffer {
 
 /// @file
 /// Progress of a host stream: whether a helper thread runs it while the program computes. Driver decides by DdpOptions.
-/// available_cores(): cores that the calling thread may use, for Driver and PerNode.
+/// available_cores(): cores that the calling thread may use, for Driver and PerNode; cores_of_all_ranks(): for
+/// backend/shared_memory/barrier_wait.hpp.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -8997,7 +8998,7 @@ using ValueResponse = BasicResponse<SharedValue>;
 /// @name First fields of a Hello
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 4;
+inline constexpr std::uint16_t protocol_version = 5;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node. A
@@ -12006,8 +12007,9 @@ Routine exchange_chunks(OperationContext<E>& context, Schedule schedule) {
 // ---- dtrain/backend/message_passing/algorithms/algorithm_table.hpp
 
 /// @file
-/// AllReduceAlgorithm, and AlgorithmTable: the cheapest algorithm for each length by alpha and beta, from cost
-/// functions. A Channel has one (ChannelAlgorithms); algorithm_selection.hpp fills it and reads it for each all_reduce.
+/// AllReduceAlgorithm, and AlgorithmTable: the cheapest all-reduce over messages for each length by alpha and beta,
+/// from cost functions. A Channel of message_passing/ has one (ChannelAlgorithms); algorithm_selection.hpp fills it and
+/// reads it for each all_reduce.
 
 /// Each algorithm's `..._path()` has the messages and bytes on its longest chain. Below, n ranks reduce S bytes. A rank
 /// sends one message at a time (single-port model). Chunks that are in flight together count as one message; headers
@@ -22542,7 +22544,8 @@ DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContex
 // ---- dtrain/topology/partition.hpp
 
 /// @file
-/// Partition of Hierarchical's buffers: blocks, one for each rank, and chunks of a block; views and copies of them.
+/// Blocks of a buffer, one for each rank, and chunks of a block; views and copies of them. hierarchical/collectives.hpp
+/// and flat_over.hpp of this folder divide their buffers by them.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -23575,7 +23578,8 @@ struct BackendFacts {
 // ---- dtrain/launch/rank_process.hpp
 
 /// @file
-/// launch::RankProcess: identity and settings of the process that is a rank. Launchers make it, run() joins by it.
+/// launch::RankProcess: identity and settings of the process that is a rank. PerNode and PerProcess make it, run()
+/// joins by it.
 
 namespace DTRAIN_NAMESPACE::identity {
 class Variables;
@@ -23608,6 +23612,8 @@ class ArgumentVector {
 /// @ingroup launchers
 struct RankProcess : rendezvous::ControlPlaneOptions {
   int min_ranks = 0;  ///< of an elastic job, whose largest world size is identity.world_size; 0: not elastic
+  /// How long a worker of an elastic job tries to reach the store again, once it has been a rank.
+  std::chrono::nanoseconds reconnect_timeout = timeout;
   ArgumentVector argument_vector{};  ///< without arguments that launchers add
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this RankProcess lives.
@@ -23632,10 +23638,19 @@ struct JoinOptions {
   std::vector<std::string> arguments;  ///< argv; a launcher may have added --local_rank=N
 };
 
+/// Whether the program takes an Elastic, and so may be a worker of an elastic job.
+enum class Takes : bool { group, elastic };
+
 /// The worker that this process's environment describes. Rank 0 hosts the store. Rank 0 also prints its identity on
 /// stderr if there are several ranks, or warnings. Closed standard descriptors become /dev/null.
-/// @throws identity::IdentityError; Error (usage) for an invalid setting, or a flag of PerNode's launcher
-RankProcess rank_process_of(JoinOptions options);
+///
+/// DTRAIN_WORLD_SIZE=MIN:MAX describes a worker of an elastic job. MASTER_ADDR and MASTER_PORT (or DTRAIN_MASTER_*) are
+/// the address of the job's store, which the process with index 0 hosts (StoreHost). The index is DTRAIN_RANK,
+/// JOB_COMPLETION_INDEX, SLURM_PROCID or RANK, the first one that is set, and becomes identity.rank. It is no rank, and
+/// identifies no process: two processes may have the same one.
+/// @throws identity::IdentityError (elastic-range for MIN:MAX, if the program takes a group); Error (usage) for an
+/// invalid setting, or a flag of PerNode's launcher
+RankProcess rank_process_of(JoinOptions options, Takes takes = Takes::group);
 
 /// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
 /// @throws Error (usage) for an invalid setting
@@ -23730,16 +23745,18 @@ struct PerProcess {
   static constexpr const char* name() noexcept { return "launch::PerProcess"; }
 
   /// A RankProcess, or exit code 2 with a sentence on stderr. Blocking: no.
-  static StartResult start(int argc, char** argv);
+  static StartResult start(int argc, char** argv) { return start(argc, argv, Takes::group); }
+  /// @param takes Takes::elastic: the process may be a worker of an elastic job (rank_process_of)
+  static StartResult start(int argc, char** argv, Takes takes);
 };
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv) {
+DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv, Takes takes) {
   try {
     JoinOptions options;
     options.arguments = std::vector<std::string>(argv, argv + argc);
-    return StartResult(rank_process_of(std::move(options)));
+    return StartResult(rank_process_of(std::move(options), takes));
   } catch (const std::exception& error) {
     log(LogLevel::error, error.what());
     return StartResult(exit_code_usage);
@@ -33637,7 +33654,8 @@ typename StateOf<R>::type,
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
 /// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
 /// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A rule whose spans are all
-/// of double in place of float is for models of f64 in host memory.
+/// of double in place of float is for models of f64 in host memory. A rule of floats may have a member `doubles`, a
+/// rule of doubles with as many state arrays: models of f64 in host memory are updated by this member.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - The rule is called from one thread at a time, which need not be the program's.
 /// - A rule with a State may also have `ParameterNorms measure(weights, gradients, state, info) const`, with constant
@@ -33655,6 +33673,18 @@ using RuleElement =
 /// The number of elements of state for each weight.
 template <class R>
 inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type, RuleElement<R>>();
+
+namespace detail {
+
+/// Whether D is a rule of doubles with as many state arrays as R.
+template <class D, class R>
+inline constexpr bool is_double_rule = (state_arrays<D> == state_arrays<R>)&&std::is_same_v<RuleElement<D>, double>;
+
+}  // namespace detail
+
+/// Whether the rule, of floats, has a member `doubles`: a rule of doubles with as many state arrays.
+template <class R>
+concept HasDoubles = detail::TakesSpansOf<R, float> && detail::is_double_rule<decltype(R::doubles), R>;
 
 /// The rule's state. @param states the address of each state array, of `count` elements
 template <OptimizerRule R>
@@ -34340,7 +34370,7 @@ inline bool is_half(DType dtype) noexcept {
 
 /// @param element of the rule: f32, or f64
 /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`, or not f64 for a
-/// rule of f64; (invalid_argument) for two parameters whose values share memory
+/// rule of f64, and for f64 parameters beside others; (invalid_argument) for two parameters whose values share memory
 void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {}, DType element = DType::f32);
 
 /// Lifetime: the plan and the parameters' memory outlive the object. Threads: between steps, unless a member says
@@ -34683,11 +34713,11 @@ struct ShardIndex {
 void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank, int ranks,
                       TensorAccess&& access = {});
 
-/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter.
-using WholeState = std::vector<std::vector<std::span<float>>>;
+/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter, f32 or f64.
+using WholeState = std::vector<std::vector<BufferView>>;
 
-/// Reads the whole state of an optimizer of f32 from its shard files. The f32 weights of a 16-bit model, which are one
-/// more array, are left out. Blocking: the file system. @pre the rule has at least one state array
+/// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
+/// array, are left out. Blocking: the file system. @pre the rule has at least one state array
 /// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 
@@ -37199,7 +37229,8 @@ class ShardedOptimizer {
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: each rank also keeps its share of the weights in f32, from the construction on. Values that
 /// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
-/// - f64 models, in host memory: the rule is one of dtrain::optimizers::f64, or another of doubles. The state is f64.
+/// - f64 models, in host memory: the rule is one of dtrain::optimizers::f64, or another of doubles. The state is f64,
+/// and all parameters are f64.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 /// - In an elastic job the state is lost with a rank: each call of train()'s function loads a checkpoint with the
 /// optimizer (load_checkpoint), and calls resume_at() with its step. A step without these two calls is refused, unless
@@ -37225,6 +37256,7 @@ template <class R, backend::Communicator C, ddp::ShardingStage Stage>
 requires ddp::detail::RuleFor<R, C>
 class ShardedOptimizer<R, C, Stage> {
   static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
+  static constexpr bool has_doubles = !is_on_device && ddp::HasDoubles<R>;
 
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
@@ -37250,7 +37282,7 @@ class ShardedOptimizer<R, C, Stage> {
           "a ShardedOptimizer of a model in device memory has overlap_forward, which is for host memory; leave it "
           "out");
     }
-    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), dtype_of<ddp::RuleElement<R>>::value);
+    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), element_of(ddp.parameters()));
     agree_on_kernels(ddp, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
@@ -37274,6 +37306,12 @@ class ShardedOptimizer<R, C, Stage> {
         {Stage::divides_gradients ? "Gradients" : "States", stage.overlap_forward ? ", overlap_forward" : "",
          stage.ready_frees_value ? ", ready_frees_value" : "", ddp::state_arrays<R>,
          ddp::NormedRule<R> ? " and measures norms" : ""});
+  }
+
+  /// Type of the state for a model: f64 with a rule of doubles, and with a rule that has one if parameter 0 is f64.
+  static DType element_of(std::span<const Parameter> parameters) noexcept {
+    const bool uses_doubles = has_doubles && !parameters.empty() && parameters[0].value.dtype == DType::f64;
+    return uses_doubles ? DType::f64 : dtype_of<ddp::RuleElement<R>>::value;
   }
 
   /// The rule, which the program may change between steps.
@@ -37407,9 +37445,19 @@ class ShardedOptimizer<R, C, Stage> {
     } else {
       return new Reduction(
           ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
-                                 ddp::ShardedParameters::Rule::of<R>(rule_), driver.read_value),
+                                 erased_rule(element_of(ddp.parameters())), driver.read_value),
           ddp.plan(), stage);
     }
+  }
+
+  ddp::ShardedParameters::Rule erased_rule([[maybe_unused]] DType element) const {
+    if constexpr (has_doubles) {
+      using Doubles = decltype(R::doubles);
+      if (element == DType::f64) {
+        return ddp::ShardedParameters::Rule::of(std::shared_ptr<const Doubles>(rule_, &rule_->doubles));
+      }
+    }
+    return ddp::ShardedParameters::Rule::of<R>(rule_);
   }
 
   std::shared_ptr<R> rule_;
@@ -37628,8 +37676,8 @@ using ddp::save_checkpoint_async;
 // ---- dtrain/ddp/shared_memory_instances.hpp
 
 /// @file
-/// Instantiations of Driver, Reducer and GroupState for backend::SharedMemory, which separate compilation compiles with
-/// the definitions. dtrain.hpp includes them.
+/// Instantiations for backend::SharedMemory of a wrapper's classes and its group's (Driver, Reducer, BucketReduction,
+/// GroupState and others), which separate compilation compiles with the definitions. dtrain.hpp includes this header.
 
 #if DTRAIN_SEPARATE_COMPILATION
 #if DTRAIN_DEFINITIONS
@@ -37744,6 +37792,10 @@ template <class>
 class FormationClient;
 struct Announce;
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+namespace DTRAIN_NAMESPACE::launch {
+template <class>
+class StoreHost;
+}  // namespace DTRAIN_NAMESPACE::launch
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -37763,13 +37815,17 @@ class AttemptBody {
   ~AttemptBody() = default;
 };
 
-/// The job has finished without this worker, which ends with exit code 0. Not a std::exception: a program that catches
-/// these must not take it for an error.
-struct FinishedElsewhere {};
+/// This worker ends without an error: the job has finished without it (exit code 0), or SIGTERM made it leave (143).
+/// Not a std::exception: a program that catches these must not take it for an error.
+/// @ingroup jobs
+struct WorkerEnded {
+  int exit_code = 0;
+};
 
 /// A worker of an elastic job for its life. Threads: the program's one.
 class ElasticWorker {
  public:
+  /// Blocking, if the process hosts the job's store: as StoreHost. @throws as StoreHost
   /// @param process not elastic: the job's ranks are fixed, and this object counts steps only
   DTRAIN_ON_USE explicit ElasticWorker(const launch::RankProcess& process);
   ElasticWorker(const ElasticWorker&) = delete;
@@ -37786,8 +37842,9 @@ class ElasticWorker {
   std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
 
-  /// Blocking: until the job has finished. @returns the exit code of the last call
-  /// @throws this worker's own error; JobFailed where the job has ended; FinishedElsewhere
+  /// Blocking: until the job has finished. SIGTERM makes the worker leave (Termination).
+  /// @returns the exit code of the last call
+  /// @throws this worker's own error; JobFailed where the job has ended; WorkerEnded
   /// @param settings group::settings_text: a worker with others is refused
   DTRAIN_ON_USE int run(AttemptBody& body, const std::string& settings);
 
@@ -37823,7 +37880,10 @@ class ElasticWorker {
   DTRAIN_ON_USE std::uint64_t weights_digest() const;
   DTRAIN_ON_USE bool is_own_error(group::RankContext* context, const std::exception_ptr& error,
                                   const std::string& text) const;
+  DTRAIN_ON_USE int run_attempts(AttemptBody& body, const std::string& settings);
   DTRAIN_ON_USE void end(group::RankContext& context);
+  DTRAIN_ON_USE void set_latch(std::shared_ptr<FailureLatch> latch);
+  DTRAIN_ON_USE void report_leaving();
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -37836,11 +37896,12 @@ class ElasticWorker {
   group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
+  std::mutex mutex_;
+  std::shared_ptr<FailureLatch> latch_;            ///< of the present attempt; guarded by mutex_
+  bool is_leaving_ = false;                        ///< guarded by mutex_
+  std::shared_ptr<launch::StoreHost<void>> host_;  ///< null: another process hosts the store
   std::shared_ptr<rendezvous::FormationClient<void>> client_;
 };
-
-/// Runs a worker's program. Errors become a line on stderr and an exit code, as those of run().
-DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
@@ -38531,7 +38592,8 @@ namespace detail {
 /// Passes facts of the backend to a launcher that takes them: the number of visible devices (`visible_devices()`), and
 /// the largest number of ranks (`most_ranks`) if the backend has one.
 template <class P>
-launch::StartResult start(int argc, char** argv, launch::RunElasticJob run_elastic = nullptr) {
+launch::StartResult start(int argc, char** argv, launch::Takes takes = launch::Takes::group,
+                          launch::RunElasticJob run_elastic = nullptr) {
   launch::BackendFacts facts;
   facts.run_elastic = run_elastic;
   facts.name = P::Backend::name();
@@ -38543,6 +38605,8 @@ launch::StartResult start(int argc, char** argv, launch::RunElasticJob run_elast
   }
   if constexpr (requires { P::Launcher::start(argc, argv, facts); }) {
     return P::Launcher::start(argc, argv, facts);
+  } else if constexpr (requires { P::Launcher::start(argc, argv, takes); }) {
+    return P::Launcher::start(argc, argv, takes);
   } else {
     return P::Launcher::start(argc, argv);
   }
@@ -38612,11 +38676,13 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   static_assert(RunBody<Body, P>,
                 "dtrain: run() calls body(group) or body(group, arguments), with a dtrain::ProcessGroup<Policy>, or a "
                 "dtrain::Elastic<Policy> in its place, and dtrain::Arguments: this body takes other arguments");
+  constexpr bool is_elastic = RunBody<Body, P> && !GroupBody<Body, P>;
   launch::RunElasticJob run_elastic = nullptr;
-  if constexpr (RunBody<Body, P> && !GroupBody<Body, P>) {
+  if constexpr (is_elastic && !P::Launcher::returns_into_user_code) {
     run_elastic = elastic::BodyRunner<P>::in_launcher();
   }
-  launch::StartResult start = detail::start<P>(argc, argv, run_elastic);
+  launch::StartResult start =
+      detail::start<P>(argc, argv, is_elastic ? launch::Takes::elastic : launch::Takes::group, run_elastic);
   if (!start.worker) {
     return start.exit_code;
   }
@@ -38650,16 +38716,20 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 
 /// @file
 /// Elastic: run()'s handle for a body of a job that goes on when ranks are lost, and takes replacements in.
+/// init_elastic(): the same for a program that keeps its main().
 
 namespace DTRAIN_NAMESPACE {
 
 using elastic::LibraryState;
+using elastic::WorkerEnded;
 
 /// Handle of an elastic worker: run() gives it to a body that takes it in place of a ProcessGroup. The process, its
 /// model and its optimizer live through the loss of other ranks; everything that belongs to a set of ranks is made in
 /// the function that train() calls again for each of them.
 ///
-/// Without the launcher's flag --min-ranks the job is an ordinary one: train() calls the function once.
+/// With launch::PerNode, the launcher's flags --min-ranks or --nnodes=MIN:MAX make the job elastic. With
+/// launch::PerProcess, DTRAIN_WORLD_SIZE=MIN:MAX does (launch::rank_process_of). Otherwise the job is an ordinary one:
+/// train() calls the function once.
 /// Lifetime: as long as the body runs. Threads: the body's.
 /// @ingroup jobs
 template <class P>
@@ -38737,7 +38807,7 @@ class Elastic {
   /// (invalid_argument) for fewer steps otherwise
   void resume_at(std::uint64_t step) const { worker_->resume_at(step); }
 
-  /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job without --min-ranks.
+  /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job that is not elastic.
   std::uint64_t attempt() const noexcept { return worker_->attempt(); }
 
   /// The worker's local rank, which never changes; backend::Nccl selects the device by it.
@@ -38772,6 +38842,19 @@ class Elastic {
 
 namespace elastic {
 
+/// Runs a worker's program. Errors become a line on stderr and an exit code, as those of run(). A worker that SIGTERM
+/// has made leave ends its process by that signal, so that a launcher sees what has ended it; PID 1 returns 143.
+DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
+
+/// Selects the device for the program's model, which is made before train(), if the backend has one.
+template <class P>
+void select_device(const launch::RankProcess& process) {
+  if constexpr (backend::HasPreJoin<typename P::Backend>) {
+    std::optional<rendezvous::Secret> secret = process.secret;
+    static_cast<void>(P::Backend::pre_join_blocking(process.identity, secret, Deadline::after(process.timeout)));
+  }
+}
+
 template <class P>
 struct BodyRunner {
   static launch::RunElasticJob in_launcher() { return &launch::run_elastic_job<>; }
@@ -38779,16 +38862,67 @@ struct BodyRunner {
   template <class Body>
   static int in_worker(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
     return run_worker(process, [&](ElasticWorker& worker) {
-      if constexpr (backend::HasPreJoin<typename P::Backend>) {  // selects the device for the body's model
-        std::optional<rendezvous::Secret> secret = process.secret;
-        static_cast<void>(P::Backend::pre_join_blocking(process.identity, secret, Deadline::after(process.timeout)));
-      }
+      select_device<P>(process);
       return dtrain::detail::call_body(body, Elastic<P>(worker, options), process.arguments());
     });
   }
 };
 
 }  // namespace elastic
+
+/// An Elastic that owns its worker, and the job's store if this process hosts that; init_elastic() returns it.
+/// Destruction blocks as that of StoreHost, if this process hosts the store.
+/// @ingroup jobs
+template <class P>
+class ElasticJob : public Elastic<P> {
+ public:
+  /// For init_elastic().
+  ElasticJob(launch::RankProcess process, const GroupOptions& options)
+      : ElasticJob(std::make_unique<Owned>(std::move(process), options)) {}
+
+  /// As Elastic::train(), but errors leave it: the program ends with exit code 75 after a JobFailed, and with
+  /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
+  /// @throws the function's exception, which the job is told of; JobFailed; WorkerEnded, which is no std::exception
+  template <class F>
+  int train(F&& function) const {
+    try {
+      return Elastic<P>::train(std::forward<F>(function));
+    } catch (const WorkerEnded&) {
+      throw;
+    } catch (...) {
+      owned_->worker.report_blocking(exception_text());
+      throw;
+    }
+  }
+
+ private:
+  struct Owned {
+    Owned(launch::RankProcess of, const GroupOptions& with) : process(std::move(of)), options(with), worker(process) {
+      elastic::select_device<P>(process);
+    }
+
+    launch::RankProcess process;
+    GroupOptions options;
+    elastic::ElasticWorker worker;
+  };
+
+  explicit ElasticJob(std::unique_ptr<Owned> owned)
+      : Elastic<P>(owned->worker, owned->options), owned_(std::move(owned)) {}
+
+  std::unique_ptr<Owned> owned_;
+};
+
+/// Joins the elastic job of DTRAIN_WORLD_SIZE=MIN:MAX, for programs whose main() cannot be handed over to run(). In a
+/// job of fixed size, train() calls its function once. Blocking: as StoreHost, if this process hosts the store.
+/// @throws as launch::rank_process_of and StoreHost
+/// @ingroup jobs
+template <class P>
+ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
+  static_assert(P::Launcher::returns_into_user_code,
+                "dtrain: init_elastic needs launch::PerProcess; the launcher process of launch::PerNode never returns "
+                "into user code, so use dtrain::run");
+  return {launch::rank_process_of(std::move(options), launch::Takes::elastic), group_options};
+}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -40074,8 +40208,8 @@ DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_typ
 // ---- dtrain/kernels/digest.hpp
 
 /// @file
-/// Digest: a fast hash of memory, equal on every processor. Ranks compare values by it, elastic jobs their state, and
-/// the ready check gradients.
+/// digest(), a kernel: a fast hash of memory, equal on every processor. Ranks compare values by it, elastic jobs their
+/// state, and the ready check gradients.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -42449,8 +42583,8 @@ inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
 // ---- dtrain/identity/environment/slurm_step.hpp
 
 /// @file
-/// Slurm step: variables of a Slurm step for one of its tasks, and their lists: hosts such as "n[1-3,7]", and task
-/// counts such as "4(x2),1". variable_tables.hpp, torch.hpp and job_name.hpp read them.
+/// Slurm step: the variables that describe one task of a step, as a process finds them in its environment, with their
+/// lists of hosts and of task counts. process_sources.hpp, variable_tables.hpp, torch.hpp and job_name.hpp read them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -44360,6 +44494,7 @@ struct NodeFlags {
   std::optional<std::string> master_addr;     ///< --master-addr
   std::optional<std::string> master_port;     ///< --master-port
   std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
+  bool is_elastic = false;                    ///< the program's: --nnodes and PET_NNODES may be MIN:MAX
 };
 
 /// A launcher's node in its job, and the address of the launchers' store.
@@ -44369,6 +44504,7 @@ struct NodeIdentity {
 
   int node_rank = 0;
   int node_count = 1;
+  int least_nodes = 0;                        ///< of an elastic job with MIN:MAX nodes; 0: the number is fixed
   std::string master_addr;                    ///< empty in a source that does not state it
   std::optional<int> master_port;             ///< nullopt: the launcher binds port 0
   std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
@@ -44397,12 +44533,35 @@ inline Environment with_flags(const Environment& environment, const NodeFlags& f
   return joined;
 }
 
+/// Replaces MIN:MAX by MAX in --nnodes and PET_NNODES. @returns MIN of --nnodes, or without the flag of PET_NNODES; 0
+/// for one number. @throws IdentityError: bad-integer
+inline int take_least_nodes(Environment& environment) {
+  int least = 0;
+  for (const char* const name : {"PET_NNODES", "--nnodes"}) {
+    const std::string range(Variables(environment).text(name).value_or(""));
+    const std::size_t colon = range.find(':');
+    if (colon == std::string::npos) {
+      least = range.empty() ? least : 0;
+      continue;
+    }
+    least = parse_integer(range.substr(0, colon)).value_or(0);
+    const int most = parse_integer(range.substr(colon + 1)).value_or(0);
+    if (least < 1 || most < least) {
+      throw_identity_error(IdentityErrc::bad_integer, "{} is no range of nodes; give MIN:MAX, such as 2:4",
+                           {quoted(name, range)});
+    }
+    environment[name] = std::to_string(most);
+  }
+  return least;
+}
+
 /// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
 inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
   const std::optional<std::string_view> value = variables.text(variable);
   if (value && value->find(':') != std::string::npos) {
     throw_identity_error(IdentityErrc::elastic_range,
-                         "{} is a range of nodes; a job has a fixed size here: set one number",
+                         "{} is a range of nodes, and only a program whose body takes a dtrain::Elastic has one: set "
+                         "one number",
                          {quoted(variable, *value)});
   }
   return variables.count(variable);
@@ -44623,14 +44782,18 @@ inline std::optional<std::string_view> read_nproc_per_node(const Variables& vari
 
 }  // namespace detail
 
-/// The node identity of a launcher with these flags and this environment. Pure.
+/// The node identity of a launcher with these flags and this environment. Pure. With MIN:MAX nodes, the rank of a node
+/// other than node 0 may be any number: the node is no part of the job's identity.
 /// @throws IdentityError if they are contradictory or incomplete
 /// @ingroup launchers
 inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
-  const Environment joined = with_flags(environment, flags);
+  Environment joined = with_flags(environment, flags);
+  const int least_nodes = flags.is_elastic ? take_least_nodes(joined) : 0;
   const Variables variables(joined);
   NodeIdentity node = detail::rank_and_count_of_node(joined, variables);
-  if (node.node_rank >= node.node_count) {
+  node.least_nodes = least_nodes;
+  const bool has_any_rank = least_nodes != 0 && node.node_count > 1;
+  if (node.node_rank >= node.node_count && !has_any_rank) {
     throw_identity_error(
         IdentityErrc::rank_out_of_range,
         "node rank {} is not below node count {} ({}); set both (--node-rank, --nnodes), counting from 0",
@@ -45758,7 +45921,7 @@ class FormationState {
   }
 
   /// The process of a worker has ended, or certainly ends.
-  /// @param exit_code 0 for a signal
+  /// @param exit_code 0 or -1 for a signal, -1 if it is not known
   void process_ended(const std::string& host_id, std::int64_t process, int exit_code, const std::string& how,
                      Instant now) {
     Worker* const worker = workers_.find(host_id, process);
@@ -45782,6 +45945,17 @@ class FormationState {
   /// How many workers' processes run or will be started, announced workers included. Before the first call: unlimited.
   void set_running_workers(int count, Instant now) {
     running_workers_ = count;
+    settle(now);
+  }
+
+  /// The job ends, because its launcher was told to.
+  void stop(const std::string& why, Instant now) {
+    const Cause cause{CauseKind::stopped, -1, {}, why};
+    if (attempt_ == 0 || failed_) {
+      end(cause);
+    } else if (!is_over_) {
+      fail(cause, now);
+    }
     settle(now);
   }
 
@@ -48511,9 +48685,11 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 template <class = void>
 class FormationClient final : private SessionHandler {
  public:
-  /// Connects at the first announce_blocking. @param timeout for connecting, each time
-  FormationClient(StoreAddress address, std::chrono::nanoseconds timeout)
-      : address_(std::move(address)), timeout_(timeout) {
+  /// Connects at the first announce_blocking. @param timeout for connecting @param reconnect_timeout the same, once the
+  /// worker has been a rank
+  FormationClient(StoreAddress address, std::chrono::nanoseconds timeout,
+                  std::optional<std::chrono::nanoseconds> reconnect_timeout = {})
+      : address_(std::move(address)), timeout_(timeout), reconnect_timeout_(reconnect_timeout.value_or(timeout)) {
     address_.role = ClientRole::worker;
     address_.attempt = 0;
   }
@@ -48535,13 +48711,21 @@ class FormationClient final : private SessionHandler {
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
-  /// with the cause that has ended the job; Error (timeout) and the errors of connecting
+  /// with the cause that has ended the job, if the store does not answer in time, and after leave(); Error (posix) if
+  /// this process has no memory or descriptors for the connection
   ToWorker announce_blocking(const Announce& announce) {
     for (;;) {
+      throw_if_leaving();
       static_cast<void>(take_answer());
-      const Deadline deadline = Deadline::after(timeout_);
+      const bool was_rank = announce.job != 0;
+      const Deadline deadline = Deadline::after(was_rank ? reconnect_timeout_ : timeout_);
       const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
-      thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
+      try {
+        thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
+      } catch (const Error& error) {
+        if (error.code() == std::errc::too_many_files_open || error.code() == std::errc::not_enough_memory) throw;
+        throw_cause({CauseKind::lost, -1, {}, format_text("its store does not answer any more: {}", {error.what()})});
+      }
       const std::optional<ToWorker> answer = await_answer();
       if (!answer) continue;
       if (const Failure* failure = std::get_if<Failure>(&*answer)) throw_cause(failure->cause);
@@ -48552,6 +48736,16 @@ class FormationClient final : private SessionHandler {
       return *answer;
     }
   }
+
+  /// This worker leaves the job: announce_blocking() throws, now and later. Blocking: no. Threads: any.
+  void leave() noexcept {
+    const std::lock_guard lock(mutex_);
+    is_leaving_ = true;
+    changed_.notify_all();
+  }
+
+  /// For tasks that end with this object.
+  const std::shared_ptr<async::LoopHandle>& loop() const noexcept { return thread_.handle(); }
 
   /// Reports to the store that a step was committed in an attempt. Blocking: no. The message may be lost.
   void committed(const Committed& message) noexcept {
@@ -48597,6 +48791,11 @@ class FormationClient final : private SessionHandler {
     return std::exchange(answer_, std::nullopt);
   }
 
+  void throw_if_leaving() {
+    const std::lock_guard lock(mutex_);
+    if (is_leaving_) throw_cause({CauseKind::stopped, -1, {}, "this worker leaves it"});
+  }
+
   /// Blocking: as announce_blocking(); while the host is barred, for timeout_ from the first Barred on.
   /// @returns no Barred; nullopt: the connection has ended
   std::optional<ToWorker> await_answer() {
@@ -48607,8 +48806,10 @@ class FormationClient final : private SessionHandler {
       bool is_in_time = false;
       {
         std::unique_lock lock(mutex_);
-        is_in_time = block_until(changed_, lock, deadline, [this] { return answer_.has_value() || !is_connected_; });
+        const auto goes_on = [this] { return answer_.has_value() || !is_connected_ || is_leaving_; };
+        is_in_time = block_until(changed_, lock, deadline, goes_on);
       }
+      throw_if_leaving();
       if (!is_in_time) {
         throw_error(Errc::timeout,
                     "joining the elastic job at {}: the deadline passed while this worker had to wait, because {}; "
@@ -48717,12 +48918,14 @@ class FormationClient final : private SessionHandler {
 
   StoreAddress address_;
   const std::chrono::nanoseconds timeout_;
+  const std::chrono::nanoseconds reconnect_timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
   /// @name Guarded by the mutex
   /// @{
   std::optional<ToWorker> answer_;
   bool is_connected_ = false;
+  bool is_leaving_ = false;
   /// @}
   std::shared_ptr<Session> session_;  ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;
@@ -49999,7 +50202,19 @@ class FormationServer final : public WorkerConnections {
     state_.set_running_workers(count, now());
     changed_.set();
   }
+  void stop(const std::string& why) {
+    state_.stop(why, now());
+    changed_.set();
+  }
   /// @}
+
+  /// Ends when no worker is connected, 10 s later at most: after the job's end workers still ask how it has ended.
+  async::Task<void> drain() {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+    while (!connections_.empty() && !deadline.passed()) {
+      co_await loop_.sleep_for(std::chrono::milliseconds(10));
+    }
+  }
 
   /// @name For the handshake of StoreServer
   /// @{
@@ -51801,7 +52016,10 @@ inline constexpr const char* help_text =
     "  --nproc-per-node=N|auto  workers to start (default 1); auto: one for each visible GPU where the program\n"
     "                           computes on GPUs, else for each core this process may use\n"
     "  --nnodes=N               nodes of the job; start this program once on each of them (default 1)\n"
-    "  --node-rank=R            which of them this one is, from 0\n"
+    "  --nnodes=MIN:MAX         nodes come and go, if the program is elastic (see --min-ranks, by default the workers "
+    "of\n"
+    "                           MIN nodes); the job ends with node 0's launcher\n"
+    "  --node-rank=R            which of them this one is, from 0 (MIN:MAX: any number but 0 on all others)\n"
     "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
     "  --master-port=P          the port of the job's store (one node: chosen by the system; several: 29500)\n"
     "  --max-restarts=N         how often all workers are started again after one failed (default 0; several nodes:\n"
@@ -52152,9 +52370,9 @@ inline std::optional<rendezvous::Secret> secret_setting(const identity::Variable
 // ---- dtrain/launch/configuration/worker_program.hpp
 
 /// @file
-/// Worker program: the command line by which NodeLauncher starts a worker, with its loader and the command of --wrap;
-/// worker environment: the variables that the per-node launcher sets for each worker, and by which a process knows that
-/// it is one.
+/// WorkerProgram, a part of NodeLauncherOptions: the command line of a worker, with its loader and the command of
+/// --wrap; worker environment: the variables that the per-node launcher sets for each worker, and by which a process
+/// knows that it is one.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53354,7 +53572,8 @@ class TerminalOutput {
 // ---- dtrain/launch/process_tree.hpp
 
 /// @file
-/// Process tree: ancestors and descendants of a process, from /proc, for Workers and process_setup.hpp.
+/// Process tree: ancestors and descendants of a process, and its status, from /proc, for ElasticSupervisor, Workers,
+/// process_setup.hpp and job_identity.hpp.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53754,6 +53973,9 @@ struct NodeLauncherOptions {
   std::string job;                           ///< its name, which launchers of several nodes compare; may be empty
   std::optional<rendezvous::Secret> secret;  ///< shared by the launchers of several nodes
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
+
+  /// An elastic job on several hosts, whose launchers do not join each other.
+  bool is_elastic_on_hosts() const noexcept { return min_ranks != 0 && node.node_count > 1; }
 };
 
 namespace detail {
@@ -53857,7 +54079,7 @@ inline void check_most_workers(int workers, const BackendFacts& backend) {
   }
 }
 
-/// @throws Error (usage) for --min-ranks where the job cannot be elastic
+/// @throws Error (usage) for an elastic job that is not possible
 inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& backend) {
   options.run_elastic = backend.run_elastic;
   if (options.min_ranks == 0) {
@@ -53873,31 +54095,35 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
     throw_error(Errc::usage, "--min-ranks={} and --wrap do not go together yet; leave one of them out",
                 {options.min_ranks});
   }
-  if (options.min_ranks > options.workers) {
-    throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}; lower it, or start more workers",
-                {options.min_ranks, options.workers});
+  const int nodes = options.node.node_count;
+  if (options.min_ranks > std::int64_t{options.workers} * nodes) {
+    throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}{}; lower it, or start more workers",
+                {options.min_ranks, options.workers, nodes == 1 ? "" : format_text(" on {} nodes", {nodes})});
+  }
+  if (std::int64_t{options.workers} * nodes > rendezvous::max_world_size) {
+    throw_error(Errc::usage, "--nproc-per-node={} on {} nodes are more workers than the {} that a job may have",
+                {options.workers, nodes, rendezvous::max_world_size});
+  }
+  if (nodes > 1 && backend.most_ranks != 0) {
+    throw_error(Errc::usage,
+                "backend::{} joins the ranks of one host, and this job has up to {} nodes (from {}); use backend::Gloo "
+                "or backend::Nccl for several hosts",
+                {backend.name, nodes, options.node_source});
   }
 }
 
 /// The launcher's configuration.
 /// @param cores number of cores that this process may use
 /// @param visible_devices called for --nproc-per-node=auto; may be null
+/// @param is_elastic whether the program's body takes an Elastic
 /// @throws Error (usage, identity). Blocking: reads the secret's file
 inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
-                                                 VisibleDevices visible_devices = nullptr) {
+                                                 VisibleDevices visible_devices = nullptr, bool is_elastic = false) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeLauncherOptions options;
-  // What several nodes need, such as a secret, is asked for after this.
-  const auto check_nodes = [least = flags.min_ranks](std::string_view nodes) {
-    if (least != 0 && nodes != "1") {
-      throw_error(Errc::usage, "--min-ranks={} works on one node, and this job has {}; leave one of them out",
-                  {least, nodes});
-    }
-  };
-  check_nodes(flags.node.node_count.value_or("1"));
+  flags.node.is_elastic = is_elastic;
   options.node = detail::node_of(environment, flags.node);
-  check_nodes(std::to_string(options.node.node_count));
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
   options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
@@ -53908,7 +54134,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
                     {flags.mpirun_workers}));
   }
   options.max_restarts = flags.max_restarts;
-  options.min_ranks = flags.min_ranks;
+  options.min_ranks = flags.min_ranks != 0 ? flags.min_ranks : options.node.least_nodes * options.workers;
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   if (visible_devices != nullptr) {
@@ -54077,7 +54303,8 @@ inline std::string missing_nodes(const std::vector<int>& missing, int node_count
 }
 
 /// Node 0 opens the store; every launcher joins it with ClientRole::launcher. The only launcher of a job joins nothing:
-/// its store listens at the loopback address, and admits clients that know a secret drawn for this job.
+/// its store listens at the loopback address, and admits clients that know a secret drawn for this job. Nor do the
+/// launchers of an elastic job on several hosts join: each knows its own node only.
 /// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class NodeRendezvous {
  public:
@@ -54122,8 +54349,13 @@ class NodeRendezvous {
       const net::SocketAddress bound = listeners.front().local();
       address.host = bound.is_any() ? "localhost" : bound.host();
       listens_at_ = rendezvous::listens_at("its launcher", listeners, master_addr_);
-      open_store(std::move(listeners), deadline);
+      server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_->secret, limits()});
     }
+    if (options_->is_elastic_on_hosts()) {
+      table_.workers = {options_->workers};
+      co_return;
+    }
+    if (options_->node.node_rank == 0) open_launchers_job(deadline);
     rendezvous::Join request;
     request.info.rank = options_->node.node_rank;
     request.info.host_id = host_->id;
@@ -54225,8 +54457,7 @@ class NodeRendezvous {
     return limits;
   }
 
-  void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
-    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_->secret, limits()});
+  void open_launchers_job(Deadline deadline) {
     rendezvous::StoreJobOptions job;
     job.role = rendezvous::ClientRole::launcher;
     job.world_size = options_->node.node_count;
@@ -54367,9 +54598,9 @@ class RankRendezvous {
 
 /// Launchers of several nodes exchange keys in their own job in node 0's store. Node 0 opens the attempts, publishes
 /// the state of the ranks' store (first cause, other nodes' ranks that left, all joined), and decides the result. Each
-/// launcher reports its own workers. The only launcher of a job decides without an exchange.
-/// Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed, and conclude() returns a result.
-/// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
+/// launcher reports its own workers. The only launcher of a job decides without an exchange, and so does each launcher
+/// of an elastic job on several hosts. Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed,
+/// and conclude() returns a result. Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class JobCoordinator {
  public:
   /// @param changed set at every change
@@ -54410,8 +54641,8 @@ class JobCoordinator {
     }
     NodePlan plan;
     plan.workers = options_->workers;
-    plan.first_rank = table.first_rank(options_->node.node_rank);
-    plan.world_size = table.world_size();
+    plan.first_rank = is_alone() ? 0 : table.first_rank(options_->node.node_rank);
+    plan.world_size = table.world_size() * (is_alone() ? options_->node.node_count : 1);
     plan.node_rank = options_->node.node_rank;
     plan.node_count = options_->node.node_count;
     plan.master_addr = node_rendezvous_.master_addr();
@@ -54422,6 +54653,10 @@ class JobCoordinator {
 
   /// For several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ...". Else empty. @pre assign_ranks() has ended
   std::string description() const {
+    if (options_->is_elastic_on_hosts() && is_first()) {
+      return format_text("an elastic job on up to {} nodes, store at {}",
+                         {options_->node.node_count, node_rendezvous_.store_text()});
+    }
     return is_alone() || !is_first()
                ? ""
                : format_text("{}, store at {}", {to_string(node_rendezvous_.table()), node_rendezvous_.store_text()});
@@ -54559,7 +54794,7 @@ class JobCoordinator {
   }
 
   bool is_first() const noexcept { return options_->node.node_rank == 0; }
-  bool is_alone() const noexcept { return options_->node.node_count == 1; }
+  bool is_alone() const noexcept { return options_->node.node_count == 1 || options_->is_elastic_on_hosts(); }
   LauncherKeys keys() const noexcept { return LauncherKeys(attempt_); }
 
   bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }
@@ -55006,6 +55241,164 @@ class OutputRelay {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/store_host.hpp
+
+/// @file
+/// StoreHost: thread with the store of an elastic job that has no launcher of dtrain, in the process with index 0;
+/// ElasticWorker owns it. formation_at(): the formation of an elastic job, also for the launcher's run_elastic_job().
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Facts of an elastic job for its formation.
+struct ElasticJobFacts {
+  int min_ranks = 1;
+  int max_ranks = 1;
+  std::chrono::nanoseconds timeout{};   ///< for min_ranks workers, or one that has the state
+  std::chrono::nanoseconds liveness{};  ///< DTRAIN_LIVENESS_SECONDS
+  std::string name{};                   ///< DTRAIN_JOB_ID; empty: none
+  std::string owner{};                  ///< of the store: "the launcher on host a"
+  std::size_t further_files = 0;        ///< as StoreJobOptions
+  std::chrono::milliseconds loss_grace{0};
+  /// Whether the formation is told of the end of each worker's process. Otherwise the end of its connection must do,
+  /// also if the worker lives: that worker comes back.
+  bool sees_processes = false;
+};
+
+/// The formation of an elastic job. Lifetime: as FormationServer.
+template <class Listener>
+rendezvous::FormationServer<Listener> formation_at(async::EventLoop& loop, rendezvous::StoreServer& store,
+                                                   const ElasticJobFacts& job, Listener listener) {
+  rendezvous::FormationOptions sizes;
+  sizes.min_workers = job.min_ranks;
+  sizes.max_workers = job.max_ranks;
+  sizes.wait_timeout = in_milliseconds(job.timeout);
+  if (!job.sees_processes) sizes.reconnect_timeout = std::chrono::milliseconds(500);
+  rendezvous::StoreJobOptions each_attempt;
+  each_attempt.job = job.name;
+  each_attempt.owner = job.owner;
+  each_attempt.further_files = job.further_files + static_cast<std::size_t>(job.max_ranks);
+  each_attempt.loss_grace = job.loss_grace;
+  rendezvous::Limits limits;
+  limits.liveness = in_milliseconds(job.liveness);
+  return {loop, store, sizes, std::move(each_attempt), limits, std::move(listener)};
+}
+
+/// Logs the attempts of a FormationServer.
+struct AttemptLog {
+  void on_attempt(std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) const {
+    std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
+    for (const rendezvous::WorkerId& each : ranks) {
+      append_text(line, " {}", {each.process});
+    }
+    log(LogLevel::info, line);
+  }
+  void on_end() const {}
+};
+
+/// Hosts the store from its construction to its destruction, whatever becomes of the attempts.
+///
+/// If the store's process ends before the job, the job has ended: the other workers end with exit code 75. If it is
+/// lost, such as by SIGKILL, they notice the end of their connections, or its silence for DTRAIN_LIVENESS_SECONDS, then
+/// try to reach the store for twice that time, and end so, too. A process of the same index that replaces it hosts the
+/// store of another job, which refuses what is left of the earlier one by the job's number, with exit code 75 as well.
+/// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
+template <class = void>
+class StoreHost {
+ public:
+  /// Waits while another store answers at the address, or the port is in use: a replacement may start before the
+  /// process that it replaces has ended. Blocking: `process.timeout` at most.
+  /// @throws Error (posix) if the port is in use then; as listen_for_ranks
+  explicit StoreHost(const RankProcess& process) {
+    const Deadline deadline = Deadline::after(process.timeout);
+    const auto opening = [&](async::EventLoop& loop) { return open(loop, process, deadline); };
+    thread_.run_blocking(opening, with_grace(deadline), "opening the store of an elastic job");
+  }
+  StoreHost(const StoreHost&) = delete;
+  StoreHost& operator=(const StoreHost&) = delete;
+
+  /// Ends a job that has not finished. Blocking: until no worker is connected, 10 s at most.
+  ~StoreHost() {
+    try {
+      const auto closing = [this](async::EventLoop&) { return close(); };
+      thread_.run_blocking(closing, Deadline::after(std::chrono::seconds(12)), "closing the store of an elastic job");
+    } catch (...) {  // the loop has ended, and with it every task
+    }
+  }
+
+  /// Where this process itself reaches the store.
+  const net::SocketAddress& address() const noexcept { return address_; }
+
+ private:
+  async::Task<void> open(async::EventLoop& loop, const RankProcess& process, Deadline deadline) {
+    const std::string host = process.identity.master_addr.value_or("");
+    const auto port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
+    const rendezvous::ListenOptions options{process.interface, process.secret.has_value(), true};
+    std::vector<net::Listener> listeners;
+    for (bool has_waited = false; listeners.empty(); has_waited = true) {
+      Error taken(posix_error(EADDRINUSE, format_text("another store answers at {}:{}, and the store of this elastic "
+                                                      "job is to listen there",
+                                                      {host, port})));
+      async::Task<bool> asking = is_answered(loop, host, port);
+      if (!co_await std::move(asking)) {
+        try {
+          async::Task<std::vector<net::Listener>> listening =
+              rendezvous::listen_for_ranks(loop, host, port, deadline, options);
+          listeners = co_await std::move(listening);
+          break;
+        } catch (const Error& error) {
+          if (error.code().value() != EADDRINUSE) throw;
+          taken = error;
+        }
+      }
+      if (deadline.passed()) throw taken;
+      if (!has_waited) {
+        log(LogLevel::warning, format_text("{}; this process waits until that one has ended", {taken.what()}));
+      }
+      co_await loop.sleep_for(std::chrono::milliseconds(200));
+    }
+    const net::SocketAddress bound = listeners.front().local();
+    address_ = bound.is_any() ? net::SocketAddress::loopback_v4(bound.port()) : bound;
+    store_ = std::make_unique<rendezvous::StoreServer>(loop, std::move(listeners),
+                                                       rendezvous::ServerOptions{process.secret, process.limits});
+    ElasticJobFacts job{process.min_ranks, process.identity.world_size, process.timeout, process.limits.liveness,
+                        process.identity.job.value_or("")};
+    job.owner = format_text("the process with index 0 on host {}", {rendezvous::host_identity(process.host_id).name});
+    formation_.reset(new Formation(formation_at(loop, *store_, job, AttemptLog())));
+  }
+
+  /// Whether a process accepts connections at the address. A name that does not resolve yet is this pod's own.
+  static async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port) {
+    net::Backoff once;
+    once.connects_once = true;
+    try {
+      async::Task<net::Connection> connecting =
+          net::connect_with_backoff(loop, host, port, Deadline::after(std::chrono::milliseconds(1500)), once);
+      static_cast<void>(co_await std::move(connecting));
+      co_return true;
+    } catch (const Error&) {
+      co_return false;
+    }
+  }
+
+  async::Task<void> close() {
+    if (formation_) {
+      formation_->stop("the process with index 0, which hosts its store, ends");
+      async::Task<void> draining = formation_->drain();
+      co_await std::move(draining);
+    }
+    formation_.reset();
+    store_.reset();
+  }
+
+  using Formation = rendezvous::FormationServer<AttemptLog>;
+  net::SocketAddress address_;
+  async::LoopThread thread_;
+  std::unique_ptr<rendezvous::StoreServer> store_;  ///< the loop's thread alone uses these
+  std::unique_ptr<Formation> formation_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/supervise/process_setup.hpp
 
 /// @file
@@ -55158,6 +55551,7 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
   worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   worker.limits.liveness = in_milliseconds(seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness));
+  worker.reconnect_timeout = worker.timeout;
   return worker;
 }
 
@@ -55167,13 +55561,14 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   const std::size_t colon = sizes.find(':');
   const int least = identity::parse_integer(sizes.substr(0, colon)).value_or(0);
   const int most = identity::parse_integer(sizes.substr(colon + 1)).value_or(0);
-  const std::optional<std::string_view> address = variables.text("DTRAIN_MASTER_ADDR");
-  const std::optional<int> port = variables.port("DTRAIN_MASTER_PORT");
-  if (least < 1 || most < least || !address || !port) {
+  const auto stated = variables.text("DTRAIN_MASTER_ADDR");
+  const auto address = stated ? stated : variables.text("MASTER_ADDR");
+  const auto port = variables.port("DTRAIN_MASTER_PORT");
+  if (least < 1 || most < least || !address) {
     throw_error(Errc::identity,
-                "DTRAIN_WORLD_SIZE='{}' with DTRAIN_MASTER_ADDR='{}' describes no worker of an elastic job; it is "
-                "MIN:MAX, 1 at least, with the address and DTRAIN_MASTER_PORT of the job's store",
-                {sizes, address.value_or("")});
+                "DTRAIN_WORLD_SIZE={} with MASTER_ADDR={} describes no worker of an elastic job; it is MIN:MAX, 1 at "
+                "least, and MASTER_ADDR and MASTER_PORT are the address of the job's store",
+                {in_quotes(sizes, 64), in_quotes(address.value_or(""), 64)});
   }
   identity::ProcessIdentity identity;
   identity.launcher = "dtrain";
@@ -55181,9 +55576,39 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   identity.world_size = most;
   identity.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
   identity.master_addr = std::string(*address);
-  identity.master_port = *port;
+  identity.master_port = port ? port : variables.port("MASTER_PORT").value_or(identity::default_master_port);
   RankProcess worker = rank_process_with(std::move(identity), variables);
   worker.min_ranks = least;
+  return worker;
+}
+
+/// elastic_worker() for a process that no launcher of dtrain has started.
+inline RankProcess elastic_process(const identity::Variables& variables, Takes takes) {
+  const std::string sizes = identity::quoted("DTRAIN_WORLD_SIZE", *variables.text("DTRAIN_WORLD_SIZE"));
+  if (takes != Takes::elastic) {
+    identity::throw_identity_error(identity::IdentityErrc::elastic_range,
+                                   "{} is a range, and this program takes a group of fixed size; give run() a body "
+                                   "that takes a dtrain::Elastic, or set DTRAIN_WORLD_SIZE to one number",
+                                   {sizes});
+  }
+  RankProcess worker = elastic_worker(variables);
+  std::optional<int> index;
+  for (const char* const name : {"DTRAIN_RANK", "JOB_COMPLETION_INDEX", "SLURM_PROCID", "RANK"}) {
+    variables.fill(index, name);
+  }
+  if (!index) {
+    identity::throw_identity_error(identity::IdentityErrc::no_rank,
+                                   "{} is an elastic job's, whose store the process with index 0 hosts, and this "
+                                   "process has no index; set DTRAIN_RANK to 0 in one process, and to other numbers "
+                                   "in the others",
+                                   {sizes});
+  }
+  worker.identity.rank = *index;
+  for (const char* const name : {"LOCAL_RANK", "SLURM_LOCALID"}) {
+    variables.fill(worker.identity.local_rank, name);
+  }
+  worker.hosts_store = *index == 0;
+  worker.reconnect_timeout = 2 * worker.limits.liveness;
   return worker;
 }
 
@@ -55202,11 +55627,18 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
 
 }  // namespace detail
 
-DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
   open_standard_descriptors();
   const identity::Environment environment = identity::snapshot_environment();
-  check_log_setting(identity::Variables(environment));
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
   refuse_launcher_flags(options.arguments);
+  if (!options.identity && is_elastic_worker(variables) && !variables.has("DTRAIN_LAUNCHER")) {
+    RankProcess worker = detail::elastic_process(variables, takes);
+    worker.argument_vector = ArgumentVector(std::move(options.arguments));
+    worker.timeout = options.timeout.value_or(worker.timeout);
+    return worker;
+  }
   std::vector<const char*> pointers;
   for (const std::string& argument : options.arguments) {
     pointers.push_back(argument.c_str());
@@ -56718,13 +57150,14 @@ class NodeLauncher {
 
 /// @file
 /// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
-/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and the job's FormationServer.
+/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and, on node 0, the job's
+/// FormationServer. RemoteFormation: what the launcher of another node knows of the job.
 
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
 /// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
-/// loop's. @tparam Formation a FormationServer
+/// loop's. @tparam Formation a FormationServer, or a RemoteFormation
 template <class Formation>
 class ElasticSupervisor {
  public:
@@ -56733,6 +57166,8 @@ class ElasticSupervisor {
         workers_(attempt.workers()),
         services_(attempt.services()),
         host_id_(std::move(host_id)),
+        is_on_hosts_(options.is_elastic_on_hosts()),
+        hosts_store_(options.node.node_rank == 0),
         formation_(formation),
         state_(formation.state()),
         left_to_replace_(options.max_restarts),
@@ -56741,7 +57176,8 @@ class ElasticSupervisor {
   ElasticSupervisor(const ElasticSupervisor&) = delete;
   ElasticSupervisor& operator=(const ElasticSupervisor&) = delete;
 
-  /// Starts the workers. Ends when none runs and none will be started.
+  /// Starts the workers. Ends when none runs and none will be started; if other nodes may have workers, on node 0 not
+  /// before the job's end.
   async::Task<void> watch() {
     for (;;) {
       look_at_exit_flags();
@@ -56751,6 +57187,9 @@ class ElasticSupervisor {
       const Deadline::Clock::time_point now = Deadline::Clock::now();
       for (; stops_noted_ < stop_requests(); ++stops_noted_) {
         schedule_.on_stop_requested(now);
+        if (is_on_hosts_) {
+          formation_.stop(format_text("{} came to the launcher of node 0", {signal_name(interrupt_signal())}));
+        }
       }
       if (state_.cause()) schedule_.on_failure(now);
       act(schedule_.due(now), now);
@@ -56758,7 +57197,8 @@ class ElasticSupervisor {
       start_due(now);
       tell_formation();
       const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
-      if ((workers_.running() == 0 && !next_start()) || is_abandoned) co_return;
+      const bool may_end = !is_on_hosts_ || !hosts_store_ || state_.is_over();
+      if ((workers_.running() == 0 && !next_start() && may_end) || is_abandoned) co_return;
       const Deadline::Clock::time_point look = now + look_interval;
       const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
       co_await services_.changed.wait(Deadline::at(next));
@@ -56767,7 +57207,7 @@ class ElasticSupervisor {
 
   JobResult result() const {
     JobResult result;
-    if (const int stop_signal = services_.forwarder.interrupt_signal()) {
+    if (const int stop_signal = interrupt_signal()) {
       result.exit_code = 128 + stop_signal;
       result.report.push_back(format_text("{} was forwarded to the workers", {signal_name(stop_signal)}));
     } else if (state_.is_over() && !state_.cause()) {
@@ -56777,7 +57217,8 @@ class ElasticSupervisor {
           last_failure_ != 0 && !(state_.cause() && state_.cause()->kind == CauseKind::disagreement);
       result.exit_code = is_of_worker ? last_failure_ : exit_code_job_failed;
       result.report.push_back(state_.cause() ? format_text("the job failed: {}", {state_.cause()->sentence()})
-                                             : "the job failed: no worker is left");
+                              : hosts_store_ ? "the job failed: no worker is left"
+                                             : "no worker of this node is left; the job may go on on the others");
     }
     if (lost_ > 0) {
       result.report.push_back(
@@ -56795,7 +57236,8 @@ class ElasticSupervisor {
   static constexpr std::chrono::milliseconds look_interval{20};
   static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
   static constexpr std::size_t most_losses = 20;
-  /// How long a worker may run that is no rank of the attempt that has finished the job.
+  /// How long a worker may run that is no rank of the attempt that has finished the job, or that another has replaced
+  /// so shortly before on another node: it may not find the store any more.
   static constexpr std::chrono::seconds end_timeout{10};
   /// The failure of a worker that has run for so long is not a failed start.
   static constexpr std::chrono::seconds long_life{60};
@@ -56817,11 +57259,13 @@ class ElasticSupervisor {
     return std::max(services_.forwarder.stop_requests(), services_.forwarder.interrupted() ? 1 : 0);
   }
 
+  int interrupt_signal() const noexcept { return services_.forwarder.interrupt_signal(); }
+
   void look_at_exit_flags() {
     for (Slot& each : slots_) {
       if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
         each.is_exiting = true;
-        process_ended(each, each.process, 0, "its process ended");
+        process_ended(each, each.process, -1, "its process ended");
       }
     }
   }
@@ -56845,9 +57289,10 @@ class ElasticSupervisor {
     Slot& slot = slots_[static_cast<std::size_t>(ended.rank)];
     const pid_t process = std::exchange(slot.process, 0);
     const bool was_over = state_.is_over();
-    process_ended(slot, process, ended.status.code, ended.status.text());
-    if (was_over || schedule_.has_acted() || services_.forwarder.interrupted()) {
-      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
+    process_ended(slot, process, ended.status.signal != 0 ? -1 : ended.status.code, ended.status.text());
+    if (was_over || (state_.is_over() && !state_.cause()) || schedule_.has_acted() ||
+        services_.forwarder.interrupted()) {
+      const bool counts = slot.is_rank && was_over && !slot.is_killed && failed_after_end_ == 0;  // not later ones
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
@@ -56886,7 +57331,9 @@ class ElasticSupervisor {
       const rendezvous::Worker* const worker = state_.workers().find(host_id_, slot.process);
       const bool is_rank = worker != nullptr && worker->is_member();
       const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
-      slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
+      const bool is_late =
+          ended_at_ && !hosts_store_ && slot.failures > 0 && slot.started_at + end_timeout > *ended_at_;
+      slot.is_killed = ended_at_ ? (!is_rank || is_late) && now - *ended_at_ > end_timeout
                                  : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
       if (slot.is_killed) workers_.kill_group(slot.process);
     }
@@ -56927,7 +57374,9 @@ class ElasticSupervisor {
     return first;
   }
 
+  /// Not on several hosts: workers of any other may come.
   void tell_formation() {
+    if (is_on_hosts_) return;
     const auto running = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
     if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
@@ -56946,8 +57395,10 @@ class ElasticSupervisor {
   Workers& workers_;
   const AttemptServices& services_;
   const std::string host_id_;
+  const bool is_on_hosts_;
+  const bool hosts_store_;
   Formation& formation_;
-  const rendezvous::FormationState<Formation>& state_;
+  const std::remove_reference_t<decltype(std::declval<const Formation&>().state())>& state_;
   int left_to_replace_;
   ShutdownSchedule schedule_;
   std::vector<Slot> slots_;
@@ -56961,15 +57412,47 @@ class ElasticSupervisor {
   int failed_after_end_ = 0;
 };
 
-/// The launcher, as a FormationServer calls it.
-struct FormationListener {
-  void on_attempt(std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) const {
-    std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
-    for (const rendezvous::WorkerId& each : ranks) {
-      append_text(line, " {}", {each.process});
-    }
-    log(LogLevel::info, line);
+/// In the place of a FormationServer, and of its state, on a node whose launcher hosts no store: this launcher learns
+/// of the job by its workers' exit codes alone. Threads: one.
+class RemoteFormation {
+ public:
+  const RemoteFormation& state() const noexcept { return *this; }
+  const RemoteFormation& workers() const noexcept { return *this; }
+  const rendezvous::FormationOptions& options() const noexcept { return options_; }
+
+  /// Whether a worker has ended well, which it does only when the job has finished.
+  bool is_over() const noexcept { return has_finished_; }
+  const std::optional<Cause>& cause() const noexcept { return unknown_; }
+  /// An attempt may have been formed: a start that fails is tried again.
+  std::uint64_t attempt() const noexcept { return 1; }
+  /// Each worker may be a rank.
+  const rendezvous::Worker* find(const std::string&, std::int64_t) const noexcept { return &rank_; }
+  std::string error_of(const std::string&, std::int64_t) const { return {}; }
+
+  void process_ended(const std::string&, std::int64_t, int exit_code, const std::string&) noexcept {
+    has_finished_ = has_finished_ || exit_code == 0;
   }
+  void set_running_workers(int) noexcept {}
+  /// The job goes on without this node: the others see that its workers' connections end.
+  void stop(const std::string&) noexcept {}
+
+ private:
+  static rendezvous::Worker any_rank() {
+    rendezvous::Worker worker;
+    worker.standing = rendezvous::Standing::assigned;
+    worker.rank = 0;
+    return worker;
+  }
+
+  bool has_finished_ = false;
+  const std::optional<Cause> unknown_;
+  const rendezvous::FormationOptions options_;
+  const rendezvous::Worker rank_ = any_rank();
+};
+
+/// The launcher, as a FormationServer calls it.
+struct FormationListener : AttemptLog {
+  explicit FormationListener(async::AutoResetEvent& event) : changed(event) {}
   void on_end() const { changed.set(); }
 
   async::AutoResetEvent& changed;
@@ -56979,23 +57462,27 @@ template <class>
 async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptions& options) {
   const rendezvous::HostIdentity host = rendezvous::host_identity(options.host_id);
   const AttemptServices& services = attempt.services();
-  rendezvous::FormationOptions sizes;
-  sizes.min_workers = attempt.plan().min_ranks;
-  sizes.max_workers = attempt.plan().workers;
-  sizes.wait_timeout = in_milliseconds(options.join_timeout);
-  rendezvous::StoreJobOptions each_attempt;
-  each_attempt.job = options.job;
-  each_attempt.owner = format_text("the launcher on host {}", {host.name});
-  each_attempt.further_files =
-      files_for_workers(attempt.plan().workers) + static_cast<std::size_t>(attempt.plan().workers);
-  each_attempt.loss_grace = std::chrono::milliseconds(500);
-  rendezvous::Limits limits;
-  limits.liveness = in_milliseconds(options.liveness);
-  rendezvous::FormationServer formation(services.loop, services.coordinator.store(), sizes, std::move(each_attempt),
-                                        limits, FormationListener{services.changed});
+  if (options.node.node_rank != 0) {
+    RemoteFormation formation;
+    ElasticSupervisor supervisor(attempt, options, host.id, formation);
+    async::Task<void> watching = supervisor.watch();
+    co_await std::move(watching);
+    co_return supervisor.result();
+  }
+  ElasticJobFacts job{attempt.plan().min_ranks, attempt.plan().world_size, options.join_timeout, options.liveness,
+                      options.job};
+  job.owner = format_text("the launcher on host {}", {host.name});
+  job.further_files = files_for_workers(attempt.plan().workers);
+  job.loss_grace = std::chrono::milliseconds(500);
+  job.sees_processes = !options.is_elastic_on_hosts();
+  auto formation = formation_at(services.loop, services.coordinator.store(), job, FormationListener(services.changed));
   ElasticSupervisor supervisor(attempt, options, host.id, formation);
   async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);
+  if (options.is_elastic_on_hosts()) {
+    async::Task<void> draining = formation.drain();
+    co_await std::move(draining);
+  }
   co_return supervisor.result();
 }
 
@@ -57055,8 +57542,9 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
     refuse_initialised_runtimes();
-    NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
-                                                        stream::host::available_cores(), backend.visible_devices);
+    NodeLauncherOptions options =
+        node_launcher_options(std::move(flags), without_outer_job(environment), stream::host::available_cores(),
+                              backend.visible_devices, backend.run_elastic != nullptr);
     check_most_workers(options.workers, backend);
     check_min_ranks(options, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
@@ -59974,7 +60462,7 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
 }
 
 DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state) {
-  const std::vector<std::span<float>>& parameters = state.front();
+  const std::vector<BufferView>& parameters = state.front();
   std::vector<std::size_t> found(state.size());
   std::vector<detail::ShardInterval> intervals;
   for (std::int64_t file = 0; file < index.files; ++file) {
@@ -59986,24 +60474,25 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
     for (const ParameterSignature& tensor : entries) {
       const std::optional<detail::ShardEntry> entry = detail::parse_entry_name(tensor.name);
       const std::size_t count = tensor.shape.element_count();
-      const bool is_known =
-          entry && tensor.dtype == DType::f32 && entry->array <= state.size() && entry->parameter < parameters.size();
-      const std::size_t size = is_known ? parameters[entry->parameter].size() : 0;
+      const bool is_known = entry && entry->array <= state.size() && entry->parameter < parameters.size() &&
+                            tensor.dtype == parameters[entry->parameter].dtype;
+      const std::size_t size = is_known ? parameters[entry->parameter].count : 0;
       if (!is_known || entry->offset > size || count > size - entry->offset) {
         reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
       }
+      const std::size_t element = size_bytes(tensor.dtype);
       if (entry->array < state.size()) {
-        const std::span<float> place = state[entry->array][entry->parameter].subspan(entry->offset, count);
-        reader.read_bytes(first, std::as_writable_bytes(place));
+        std::byte* const place = state[entry->array][entry->parameter].data + entry->offset * element;
+        reader.read_bytes(first, {place, count * element});
         intervals.push_back({*entry, count});
         found[entry->array] += count;
       }
-      first += count * sizeof(float);
+      first += count * element;
     }
   }
   std::size_t wanted = 0;
-  for (const std::span<float>& parameter : parameters) {
-    wanted += parameter.size();
+  for (const BufferView& parameter : parameters) {
+    wanted += parameter.count;
   }
   if (std::any_of(found.begin(), found.end(), [wanted](std::size_t elements) { return elements != wanted; }) ||
       !detail::are_disjoint(std::move(intervals))) {
@@ -60241,6 +60730,15 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters, Device device, DType element) {
   const bool is_on_host = device.kind == DeviceKind::host;
+  for (std::size_t i = 1; i < parameters.size() && is_on_host; ++i) {
+    const auto is_double = [&](std::size_t k) { return parameters[k].value.dtype == DType::f64; };
+    if (is_double(i) == is_double(i - 1)) continue;
+    throw_error(Errc::unsupported,
+                "ShardedOptimizer got {}, of {}, beside {}, of {}; f64 parameters are updated without others: convert "
+                "them, or give the two types a wrapper and an optimizer each",
+                {describe_parameter(i, parameters[i].name), name(parameters[i].value.dtype),
+                 describe_parameter(i - 1, parameters[i - 1].name), name(parameters[i - 1].value.dtype)});
+  }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
     const bool is_half = element == DType::f32 && detail::is_half(value.dtype);
@@ -60316,6 +60814,195 @@ DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::by
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/elastic/kept_state.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
+  for (const ddp::NamedTensor& each : tensors) {
+    if (each.value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "the tensor {} that keep() was given is on {}, and an elastic job keeps host memory: keep a copy on "
+                  "the host, write it in commit(), and copy it to the device where the function of train() begins",
+                  {in_quotes(each.name), to_string(each.value.device)});
+    }
+    if (each.bytes != nullptr) {
+      throw_error(Errc::unsupported,
+                  "NamedBytes '{}' are not kept in an elastic job, because their number may change; keep tensors",
+                  {each.name});
+    }
+  }
+  static_cast<void>(ddp::tensor_signatures(tensors));
+  has_copies_ = has_copies_ || copies;
+  for (ddp::NamedTensor& each : tensors) {
+    copies_.emplace_back(copies ? each.value.bytes() : 0);
+    tensors_.push_back(std::move(each));
+  }
+  commit();
+}
+
+DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
+  std::vector<ddp::NamedTensor> tensors = source();
+  const std::size_t first = tensors_.size();
+  const std::size_t count = tensors.size();
+  keep(std::move(tensors), copies);  // may refuse them
+  sources_.push_back({std::move(source), first, count, copies});
+}
+
+DTRAIN_DEFINED void KeptState::locate(bool copied) {
+  for (const Source& source : sources_) {
+    if (copied && !source.copies) continue;
+    const std::vector<ddp::NamedTensor> present = source.list();
+    if (present.size() != source.count) {
+      throw_error(Errc::invalid_argument,
+                  "a library's object that keep() was given has {} tensors now, and had {}; change it before keep()",
+                  {present.size(), source.count});
+    }
+    for (std::size_t i = 0; i < present.size(); ++i) {
+      ddp::NamedTensor& kept = tensors_[source.first + i];
+      const TensorView& now = present[i].value;
+      if (present[i].name != kept.name || now.shape != kept.value.shape || now.dtype != kept.value.dtype ||
+          now.device != kept.value.device) {
+        throw_error(Errc::invalid_argument,
+                    "the kept tensor {} is now {} {} {}, and was {} {} when keep() was called; change it before keep()",
+                    {in_quotes(kept.name), in_quotes(present[i].name), to_string(now.shape), name(now.dtype),
+                     to_string(kept.value.shape), name(kept.value.dtype)});
+      }
+      kept.value.data = now.data;
+    }
+  }
+}
+
+DTRAIN_DEFINED std::string KeptState::signature() const {
+  std::uint64_t hash = kernels::digest_start;
+  const auto add = [&hash](const void* bytes, std::size_t count) {
+    hash = kernels::digest(static_cast<const std::byte*>(bytes), count, hash);
+  };
+  for (const ddp::NamedTensor& each : tensors_) {
+    add(each.name.data(), each.name.size());
+    const auto dtype = static_cast<std::uint64_t>(each.value.dtype);
+    add(&dtype, sizeof(dtype));
+    for (const std::int64_t extent : each.value.shape.extents()) {
+      const auto wide = static_cast<std::uint64_t>(extent);
+      add(&wide, sizeof(wide));
+    }
+  }
+  return format_text("{} tensors, {}", {tensors_.size(), hash});
+}
+
+DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
+  std::uint64_t hash = kernels::digest_start;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const TensorView& value = tensors_[i].value;
+    hash = copies_[i].empty() ? kernels::digest(value.data, value.bytes(), hash) : hash;
+  }
+  return hash;
+}
+
+DTRAIN_ON_USE bool KeptState::is_copied(const TensorView& tensor) const noexcept {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!copies_[i].empty() && lies_within(tensor, tensors_[i].value)) return true;
+  }
+  return false;
+}
+
+DTRAIN_DEFINED void KeptState::copy() {
+  locate(true);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    std::copy_n(tensors_[i].value.data, copies_[i].size(), copies_[i].data());
+  }
+}
+
+DTRAIN_DEFINED void KeptState::restore() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    std::copy(copies_[i].begin(), copies_[i].end(), tensors_[i].value.data);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+// ---- dtrain/elastic/termination.hpp
+
+/// @file
+/// Termination: SIGTERM to a worker of an elastic job, which makes the worker leave the job at its next call.
+/// ElasticWorker has one while train() runs.
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+/// Handles SIGTERM while it lives, unless the program handles or ignores it, or another object handles it. (PID 1 of a
+/// container ignores the signal without a handler.) A second SIGTERM ends the process at once. So does the first one
+/// after 5 s in which this object is not destroyed.
+/// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
+template <class = void>
+class Termination {
+ public:
+  /// A shell shows this code for a process that SIGTERM has ended.
+  static constexpr int exit_code = 128 + SIGTERM;
+
+  /// @param leave called once after the signal, on the loop's thread. It must not block.
+  Termination(async::LoopHandle& loop, std::function<void()> leave) {
+    pid_t nobody = 0;
+    if (action().sa_handler != SIG_DFL || !handling_process.compare_exchange_strong(nobody, ::getpid())) return;
+    has_come = false;
+    struct sigaction noting {};
+    noting.sa_handler = &note;
+    noting.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART | SA_ONSTACK;
+    sigfillset(&noting.sa_mask);
+    static_cast<void>(::sigaction(SIGTERM, &noting, nullptr));
+    watching_.emplace(loop.spawn([leave = std::move(leave)](async::EventLoop& of) { return watch(of, leave); }));
+  }
+  Termination(const Termination&) = delete;
+  Termination& operator=(const Termination&) = delete;
+  ~Termination() {
+    if (!watching_) return;
+    if (action().sa_handler == &note) set_default();
+    watching_.reset();
+    handling_process = 0;
+  }
+
+  bool has_been_requested() const noexcept { return watching_ && has_come; }
+
+  /// Ends the process by SIGTERM, as a process without a handler, once. PID 1 goes on: @returns then the exit code
+  static int end_process() {
+    set_default();
+    static_cast<void>(std::raise(SIGTERM));
+    return exit_code;
+  }
+
+ private:
+  static struct sigaction action() {
+    struct sigaction now {};
+    static_cast<void>(::sigaction(SIGTERM, nullptr, &now));
+    return now;
+  }
+  static void set_default() { static_cast<void>(std::signal(SIGTERM, SIG_DFL)); }
+
+  /// Signal handler, which the system has replaced by the default. A process that the program forked ends.
+  static void note(int) noexcept {
+    has_come = true;
+    if (::getpid() != handling_process) static_cast<void>(std::raise(SIGTERM));
+  }
+
+  static async::Task<void> watch(async::EventLoop& loop, std::function<void()> leave) {
+    while (!has_come) {
+      co_await loop.sleep_for(std::chrono::milliseconds(20));
+    }
+    leave();
+    co_await loop.sleep_for(std::chrono::seconds(5));
+    log(LogLevel::error, "this worker got SIGTERM and has not left its job in 5 s, because it made no call of dtrain");
+    static_cast<void>(::kill(::getpid(), SIGTERM));
+    co_await loop.sleep_for(std::chrono::seconds(1));
+    ::_exit(exit_code);  // PID 1
+  }
+
+  static inline std::atomic<bool> has_come{false};
+  static inline std::atomic<pid_t> handling_process{0};
+  static_assert(std::atomic<pid_t>::is_always_lock_free);
+  std::optional<async::BackgroundTask<void>> watching_;  ///< empty: this object does not handle the signal
+};
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
 // ---- dtrain/elastic/attempt_loop.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::elastic {
@@ -60326,10 +61013,12 @@ DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) :
   id_.process = ::getpid();
   id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
   rendezvous::StoreAddress address;
-  address.host = process.identity.master_addr.value_or("");
+  if (process.hosts_store) host_ = std::make_shared<launch::StoreHost<>>(process);
+  address.host = host_ ? host_->address().host() : process.identity.master_addr.value_or("");
   address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
   address.secret = process.secret;
-  client_ = std::make_shared<rendezvous::FormationClient<>>(std::move(address), process.timeout);
+  client_ =
+      std::make_shared<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
 }
 
 DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
@@ -60339,7 +61028,9 @@ DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& se
   announce.job = assignment_.job;
   announce.progress = progress_.value();
   const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
-  announce.settings = format_text("{}\nkept state={}\n{}", {job, state_.signature(), settings});
+  announce.settings =
+      format_text("{}\nDTRAIN_WORLD_SIZE={}:{}\nkept state={}\n{}",
+                  {job, process_.min_ranks, process_.identity.world_size, state_.signature(), settings});
   return announce;
 }
 
@@ -60348,15 +61039,35 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
   state_.commit();  // the program may have loaded it since keep()
+  const Termination<> termination(*client_->loop(), [this] {
+    client_->leave();
+    const std::lock_guard lock(mutex_);
+    is_leaving_ = true;
+    report_leaving();
+  });
+  try {
+    return run_attempts(body, settings);
+  } catch (const WorkerEnded&) {
+    throw;
+  } catch (...) {
+    if (!termination.has_been_requested()) throw;
+  }
+  client_->report_blocking({});  // so that nobody waits for this worker
+  throw WorkerEnded{Termination<>::exit_code};
+}
+
+DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::string& settings) {
   int exit_code = 0;
   for (;;) {
     const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
       if (finished->is_member) return exit_code;
-      throw FinishedElsewhere();
+      throw WorkerEnded{};
     }
     assignment_ = std::get<rendezvous::Assignment>(answer);
     rendezvous::ControlPlaneOptions options = process_;
+    options.hosts_store = false;
+    if (host_) options.identity.master_addr = host_->address().host();
     options.identity.rank = assignment_.rank;
     options.identity.world_size = assignment_.world_size;
     options.identity.attempt = static_cast<int>(assignment_.attempt);
@@ -60370,6 +61081,7 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
       context->elastic_attempt = assignment_.attempt;
       context->gradient_bindings->start_keeping(std::move(gradients_));
       context_ = context;
+      set_latch(context->control_plane.failure());
       state_.locate();
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
@@ -60402,8 +61114,23 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
   }
 }
 
+/// @param latch of the present attempt; null: there is none
+DTRAIN_ON_USE void ElasticWorker::set_latch(std::shared_ptr<FailureLatch> latch) {
+  const std::lock_guard lock(mutex_);
+  latch_ = std::move(latch);
+  report_leaving();
+}
+
+/// The caller holds the mutex. The other ranks do not wait for a rank that leaves, and its own next call throws.
+DTRAIN_ON_USE void ElasticWorker::report_leaving() {
+  if (is_leaving_ && latch_) {
+    latch_->report({CauseKind::lost, assignment_.rank, {}, "it got SIGTERM, and leaves the job"});
+  }
+}
+
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
+  set_latch(nullptr);
   context.committing_thread = std::thread::id();
   if (context.sharded.has_steps || context.sharded.has_loaded) {
     progress_.sharded();
@@ -60554,8 +61281,15 @@ DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
   state_.commit();
 }
 
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+// ---- dtrain/elastic.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::elastic {
+
 DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
-  const std::string prefix = format_text("worker {}: ", {process.identity.local_rank.value_or(0)});
+  const int number = process.identity.local_rank.value_or(process.identity.rank);
+  const std::string prefix = format_text("worker {}: ", {number});
   std::optional<ElasticWorker> worker;
   const auto fail = [&](const std::string& text, int exit_code) {
     log(LogLevel::error, prefix + text);
@@ -60565,8 +61299,12 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
   try {
     worker.emplace(process);
     return program(*worker);
-  } catch (const FinishedElsewhere&) {
-    return 0;
+  } catch (const WorkerEnded& ended) {
+    if (ended.exit_code == 0) return 0;
+    log(LogLevel::warning, prefix + "leaves the job, because it got SIGTERM");
+    worker.reset();
+    static_cast<void>(std::fflush(nullptr));
+    return Termination<>::end_process();
   } catch (const JobFailed& failed) {
     log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
     return exit_code_job_failed;
@@ -60579,116 +61317,6 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
 }
 
 }  // namespace DTRAIN_NAMESPACE::elastic
-
-// ---- dtrain/elastic/kept_state.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::elastic {
-
-DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
-  for (const ddp::NamedTensor& each : tensors) {
-    if (each.value.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "the tensor {} that keep() was given is on {}, and an elastic job keeps host memory: keep a copy on "
-                  "the host, write it in commit(), and copy it to the device where the function of train() begins",
-                  {in_quotes(each.name), to_string(each.value.device)});
-    }
-    if (each.bytes != nullptr) {
-      throw_error(Errc::unsupported,
-                  "NamedBytes '{}' are not kept in an elastic job, because their number may change; keep tensors",
-                  {each.name});
-    }
-  }
-  static_cast<void>(ddp::tensor_signatures(tensors));
-  has_copies_ = has_copies_ || copies;
-  for (ddp::NamedTensor& each : tensors) {
-    copies_.emplace_back(copies ? each.value.bytes() : 0);
-    tensors_.push_back(std::move(each));
-  }
-  commit();
-}
-
-DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
-  std::vector<ddp::NamedTensor> tensors = source();
-  const std::size_t first = tensors_.size();
-  const std::size_t count = tensors.size();
-  keep(std::move(tensors), copies);  // may refuse them
-  sources_.push_back({std::move(source), first, count, copies});
-}
-
-DTRAIN_DEFINED void KeptState::locate(bool copied) {
-  for (const Source& source : sources_) {
-    if (copied && !source.copies) continue;
-    const std::vector<ddp::NamedTensor> present = source.list();
-    if (present.size() != source.count) {
-      throw_error(Errc::invalid_argument,
-                  "a library's object that keep() was given has {} tensors now, and had {}; change it before keep()",
-                  {present.size(), source.count});
-    }
-    for (std::size_t i = 0; i < present.size(); ++i) {
-      ddp::NamedTensor& kept = tensors_[source.first + i];
-      const TensorView& now = present[i].value;
-      if (present[i].name != kept.name || now.shape != kept.value.shape || now.dtype != kept.value.dtype ||
-          now.device != kept.value.device) {
-        throw_error(Errc::invalid_argument,
-                    "the kept tensor {} is now {} {} {}, and was {} {} when keep() was called; change it before keep()",
-                    {in_quotes(kept.name), in_quotes(present[i].name), to_string(now.shape), name(now.dtype),
-                     to_string(kept.value.shape), name(kept.value.dtype)});
-      }
-      kept.value.data = now.data;
-    }
-  }
-}
-
-DTRAIN_DEFINED std::string KeptState::signature() const {
-  std::uint64_t hash = kernels::digest_start;
-  const auto add = [&hash](const void* bytes, std::size_t count) {
-    hash = kernels::digest(static_cast<const std::byte*>(bytes), count, hash);
-  };
-  for (const ddp::NamedTensor& each : tensors_) {
-    add(each.name.data(), each.name.size());
-    const auto dtype = static_cast<std::uint64_t>(each.value.dtype);
-    add(&dtype, sizeof(dtype));
-    for (const std::int64_t extent : each.value.shape.extents()) {
-      const auto wide = static_cast<std::uint64_t>(extent);
-      add(&wide, sizeof(wide));
-    }
-  }
-  return format_text("{} tensors, {}", {tensors_.size(), hash});
-}
-
-DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
-  std::uint64_t hash = kernels::digest_start;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const TensorView& value = tensors_[i].value;
-    hash = copies_[i].empty() ? kernels::digest(value.data, value.bytes(), hash) : hash;
-  }
-  return hash;
-}
-
-DTRAIN_ON_USE bool KeptState::is_copied(const TensorView& tensor) const noexcept {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (!copies_[i].empty() && lies_within(tensor, tensors_[i].value)) return true;
-  }
-  return false;
-}
-
-DTRAIN_DEFINED void KeptState::copy() {
-  locate(true);
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    std::copy_n(tensors_[i].value.data, copies_[i].size(), copies_[i].data());
-  }
-}
-
-DTRAIN_DEFINED void KeptState::restore() {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    std::copy(copies_[i].begin(), copies_[i].end(), tensors_[i].value.data);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::elastic
-
-// ---- dtrain/elastic.hpp (definitions)
-
 
 #endif
 
