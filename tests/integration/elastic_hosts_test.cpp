@@ -18,8 +18,9 @@ namespace {
 /// A training with two workers on each of two hosts, which ends when end() was called.
 class HostsJob {
  public:
-  explicit HostsJob(const VirtualCluster& cluster)
-      : hosts(cluster, {"--nproc-per-node=2", "--max-restarts=5", "steps=1000000", "until=" + end_file_.path}, "1") {}
+  /// @param further arguments of the program
+  explicit HostsJob(const VirtualCluster& cluster, std::vector<std::string> further = {})
+      : hosts(cluster, arguments(std::move(further)), "1") {}
 
   /// Waits until so many ranks commit a step in a later attempt than that of the last call.
   bool trains_with(int ranks) {
@@ -39,6 +40,12 @@ class HostsJob {
   void end() { std::ofstream(end_file_.path) << "end"; }
 
  private:
+  std::vector<std::string> arguments(std::vector<std::string> further) const {
+    further.insert(further.end(),
+                   {"--nproc-per-node=2", "--max-restarts=5", "steps=1000000", "until=" + end_file_.path});
+    return further;
+  }
+
   support::TemporaryFile end_file_;
   int attempt_ = 0;  ///< the last one that was waited for
 
@@ -147,26 +154,40 @@ TEST_CASE("a host that is frozen for longer than the liveness time is left out, 
   check_finished(job);
 }
 
-TEST_CASE("another node's launcher ends after its job, although a worker that it has started late does not") {
+TEST_CASE("another node's launcher kills a worker that hangs, once another of its workers has finished the job") {
   const VirtualCluster cluster(2);
   if (!can_run(cluster)) return;
   HostsJob job(cluster);
   REQUIRE(job.trains_with(4));
-  const std::vector<pid_t> before = job.hosts.processes(1, false);
-  REQUIRE(before.size() == 2);
-  ::kill(before[0], SIGKILL);
-  pid_t late = 0;
-  for (const dtrain::Deadline deadline = support::soon(); late == 0 && !deadline.passed();) {
-    for (const pid_t each : job.hosts.processes(1, false)) {
-      late = std::find(before.begin(), before.end(), each) == before.end() ? each : late;
-    }
-  }
-  REQUIRE(late != 0);
-  ::kill(late, SIGSTOP);
+  const std::vector<pid_t> workers = job.hosts.processes(1, false);
+  REQUIRE(workers.size() == 2);
+  ::kill(workers[0], SIGSTOP);
   CHECK(job.trains_with(3));
   job.end();
   for (const Result& each : job.hosts.results()) {
     CHECK_MESSAGE(each.exit_code == 0, each.error);
+  }
+}
+
+TEST_CASE("a worker of another node that ends with exit code 0 before the job's end is replaced") {
+  const VirtualCluster cluster(2);
+  if (!can_run(cluster)) return;
+  const support::TemporaryFile file;
+  HostsJob job(cluster, {"leave=" + file.path});
+  REQUIRE(job.trains_with(4));
+  std::ofstream(file.path + ".1") << "leave";
+  CHECK(job.hosts.launcher(1).wait_for("was lost: exit code 0; another one starts in its place"));
+  CHECK(job.trains_with(4));
+  check_finished(job);
+}
+
+TEST_CASE("the launchers of both nodes end with what the function of a finished job has returned") {
+  const VirtualCluster cluster(2);
+  if (!can_run(cluster)) return;
+  support::ElasticHosts hosts(cluster, {"--max-restarts=2", "steps=20", "return=3"}, "1");
+  for (const Result& each : hosts.results()) {
+    CHECK_MESSAGE(each.exit_code == 3, each.error);
+    CHECK_MESSAGE(!contains(each.error, "was lost"), each.error);
   }
 }
 

@@ -15,6 +15,8 @@
 //   swallow=S            worker 1 does so, catches it and returns
 //   call=S               worker 0 makes a call of dtrain inside the commit of step S
 //   exit=CODE            worker 1 ends with exit code CODE in its first step
+//   leave=FILE           a worker of node N that can delete FILE.N ends with exit code 0 in that step
+//   hang                 sleeps in place of train()
 //   return=CODE          what the function returns
 //   sharded=FILE         trains with a ShardedOptimizer, and has its checkpoint after each tenth step in FILE; the
 //   ranks'
@@ -71,6 +73,11 @@ void backward(M& model, const dtrain::SampleShare& share, const Options& options
   }
 }
 
+std::string file_of_node(const std::string& file) {
+  const char* const node = std::getenv("DTRAIN_NODE_RANK");
+  return file + "." + (node == nullptr ? "" : node);
+}
+
 /// Whether the file of until= is there for any rank: then all end after the same step. Collective.
 template <class Group>
 bool is_told_to_end(Group& group, const Options& options) {
@@ -105,6 +112,9 @@ int train(dtrain::Elastic<Policy> job, const Options& options) {
       const dtrain::SampleShare share = shares[job.step() % per_epoch];
       if (options.has("exit") && worker == 1) {
         std::_Exit(static_cast<int>(options.number("exit")));
+      }
+      if (options.has("leave") && ::unlink(file_of_node(options.values.at("leave")).c_str()) == 0) {
+        std::_Exit(0);
       }
       if (options.has("thread")) {
         const auto apart = ddp.no_sync();
@@ -186,6 +196,7 @@ int run(int argc, char** argv) {
   using Policy = dtrain::Policy<dtrain::launch::PerNode, Backend>;
   return dtrain::run<Policy>(argc, argv, [](dtrain::Elastic<Policy> job, dtrain::Arguments arguments) {
     const Options options(arguments);
+    if (options.has("hang")) std::this_thread::sleep_for(std::chrono::hours(1));
     if (options.has("sharded")) return train_sharded(job, options);
     return options.has("bound") ? train<BoundModel>(job, options) : train<Model>(job, options);
   });

@@ -119,6 +119,7 @@ class ElasticWorker {
   DTRAIN_ON_USE void end(group::RankContext& context);
   DTRAIN_ON_USE void set_latch(std::shared_ptr<FailureLatch> latch);
   DTRAIN_ON_USE void report_leaving();
+  DTRAIN_ON_USE void report_finished(bool is_member) const noexcept;
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -161,6 +162,7 @@ class ElasticWorker {
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/elastic/termination.hpp"
 #include "dtrain/kernels/digest.hpp"
+#include "dtrain/launch/remote_formation.hpp"
 #include "dtrain/launch/store_host.hpp"
 #include "dtrain/rendezvous/formation/formation_client.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
@@ -221,6 +223,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
   for (;;) {
     const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
+      report_finished(finished->is_member);
       if (finished->is_member) return exit_code;
       throw WorkerEnded{};
     }
@@ -258,7 +261,10 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
         throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
       }
       has_finished = client_->finish_blocking(assignment_.attempt, *context->control_plane.failure()).has_value();
-      if (has_finished) context->leave_blocking();
+      if (has_finished) {
+        report_finished(true);
+        context->leave_blocking();
+      }
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
       error = std::current_exception();
@@ -300,6 +306,11 @@ DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   std::move(context.detached.begin(), context.detached.end(), std::back_inserter(detached_));
   std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
   context.end_attempt();
+}
+
+/// Tells the launcher of this node, if it does not have the job's store.
+DTRAIN_ON_USE void ElasticWorker::report_finished(bool is_member) const noexcept {
+  if (::getpid() == id_.process) launch::report_end(process_.report_descriptor, {id_.process, is_member});
 }
 
 DTRAIN_ON_USE void ElasticWorker::report_blocking(const std::string& error) noexcept {

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
-/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and, on node 0, the job's
-/// FormationServer. RemoteFormation: what the launcher of another node knows of the job.
+/// NodeLauncher calls run_elastic_job() for an elastic job, which makes the supervisor and, on node 0, the job's
+/// FormationServer, and else a RemoteFormation.
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +12,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,6 +26,7 @@
 #include "dtrain/launch/nodes/job_result.hpp"
 #include "dtrain/launch/output/console.hpp"
 #include "dtrain/launch/process_tree.hpp"
+#include "dtrain/launch/remote_formation.hpp"
 #include "dtrain/launch/shutdown_schedule.hpp"
 #include "dtrain/launch/store_host.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"
@@ -117,8 +117,7 @@ class ElasticSupervisor {
   static constexpr std::chrono::milliseconds look_interval{20};
   static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
   static constexpr std::size_t most_losses = 20;
-  /// How long a worker may run that is no rank of the attempt that has finished the job, or that another has replaced
-  /// so shortly before on another node: it may not find the store any more.
+  /// How long a worker may run that is no rank of the attempt that has finished the job.
   static constexpr std::chrono::seconds end_timeout{10};
   /// The failure of a worker that has run for so long is not a failed start.
   static constexpr std::chrono::seconds long_life{60};
@@ -146,7 +145,7 @@ class ElasticSupervisor {
     for (Slot& each : slots_) {
       if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
         each.is_exiting = true;
-        process_ended(each, each.process, -1, "its process ended");
+        process_ended(each, each.process, 0, "its process ended");
       }
     }
   }
@@ -170,10 +169,9 @@ class ElasticSupervisor {
     Slot& slot = slots_[static_cast<std::size_t>(ended.rank)];
     const pid_t process = std::exchange(slot.process, 0);
     const bool was_over = state_.is_over();
-    process_ended(slot, process, ended.status.signal != 0 ? -1 : ended.status.code, ended.status.text());
-    if (was_over || (state_.is_over() && !state_.cause()) || schedule_.has_acted() ||
-        services_.forwarder.interrupted()) {
-      const bool counts = slot.is_rank && was_over && !slot.is_killed && failed_after_end_ == 0;  // not later ones
+    process_ended(slot, process, ended.status.code, ended.status.text());
+    if (was_over || schedule_.has_acted() || services_.forwarder.interrupted()) {
+      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
@@ -212,9 +210,7 @@ class ElasticSupervisor {
       const rendezvous::Worker* const worker = state_.workers().find(host_id_, slot.process);
       const bool is_rank = worker != nullptr && worker->is_member();
       const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
-      const bool is_late =
-          ended_at_ && !hosts_store_ && slot.failures > 0 && slot.started_at + end_timeout > *ended_at_;
-      slot.is_killed = ended_at_ ? (!is_rank || is_late) && now - *ended_at_ > end_timeout
+      slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
                                  : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
       if (slot.is_killed) workers_.kill_group(slot.process);
     }
@@ -279,7 +275,7 @@ class ElasticSupervisor {
   const bool is_on_hosts_;
   const bool hosts_store_;
   Formation& formation_;
-  const std::remove_reference_t<decltype(std::declval<const Formation&>().state())>& state_;
+  decltype(std::declval<Formation&>().state()) state_;  ///< a reference
   int left_to_replace_;
   ShutdownSchedule schedule_;
   std::vector<Slot> slots_;
@@ -291,44 +287,6 @@ class ElasticSupervisor {
   std::optional<Deadline::Clock::time_point> killed_at_;  ///< all workers
   int last_failure_ = 0;
   int failed_after_end_ = 0;
-};
-
-/// In the place of a FormationServer, and of its state, on a node whose launcher hosts no store: this launcher learns
-/// of the job by its workers' exit codes alone. Threads: one.
-class RemoteFormation {
- public:
-  const RemoteFormation& state() const noexcept { return *this; }
-  const RemoteFormation& workers() const noexcept { return *this; }
-  const rendezvous::FormationOptions& options() const noexcept { return options_; }
-
-  /// Whether a worker has ended well, which it does only when the job has finished.
-  bool is_over() const noexcept { return has_finished_; }
-  const std::optional<Cause>& cause() const noexcept { return unknown_; }
-  /// An attempt may have been formed: a start that fails is tried again.
-  std::uint64_t attempt() const noexcept { return 1; }
-  /// Each worker may be a rank.
-  const rendezvous::Worker* find(const std::string&, std::int64_t) const noexcept { return &rank_; }
-  std::string error_of(const std::string&, std::int64_t) const { return {}; }
-
-  void process_ended(const std::string&, std::int64_t, int exit_code, const std::string&) noexcept {
-    has_finished_ = has_finished_ || exit_code == 0;
-  }
-  void set_running_workers(int) noexcept {}
-  /// The job goes on without this node: the others see that its workers' connections end.
-  void stop(const std::string&) noexcept {}
-
- private:
-  static rendezvous::Worker any_rank() {
-    rendezvous::Worker worker;
-    worker.standing = rendezvous::Standing::assigned;
-    worker.rank = 0;
-    return worker;
-  }
-
-  bool has_finished_ = false;
-  const std::optional<Cause> unknown_;
-  const rendezvous::FormationOptions options_;
-  const rendezvous::Worker rank_ = any_rank();
 };
 
 /// The launcher, as a FormationServer calls it.
@@ -345,6 +303,7 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
   const AttemptServices& services = attempt.services();
   if (options.node.node_rank != 0) {
     RemoteFormation formation;
+    attempt.report_ends_to(formation.report_writer());
     ElasticSupervisor supervisor(attempt, options, host.id, formation);
     async::Task<void> watching = supervisor.watch();
     co_await std::move(watching);

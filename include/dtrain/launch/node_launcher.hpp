@@ -64,6 +64,9 @@ class Attempt {
   Attempt& operator=(const Attempt&) = delete;
   ~Attempt() { services_.forwarder.forward_to(nullptr); }
 
+  /// Each worker inherits the descriptor (RemoteFormation), which stays open as long as workers are started.
+  void report_ends_to(int descriptor) noexcept { report_descriptor_ = descriptor; }
+
   /// Starts the workers, or fewer if a stop signal arrives meanwhile. The loop runs between two starts, so that this
   /// launcher keeps sending heartbeats.
   /// @throws Error (posix) if a worker cannot be started or a file of --log-dir cannot be opened
@@ -101,6 +104,10 @@ class Attempt {
     request.environment = worker_environment(program_->environment, *plan_, local_rank);
     if (is_wrapped) {
       request.environment[wrapped_variable] = "1";
+    }
+    if (report_descriptor_ >= 0) {
+      request.environment[report_variable] = std::to_string(report_descriptor_);
+      request.inherited = report_descriptor_;
     }
     request.standard_input = is_forwarded ? input.reader.get() : reads_input ? STDIN_FILENO : nothing.get();
     request.standard_output = output.writer.get();
@@ -201,6 +208,7 @@ class Attempt {
   const WorkerProgram* program_;
   const NodePlan* plan_;
   std::optional<std::string> log_directory_;
+  int report_descriptor_ = -1;
   bool has_lost_log_ = false;
   FoldedConsole error_;
   Workers workers_;

@@ -44,7 +44,8 @@ class ArgumentVector {
 /// Identity and settings of the process that is a rank. A value that refers to no other object.
 /// @ingroup launchers
 struct RankProcess : rendezvous::ControlPlaneOptions {
-  int min_ranks = 0;  ///< of an elastic job, whose largest world size is identity.world_size; 0: not elastic
+  int min_ranks = 0;           ///< of an elastic job, whose largest world size is identity.world_size; 0: not elastic
+  int report_descriptor = -1;  ///< of an elastic job: for report_end()
   /// How long a worker of an elastic job tries to reach the store again, once it has been a rank.
   std::chrono::nanoseconds reconnect_timeout = timeout;
   ArgumentVector argument_vector{};  ///< without arguments that launchers add
@@ -96,6 +97,8 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 }  // namespace DTRAIN_NAMESPACE::launch
 
 #if DTRAIN_DEFINITIONS
+
+#include <fcntl.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -168,6 +171,10 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   identity.master_port = port ? port : variables.port("MASTER_PORT").value_or(identity::default_master_port);
   RankProcess worker = rank_process_with(std::move(identity), variables);
   worker.min_ranks = least;
+  worker.report_descriptor = variables.integer(report_variable).value_or(-1);
+  if (worker.report_descriptor >= 0 && ::fcntl(worker.report_descriptor, F_SETFD, FD_CLOEXEC) != 0) {
+    throw_errno("keeping the descriptor of {} from this worker's children", {report_variable});
+  }
   return worker;
 }
 

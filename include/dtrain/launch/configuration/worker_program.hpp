@@ -114,8 +114,9 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
     return environment;
   }
   identity::Environment outside = environment;
-  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
-                                 "NODE_CORES", "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
+  for (const std::string name :
+       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT", "NODE_CORES", "MASTER_ADDR",
+        "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT", "REPORT_DESCRIPTOR"}) {
     outside.erase(name);
     outside.erase(format_text("DTRAIN_{}", {name}));
   }
@@ -134,6 +135,9 @@ inline bool is_worker_environment(const identity::Environment& environment, long
   const bool is_rank = variables.has("DTRAIN_RANK") || is_elastic_worker(variables);
   return is_rank && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
 }
+
+/// The descriptor by which a worker of an elastic job reports the job's end, if its launcher does not have the store.
+inline constexpr const char* report_variable = "DTRAIN_REPORT_DESCRIPTOR";
 
 /// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
 inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";

@@ -35,10 +35,11 @@ struct Pipe {
   Descriptor writer;
 };
 
+/// @param flags 0, or O_NONBLOCK for both ends
 /// @throws Error (posix) if no descriptors are left
-inline Pipe make_pipe() {
+inline Pipe make_pipe(int flags = 0) {
   int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0) {
     throw errno_error("creating a pipe to a worker",
                       "raise the limit of open files (ulimit -n) or start fewer workers");
   }
@@ -54,6 +55,7 @@ struct SpawnRequest {
   int standard_input = -1;
   int standard_output = -1;
   int standard_error = -1;
+  int inherited = -1;  ///< a further one, which the child has by the same number; -1: none
   sigset_t signal_mask{};
   Cpus cpus;  ///< those that the child may use; empty: all that this process may use
 };
@@ -127,6 +129,9 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
     if (from == to && ::fcntl(to, F_SETFD, 0) != 0) {
       return {"fcntl(F_SETFD)", errno};
     }
+  }
+  if (request.inherited >= 0 && ::fcntl(request.inherited, F_SETFD, 0) != 0) {
+    return {"fcntl(F_SETFD)", errno};
   }
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
     return {"setrlimit", errno};

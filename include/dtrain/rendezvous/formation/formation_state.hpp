@@ -185,7 +185,7 @@ class FormationState {
   }
 
   /// The process of a worker has ended, or certainly ends.
-  /// @param exit_code 0 or -1 for a signal, -1 if it is not known
+  /// @param exit_code 0 for a signal
   void process_ended(const std::string& host_id, std::int64_t process, int exit_code, const std::string& how,
                      Instant now) {
     Worker* const worker = workers_.find(host_id, process);

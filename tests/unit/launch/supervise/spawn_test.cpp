@@ -49,6 +49,18 @@ TEST_CASE("a program that has this process's standard input keeps it, though exe
   REQUIRE(::fcntl(STDIN_FILENO, F_SETFD, before) == 0);
 }
 
+TEST_CASE("a spawned program has a further descriptor by the same number, and no other one") {
+  const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const Pipe pipe = make_pipe();
+  const auto has_file = [](const Descriptor& descriptor) {
+    return "test -e /proc/$$/fd/" + std::to_string(descriptor.get());
+  };
+  SpawnRequest request = shell(has_file(pipe.writer) + " && ! " + has_file(pipe.reader), nothing.get(), nothing.get());
+  request.inherited = pipe.writer.get();
+  CHECK(end_of(spawn(request)) == ExitStatus{0, 0});
+  CHECK(::fcntl(pipe.writer.get(), F_GETFD) == FD_CLOEXEC);
+}
+
 TEST_CASE("a program that cannot be executed is an error that says why, and leaves no child") {
   const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   SpawnRequest request = shell("", nothing.get(), nothing.get());
