@@ -204,6 +204,17 @@ TEST_CASE("SIGTERM to the launcher of another node ends its workers alone") {
   CHECK_MESSAGE(first.exit_code == 0, first.error);
 }
 
+TEST_CASE("the launcher of node 0 ends a job whose workers never announce themselves") {
+  const VirtualCluster cluster(2);
+  if (!can_run(cluster)) return;
+  support::ElasticHosts hosts(cluster, {"hang"}, "1", "2");
+  const Result first = hosts.launcher(0).wait(support::soon());
+  CHECK(first.exit_code == 75);
+  CHECK_CONTAINS(first.error, "no attempt was formed; the job waited for workers: 0 are here, and the job needs 1");
+  hosts.launcher(1).signal(SIGTERM);
+  CHECK(hosts.launcher(1).wait(support::soon()).exit_code == 143);
+}
+
 TEST_CASE("SIGTERM to the launcher of node 0 ends the job everywhere") {
   const VirtualCluster cluster(2);
   if (!can_run(cluster)) return;

@@ -28,8 +28,12 @@ class ElasticHosts {
   /// Starts both launchers. Lifetime: the cluster outlives it.
   /// @param cluster of two hosts; if there is none, each node is a host of its own by its DTRAIN_HOST_ID only
   /// @param arguments further ones of each launcher
-  ElasticHosts(const VirtualCluster& cluster, std::vector<std::string> arguments, const std::string& liveness_seconds)
-      : cluster_(cluster), arguments_(std::move(arguments)), liveness_seconds_(liveness_seconds) {
+  ElasticHosts(const VirtualCluster& cluster, std::vector<std::string> arguments, const std::string& liveness_seconds,
+               const std::string& timeout_seconds = "20")
+      : cluster_(cluster),
+        arguments_(std::move(arguments)),
+        liveness_seconds_(liveness_seconds),
+        timeout_seconds_(timeout_seconds) {
     for (const int node : {0, 1}) {
       start(node);
     }
@@ -51,7 +55,7 @@ class ElasticHosts {
     all.insert(all.end(), arguments_.begin(), arguments_.end());
     Program::Variables variables{{"DTRAIN_SECRET", "0123456789abcdef0123456789abcdef"},
                                  {"DTRAIN_LIVENESS_SECONDS", liveness_seconds_},
-                                 {"DTRAIN_TIMEOUT_SECONDS", "20"}};
+                                 {"DTRAIN_TIMEOUT_SECONDS", timeout_seconds_}};
     if (has_links()) {
       place.launcher = cluster_.start(node, training, all, variables);
     } else {
@@ -125,6 +129,7 @@ class ElasticHosts {
   const VirtualCluster& cluster_;
   const std::vector<std::string> arguments_;
   const std::string liveness_seconds_;
+  const std::string timeout_seconds_;
   const std::string mark_ = new_mark();
   const int port_ = cluster_.problem.empty() ? 29500 : free_port();
   std::array<Node, 2> nodes_;

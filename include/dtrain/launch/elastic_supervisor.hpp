@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -251,11 +252,11 @@ class ElasticSupervisor {
     return first;
   }
 
-  /// Not on several hosts: workers of any other may come.
+  /// On several hosts, workers of any other host may come at any time.
   void tell_formation() {
-    if (is_on_hosts_) return;
-    const auto running = static_cast<int>(std::count_if(
+    const auto here = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
+    const int running = is_on_hosts_ ? std::numeric_limits<int>::max() : here;
     if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
   }
 
@@ -319,11 +320,15 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
   ElasticSupervisor supervisor(attempt, options, host.id, formation);
   async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);
+  JobResult result = supervisor.result();  // a signal that comes later does not change how the job has ended
   if (options.is_elastic_on_hosts()) {
-    async::Task<void> draining = formation.drain();
+    const auto is_stopped = [&services, before = services.forwarder.stop_requests()] {
+      return services.forwarder.stop_requests() != before;
+    };
+    async::Task<void> draining = formation.drain(is_stopped);
     co_await std::move(draining);
   }
-  co_return supervisor.result();
+  co_return std::move(result);
 }
 
 #if DTRAIN_SEPARATE_COMPILATION

@@ -62,7 +62,7 @@ class FormationClient final : private SessionHandler {
   /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
   /// with the cause that has ended the job, if the store does not answer in time, and after leave(); Error (posix) if
-  /// this process has no memory or descriptors for the connection
+  /// this process lacks what it needs to connect
   ToWorker announce_blocking(const Announce& announce) {
     for (;;) {
       throw_if_leaving();
@@ -73,7 +73,9 @@ class FormationClient final : private SessionHandler {
       try {
         thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
       } catch (const Error& error) {
-        if (error.code() == std::errc::too_many_files_open || error.code() == std::errc::not_enough_memory) throw;
+        const bool is_local = error.code().category() == std::generic_category() &&
+                              !net::detail::is_retriable(error.code().value());  // no descriptors are left
+        if (is_local) throw;
         throw_cause({CauseKind::lost, -1, {}, format_text("its store does not answer any more: {}", {error.what()})});
       }
       const std::optional<ToWorker> answer = await_answer();

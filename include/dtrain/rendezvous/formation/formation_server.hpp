@@ -75,9 +75,11 @@ class FormationServer final : public WorkerConnections {
   /// @}
 
   /// Ends when no worker is connected, 10 s later at most: after the job's end workers still ask how it has ended.
-  async::Task<void> drain() {
+  /// @param is_cut_short whether to end at once; asked every 10 ms
+  template <class Predicate>
+  async::Task<void> drain(Predicate is_cut_short) {
     const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-    while (!connections_.empty() && !deadline.passed()) {
+    while (!connections_.empty() && !deadline.passed() && !is_cut_short()) {
       co_await loop_.sleep_for(std::chrono::milliseconds(10));
     }
   }

@@ -54,8 +54,10 @@ class FormationProcess {
   void stop(const std::string& why) {
     thread_.loop().post([this, why] { formation_->stop(why); });
   }
-  void drain_blocking() {
-    const auto drain = [&](dtrain::async::EventLoop&) -> dtrain::async::Task<void> { return formation_->drain(); };
+  void drain_blocking(bool is_cut_short = false) {
+    const auto drain = [&](dtrain::async::EventLoop&) -> dtrain::async::Task<void> {
+      return formation_->drain([is_cut_short] { return is_cut_short; });
+    };
     thread_.run_blocking(drain, soon());
   }
   StoreAddress address(std::optional<Secret> secret) const {

@@ -1,6 +1,7 @@
 #include "dtrain/rendezvous/formation/formation_server.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <semaphore>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -276,6 +278,31 @@ TEST_CASE("a job that is stopped ends for all of its ranks, and is drained once 
   CHECK(errors == std::vector<std::string>(2));
   if (drain.joinable()) drain.join();
   CHECK(was_leaving);
+}
+
+TEST_CASE("a job that drains is cut short by a further request to stop, although a worker is connected") {
+  FormationProcess launcher(sizes(1, 1));
+  TestWorker worker(launcher.address(), 1);
+  REQUIRE_FALSE(worker.join());
+  launcher.drain_blocking(true);
+  CHECK_FALSE(worker.control_plane->failure()->failed());
+}
+
+TEST_CASE("a worker that cannot connect for lack of descriptors has that error, and not the job's failure") {
+  FormationProcess launcher(sizes(1, 1));
+  TestWorker worker(launcher.address(), 1);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{3, before.rlim_max};
+  std::error_code code;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  try {
+    static_cast<void>(worker.join());
+  } catch (const std::system_error& error) {
+    code = error.code();
+  }
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(code == std::errc::too_many_files_open);
 }
 
 TEST_CASE("an exception while the store opens an attempt ends the job with its text") {

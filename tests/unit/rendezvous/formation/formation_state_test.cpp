@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -116,6 +117,49 @@ TEST_CASE("the first attempt has all workers, or after 30 s those that are there
   CHECK(some.state.attempt() == 0);
   some.pass(1s);
   CHECK(some.order == Order{0, 1});
+}
+
+TEST_CASE("a job that is stopped before its first attempt, between two or in one ends for all of its workers") {
+  const auto check_stopped = [](Formation& job) {
+    job.state.stop("SIGTERM came", job.now);
+    REQUIRE(job.end);
+    CHECK(job.end->kind == CauseKind::stopped);
+    CHECK_CONTAINS(job.told[Formation::connection(0)], "SIGTERM came");
+    job.announce(7);  // a late one
+    CHECK_CONTAINS(job.told[Formation::connection(7)], "SIGTERM came");
+  };
+  Formation before(2, 2);
+  before.announce(0);
+  check_stopped(before);
+  CHECK(before.order.empty());
+
+  Formation between(2, 2);
+  between.announce(0);
+  between.announce(1);
+  between.train(0);
+  between.lose(1);
+  REQUIRE(between.failed_by);
+  CHECK(between.failed_by->kind == CauseKind::lost);
+  check_stopped(between);
+  CHECK(between.state.attempt() == 1);
+
+  Formation within(2, 2);
+  within.announce(0);
+  within.announce(1);
+  check_stopped(within);
+  REQUIRE(within.failed_by);
+  CHECK(within.failed_by->kind == CauseKind::stopped);
+}
+
+TEST_CASE("a formation to which any number of workers may come says what it waits for, and ends") {
+  FormationOptions sizes = Formation::sizes(1, 2);
+  sizes.wait_timeout = 60s;
+  Formation job(sizes);
+  job.state.set_running_workers(std::numeric_limits<int>::max(), job.now);
+  CHECK(job.state.waits_for() == "for workers: 0 are here, and the job needs 1");
+  job.pass(60s);
+  REQUIRE(job.end);
+  CHECK_CONTAINS(job.end->text, "no attempt was formed; the job waited for workers");
 }
 
 TEST_CASE("ranks of one host are neighbours behind rank 0") {
