@@ -90,8 +90,8 @@ inline std::optional<int> read_node_count(const Variables& variables, const char
   const std::optional<std::string_view> value = variables.text(variable);
   if (value && value->find(':') != std::string::npos) {
     throw_identity_error(IdentityErrc::elastic_range,
-                         "{} is a range of nodes, and only a program whose body takes a dtrain::Elastic has one: set "
-                         "one number",
+                         "{} is a range of nodes, which only --nnodes and PET_NNODES may be, for a program whose body "
+                         "takes a dtrain::Elastic: else set one number",
                          {quoted(variable, *value)});
   }
   return variables.count(variable);

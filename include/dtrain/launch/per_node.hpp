@@ -107,7 +107,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     refuse_initialised_runtimes();
     NodeLauncherOptions options =
         node_launcher_options(std::move(flags), without_outer_job(environment), stream::host::available_cores(),
-                              backend.visible_devices, backend.run_elastic != nullptr);
+                              backend.visible_devices, backend.run_elastic == nullptr ? nullptr : &backend);
     check_most_workers(options.workers, backend);
     check_min_ranks(options, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;

@@ -135,6 +135,24 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
   return secret;
 }
 
+/// The least number of ranks of an elastic program's job; 0: the job is not elastic.
+/// @throws Error (usage) for an elastic job that its backend, or any, cannot have on so many nodes
+inline int least_ranks(int given, const NodeLauncherOptions& options, const BackendFacts& backend) {
+  const int nodes = options.node.node_count;
+  if (given == 0 && options.node.least_nodes == 0) return 0;
+  if (std::int64_t{options.workers} * nodes > rendezvous::max_world_size) {
+    throw_error(Errc::usage, "--nproc-per-node={} on {} nodes are more workers than the {} that a job may have",
+                {options.workers, nodes, rendezvous::max_world_size});
+  }
+  if (nodes > 1 && backend.most_ranks != 0) {
+    throw_error(Errc::usage,
+                "backend::{} joins the ranks of one host, and this job has up to {} nodes (from {}); use backend::Gloo "
+                "or backend::Nccl for several hosts",
+                {backend.name, nodes, options.node_source});
+  }
+  return given != 0 ? given : options.node.least_nodes * options.workers;
+}
+
 }  // namespace detail
 
 /// Checks the number of workers before any is started, so that the error is printed once and not by each worker.
@@ -161,37 +179,29 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
                 {options.min_ranks});
   }
   if (!options.program.wrapper.empty()) {
-    throw_error(Errc::usage, "--min-ranks={} and --wrap do not go together yet; leave one of them out",
-                {options.min_ranks});
+    throw_error(Errc::usage,
+                "an elastic job (--min-ranks, or --nnodes=MIN:MAX) and --wrap do not go together yet; leave one of "
+                "them out");
   }
   const int nodes = options.node.node_count;
   if (options.min_ranks > std::int64_t{options.workers} * nodes) {
     throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}{}; lower it, or start more workers",
                 {options.min_ranks, options.workers, nodes == 1 ? "" : format_text(" on {} nodes", {nodes})});
   }
-  if (std::int64_t{options.workers} * nodes > rendezvous::max_world_size) {
-    throw_error(Errc::usage, "--nproc-per-node={} on {} nodes are more workers than the {} that a job may have",
-                {options.workers, nodes, rendezvous::max_world_size});
-  }
-  if (nodes > 1 && backend.most_ranks != 0) {
-    throw_error(Errc::usage,
-                "backend::{} joins the ranks of one host, and this job has up to {} nodes (from {}); use backend::Gloo "
-                "or backend::Nccl for several hosts",
-                {backend.name, nodes, options.node_source});
-  }
 }
 
 /// The launcher's configuration.
 /// @param cores number of cores that this process may use
 /// @param visible_devices called for --nproc-per-node=auto; may be null
-/// @param is_elastic whether the program's body takes an Elastic
+/// @param elastic the backend of a program whose body takes an Elastic; null: the body takes none
 /// @throws Error (usage, identity). Blocking: reads the secret's file
 inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
-                                                 VisibleDevices visible_devices = nullptr, bool is_elastic = false) {
+                                                 VisibleDevices visible_devices = nullptr,
+                                                 const BackendFacts* elastic = nullptr) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeLauncherOptions options;
-  flags.node.is_elastic = is_elastic;
+  flags.node.is_elastic = elastic != nullptr;
   options.node = detail::node_of(environment, flags.node);
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
@@ -203,7 +213,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
                     {flags.mpirun_workers}));
   }
   options.max_restarts = flags.max_restarts;
-  options.min_ranks = flags.min_ranks != 0 ? flags.min_ranks : options.node.least_nodes * options.workers;
+  options.min_ranks = elastic == nullptr ? flags.min_ranks : detail::least_ranks(flags.min_ranks, options, *elastic);
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   if (visible_devices != nullptr) {

@@ -248,9 +248,13 @@ class StoreServer {
       return {};  // no job yet
     }
     if (!place) {
-      return encode(
-          Refused{"launchers of other nodes join at the launcher of node 0, and this store is not a launcher's; "
-                  "start this process with --nnodes=1, or correct the address"});
+      const char* const elastic =
+          "this store is an elastic job's, whose nodes have --nnodes=MIN:MAX or --min-ranks; start this process with "
+          "the same flags";
+      const char* const ordinary =
+          "launchers of other nodes join at the launcher of node 0, and this store is not a launcher's; start this "
+          "process with --nnodes=1, or correct the address";
+      return encode(Refused{workers_ != nullptr ? elastic : ordinary});
     }
     JobServer& job = *place;
     const std::uint64_t attempt = job.options().attempt;
@@ -271,7 +275,9 @@ class StoreServer {
   /// route_to_job() for the Announce of a worker.
   Frame admit_worker(ConnectionId id, const ReceivedHandshake& handshake, const Frame& announce) {
     if (workers_ == nullptr) {
-      return encode(Refused{"this store is not an elastic job's; start all of the job with the same --min-ranks"});
+      return encode(
+          Refused{"this store is not an elastic job's; start all of the job with the same --nnodes and "
+                  "--min-ranks"});
     }
     return start(*workers_, handshake, workers_->admit(announce, with_hello_.at(id).session));
   }

@@ -23,8 +23,8 @@ BackendFacts elastic_backend() {
 NodeLauncherOptions checked(std::vector<const char*> arguments, const BackendFacts& backend,
                             const Environment& environment = {}) {
   arguments.insert(arguments.begin(), "train");
-  NodeLauncherOptions options =
-      node_launcher_options(parse_flags(arguments), environment, 6, nullptr, backend.run_elastic != nullptr);
+  NodeLauncherOptions options = node_launcher_options(parse_flags(arguments), environment, 6, nullptr,
+                                                      backend.run_elastic != nullptr ? &backend : nullptr);
   check_min_ranks(options, backend);
   return options;
 }
@@ -181,11 +181,19 @@ TEST_CASE("an elastic job on several nodes needs a secret, a backend for several
   CHECK_ERROR(
       checked({"--nproc-per-node=4096", "--nnodes=1:1000", "--node-rank=0", "--master-addr=a"}, elastic, shared),
       dtrain::Errc::usage, "--nproc-per-node=4096 on 1000 nodes are more workers than");
+  CHECK_ERROR(checked({"--nproc-per-node=4096", "--nnodes=2000000000:2000000000", "--node-rank=0", "--master-addr=a"},
+                      elastic, shared),
+              dtrain::Errc::usage, "--nproc-per-node=4096 on 2000000000 nodes are more workers than");
+  CHECK_ERROR(checked({"--nnodes=1:2", "--node-rank=0", "--master-addr=a", "--wrap=gdb --"}, elastic, shared),
+              dtrain::Errc::usage, "an elastic job (--min-ranks, or --nnodes=MIN:MAX) and --wrap do not go together");
   elastic.name = "SharedMemory";
   elastic.most_ranks = 256;
-  CHECK_ERROR(checked({"--nnodes=1:2", "--node-rank=0", "--master-addr=a"}, elastic, shared), dtrain::Errc::usage,
+  CHECK_ERROR(checked({"--nnodes=1:2", "--node-rank=0", "--master-addr=a"}, elastic), dtrain::Errc::usage,
               "backend::SharedMemory joins the ranks of one host, and this job has up to 2 nodes (from --nnodes='1:2')",
               "use backend::Gloo or backend::Nccl");
   CHECK_ERROR(options_of({"--nnodes=1:2", "--node-rank=0", "--master-addr=a"}, shared), dtrain::Errc::identity,
-              "--nnodes='1:2' is a range of nodes, and only a program whose body takes a dtrain::Elastic has one");
+              "--nnodes='1:2' is a range of nodes, which only --nnodes and PET_NNODES may be, for a program whose "
+              "body takes a dtrain::Elastic");
+  CHECK_ERROR(checked({}, elastic_backend(), {{"NNODES", "1:2"}, {"NODE_RANK", "0"}, {"MASTER_ADDR", "a"}}),
+              dtrain::Errc::identity, "NNODES='1:2' is a range of nodes, which only --nnodes and PET_NNODES may be");
 }

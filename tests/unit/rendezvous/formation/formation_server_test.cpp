@@ -24,6 +24,7 @@
 #include "support/expect_error.hpp"
 #include "support/gate.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
+#include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 #include "unit/rendezvous/store_job.hpp"
 
@@ -303,6 +304,21 @@ TEST_CASE("a worker that cannot connect for lack of descriptors has that error, 
   }
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK(code == std::errc::too_many_files_open);
+}
+
+TEST_CASE(
+    "a launcher with a fixed number of nodes is refused by an elastic job's store, with the flags that it needs") {
+  FormationProcess launcher(sizes(1, 1));
+  RawClient client(launcher.address().port);
+  Hello hello = RawClient::hello();
+  hello.role = ClientRole::launcher;
+  client.send_frame(encode(hello));
+  client.send_frame(encode(RawClient::join(1, 2)));
+  const auto answer = client.receive();
+  REQUIRE(answer);
+  REQUIRE(std::holds_alternative<Refused>(*answer));
+  CHECK_CONTAINS(std::get<Refused>(*answer).sentence, "this store is an elastic job's",
+                 "--nnodes=MIN:MAX or --min-ranks");
 }
 
 TEST_CASE("an exception while the store opens an attempt ends the job with its text") {
