@@ -7,6 +7,7 @@
 #include <map>
 #include <regex>
 
+#include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "integration/prelude.hpp"
 #include "support/elastic_hosts.hpp"
 #include "support/virtual_cluster.hpp"
@@ -184,11 +185,13 @@ TEST_CASE("a worker of another node that ends with exit code 0 before the job's 
 TEST_CASE("the launchers of both nodes end with what the function of a finished job has returned") {
   const VirtualCluster cluster(2);
   if (!can_run(cluster)) return;
-  support::ElasticHosts hosts(cluster, {"--max-restarts=2", "steps=20", "return=3"}, "1");
+  const support::TemporaryDirectory logs;
+  support::ElasticHosts hosts(cluster, {"--max-restarts=2", "--log-dir=" + logs.path, "steps=20", "return=3"}, "1");
   for (const Result& each : hosts.results()) {
     CHECK_MESSAGE(each.exit_code == 3, each.error);
     CHECK_MESSAGE(!contains(each.error, "was lost"), each.error);
   }
+  CHECK(std::filesystem::exists(logs.path + "/" + dtrain::rendezvous::host_identity().name + "/rank-0.stdout"));
 }
 
 TEST_CASE("SIGTERM to the launcher of another node ends its workers alone") {

@@ -100,7 +100,8 @@ class ElasticSupervisor {
       result.exit_code = is_of_worker ? last_failure_ : exit_code_job_failed;
       result.report.push_back(state_.cause() ? format_text("the job failed: {}", {state_.cause()->sentence()})
                               : hosts_store_ ? "the job failed: no worker is left"
-                                             : "no worker of this node is left; the job may go on on the others");
+                                             : "no worker of this node is left; their messages say whether the job has "
+                                               "failed or may go on on the other nodes");
     }
     if (lost_ > 0) {
       result.report.push_back(

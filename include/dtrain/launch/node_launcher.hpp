@@ -55,7 +55,10 @@ class Attempt {
         error_(services.loop, services.output.error(), program.folds ? plan.workers : 1),
         workers_(services.loop) {
     if (program.log_dir) {
-      log_directory_ = log_directory(*program.log_dir, plan.attempt);
+      const bool has_own_ranks = plan.min_ranks != 0 && plan.node_count > 1;  // each host counts its own from 0
+      const std::string folder =
+          has_own_ranks ? format_text("{}/{}", {*program.log_dir, rendezvous::host_identity().name}) : *program.log_dir;
+      log_directory_ = log_directory(folder, plan.attempt);
       make_directories(*log_directory_);
     }
     services_.forwarder.forward_to(&workers_);
@@ -283,7 +286,8 @@ class NodeLauncher {
       co_return 128 + signal;
     }
     if (const std::string description = coordinator_.description(); !description.empty()) {
-      // several_hosts is false: all launchers have reached the address, so a loopback address needs no warning.
+      // several_hosts is false: all launchers have reached the address, or (in an elastic job on several hosts, where
+      // they do not meet) those that have not say so. So a loopback address needs no warning.
       const NetworkReport network =
           local_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
       output_.error().line(

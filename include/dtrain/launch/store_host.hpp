@@ -163,7 +163,7 @@ class StoreHost {
   async::Task<void> close() {
     if (formation_) {
       formation_->stop("the process with index 0, which hosts its store, ends");
-      async::Task<void> draining = formation_->drain();
+      async::Task<void> draining = formation_->drain([] { return false; });
       co_await std::move(draining);
     }
     formation_.reset();
