@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/failure_latch.hpp"
 #include "dtrain/elastic/kept_state.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/rank_body.hpp"
@@ -119,7 +118,6 @@ class ElasticWorker {
   DTRAIN_ON_USE void end(group::RankContext& context);
   DTRAIN_ON_USE void set_latch(std::shared_ptr<FailureLatch> latch);
   DTRAIN_ON_USE void report_leaving();
-  DTRAIN_ON_USE void report_finished(bool is_member) const noexcept;
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -223,7 +221,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
   for (;;) {
     const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
-      report_finished(finished->is_member);
+      launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
       if (finished->is_member) return exit_code;
       throw WorkerEnded{};
     }
@@ -262,7 +260,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       }
       has_finished = client_->finish_blocking(assignment_.attempt, *context->control_plane.failure()).has_value();
       if (has_finished) {
-        report_finished(true);
+        launch::report_end(process_.report_descriptor, {id_.process, true});
         context->leave_blocking();
       }
     } catch (...) {
@@ -306,11 +304,6 @@ DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   std::move(context.detached.begin(), context.detached.end(), std::back_inserter(detached_));
   std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
   context.end_attempt();
-}
-
-/// Tells the launcher of this node, if it does not have the job's store.
-DTRAIN_ON_USE void ElasticWorker::report_finished(bool is_member) const noexcept {
-  if (::getpid() == id_.process) launch::report_end(process_.report_descriptor, {id_.process, is_member});
 }
 
 DTRAIN_ON_USE void ElasticWorker::report_blocking(const std::string& error) noexcept {
