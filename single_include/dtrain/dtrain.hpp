@@ -23611,7 +23611,8 @@ class ArgumentVector {
 /// Identity and settings of the process that is a rank. A value that refers to no other object.
 /// @ingroup launchers
 struct RankProcess : rendezvous::ControlPlaneOptions {
-  int min_ranks = 0;  ///< of an elastic job, whose largest world size is identity.world_size; 0: not elastic
+  int min_ranks = 0;           ///< of an elastic job, whose largest world size is identity.world_size; 0: not elastic
+  int report_descriptor = -1;  ///< of an elastic job: for report_end()
   /// How long a worker of an elastic job tries to reach the store again, once it has been a rank.
   std::chrono::nanoseconds reconnect_timeout = timeout;
   ArgumentVector argument_vector{};  ///< without arguments that launchers add
@@ -44560,8 +44561,8 @@ inline std::optional<int> read_node_count(const Variables& variables, const char
   const std::optional<std::string_view> value = variables.text(variable);
   if (value && value->find(':') != std::string::npos) {
     throw_identity_error(IdentityErrc::elastic_range,
-                         "{} is a range of nodes, and only a program whose body takes a dtrain::Elastic has one: set "
-                         "one number",
+                         "{} is a range of nodes, which only --nnodes and PET_NNODES may be, for a program whose body "
+                         "takes a dtrain::Elastic: else set one number",
                          {quoted(variable, *value)});
   }
   return variables.count(variable);
@@ -45921,7 +45922,7 @@ class FormationState {
   }
 
   /// The process of a worker has ended, or certainly ends.
-  /// @param exit_code 0 or -1 for a signal, -1 if it is not known
+  /// @param exit_code 0 for a signal
   void process_ended(const std::string& host_id, std::int64_t process, int exit_code, const std::string& how,
                      Instant now) {
     Worker* const worker = workers_.find(host_id, process);
@@ -48712,7 +48713,7 @@ class FormationClient final : private SessionHandler {
   /// @returns an Assignment, or Finished
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
   /// with the cause that has ended the job, if the store does not answer in time, and after leave(); Error (posix) if
-  /// this process has no memory or descriptors for the connection
+  /// this process lacks what it needs to connect
   ToWorker announce_blocking(const Announce& announce) {
     for (;;) {
       throw_if_leaving();
@@ -48723,7 +48724,9 @@ class FormationClient final : private SessionHandler {
       try {
         thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
       } catch (const Error& error) {
-        if (error.code() == std::errc::too_many_files_open || error.code() == std::errc::not_enough_memory) throw;
+        const bool is_local = error.code().category() == std::generic_category() &&
+                              !net::detail::is_retriable(error.code().value());  // no descriptors are left
+        if (is_local) throw;
         throw_cause({CauseKind::lost, -1, {}, format_text("its store does not answer any more: {}", {error.what()})});
       }
       const std::optional<ToWorker> answer = await_answer();
@@ -49850,9 +49853,13 @@ class StoreServer {
       return {};  // no job yet
     }
     if (!place) {
-      return encode(
-          Refused{"launchers of other nodes join at the launcher of node 0, and this store is not a launcher's; "
-                  "start this process with --nnodes=1, or correct the address"});
+      const char* const elastic =
+          "this store is an elastic job's, whose nodes have --nnodes=MIN:MAX or --min-ranks; start this process with "
+          "the same flags";
+      const char* const ordinary =
+          "launchers of other nodes join at the launcher of node 0, and this store is not a launcher's; start this "
+          "process with --nnodes=1, or correct the address";
+      return encode(Refused{workers_ != nullptr ? elastic : ordinary});
     }
     JobServer& job = *place;
     const std::uint64_t attempt = job.options().attempt;
@@ -49873,7 +49880,9 @@ class StoreServer {
   /// route_to_job() for the Announce of a worker.
   Frame admit_worker(ConnectionId id, const ReceivedHandshake& handshake, const Frame& announce) {
     if (workers_ == nullptr) {
-      return encode(Refused{"this store is not an elastic job's; start all of the job with the same --min-ranks"});
+      return encode(
+          Refused{"this store is not an elastic job's; start all of the job with the same --nnodes and "
+                  "--min-ranks"});
     }
     return start(*workers_, handshake, workers_->admit(announce, with_hello_.at(id).session));
   }
@@ -50209,9 +50218,11 @@ class FormationServer final : public WorkerConnections {
   /// @}
 
   /// Ends when no worker is connected, 10 s later at most: after the job's end workers still ask how it has ended.
-  async::Task<void> drain() {
+  /// @param is_cut_short whether to end at once; asked every 10 ms
+  template <class Predicate>
+  async::Task<void> drain(Predicate is_cut_short) {
     const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-    while (!connections_.empty() && !deadline.passed()) {
+    while (!connections_.empty() && !deadline.passed() && !is_cut_short()) {
       co_await loop_.sleep_for(std::chrono::milliseconds(10));
     }
   }
@@ -52026,9 +52037,10 @@ inline constexpr const char* help_text =
     "                           node 0's counts); exit code 2 and a job ended by a signal are not tried again\n"
     "  --min-ranks=N            the job goes on with N ranks or more where workers are lost, if the program is "
     "elastic\n"
-    "                           (dtrain::Elastic); --max-restarts is then how many workers are replaced, in all\n"
+    "                           (dtrain::Elastic); --max-restarts is then how many workers each launcher replaces\n"
     "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr, that of\n"
-    "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr\n"
+    "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr; an elastic job of\n"
+    "                           several nodes has a folder DIR/HOST for each host\n"
     "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
     "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
     "  --wrap-rank=R            in front of rank R alone\n"
@@ -52462,8 +52474,9 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
     return environment;
   }
   identity::Environment outside = environment;
-  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
-                                 "NODE_CORES", "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
+  for (const std::string name :
+       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT", "NODE_CORES", "MASTER_ADDR",
+        "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT", "REPORT_DESCRIPTOR"}) {
     outside.erase(name);
     outside.erase(format_text("DTRAIN_{}", {name}));
   }
@@ -52482,6 +52495,9 @@ inline bool is_worker_environment(const identity::Environment& environment, long
   const bool is_rank = variables.has("DTRAIN_RANK") || is_elastic_worker(variables);
   return is_rank && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
 }
+
+/// The descriptor by which a worker of an elastic job reports the job's end, if its launcher does not have the store.
+inline constexpr const char* report_variable = "DTRAIN_REPORT_DESCRIPTOR";
 
 /// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
 inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
@@ -54066,6 +54082,24 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
   return secret;
 }
 
+/// The least number of ranks of an elastic program's job; 0: the job is not elastic.
+/// @throws Error (usage) for an elastic job that its backend, or any, cannot have on so many nodes
+inline int least_ranks(int given, const NodeLauncherOptions& options, const BackendFacts& backend) {
+  const int nodes = options.node.node_count;
+  if (given == 0 && options.node.least_nodes == 0) return 0;
+  if (std::int64_t{options.workers} * nodes > rendezvous::max_world_size) {
+    throw_error(Errc::usage, "--nproc-per-node={} on {} nodes are more workers than the {} that a job may have",
+                {options.workers, nodes, rendezvous::max_world_size});
+  }
+  if (nodes > 1 && backend.most_ranks != 0) {
+    throw_error(Errc::usage,
+                "backend::{} joins the ranks of one host, and this job has up to {} nodes (from {}); use backend::Gloo "
+                "or backend::Nccl for several hosts",
+                {backend.name, nodes, options.node_source});
+  }
+  return given != 0 ? given : options.node.least_nodes * options.workers;
+}
+
 }  // namespace detail
 
 /// Checks the number of workers before any is started, so that the error is printed once and not by each worker.
@@ -54092,37 +54126,29 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
                 {options.min_ranks});
   }
   if (!options.program.wrapper.empty()) {
-    throw_error(Errc::usage, "--min-ranks={} and --wrap do not go together yet; leave one of them out",
-                {options.min_ranks});
+    throw_error(Errc::usage,
+                "an elastic job (--min-ranks, or --nnodes=MIN:MAX) and --wrap do not go together yet; leave one of "
+                "them out");
   }
   const int nodes = options.node.node_count;
   if (options.min_ranks > std::int64_t{options.workers} * nodes) {
     throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}{}; lower it, or start more workers",
                 {options.min_ranks, options.workers, nodes == 1 ? "" : format_text(" on {} nodes", {nodes})});
   }
-  if (std::int64_t{options.workers} * nodes > rendezvous::max_world_size) {
-    throw_error(Errc::usage, "--nproc-per-node={} on {} nodes are more workers than the {} that a job may have",
-                {options.workers, nodes, rendezvous::max_world_size});
-  }
-  if (nodes > 1 && backend.most_ranks != 0) {
-    throw_error(Errc::usage,
-                "backend::{} joins the ranks of one host, and this job has up to {} nodes (from {}); use backend::Gloo "
-                "or backend::Nccl for several hosts",
-                {backend.name, nodes, options.node_source});
-  }
 }
 
 /// The launcher's configuration.
 /// @param cores number of cores that this process may use
 /// @param visible_devices called for --nproc-per-node=auto; may be null
-/// @param is_elastic whether the program's body takes an Elastic
+/// @param elastic the backend of a program whose body takes an Elastic; null: the body takes none
 /// @throws Error (usage, identity). Blocking: reads the secret's file
 inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
-                                                 VisibleDevices visible_devices = nullptr, bool is_elastic = false) {
+                                                 VisibleDevices visible_devices = nullptr,
+                                                 const BackendFacts* elastic = nullptr) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeLauncherOptions options;
-  flags.node.is_elastic = is_elastic;
+  flags.node.is_elastic = elastic != nullptr;
   options.node = detail::node_of(environment, flags.node);
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
@@ -54134,7 +54160,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
                     {flags.mpirun_workers}));
   }
   options.max_restarts = flags.max_restarts;
-  options.min_ranks = flags.min_ranks != 0 ? flags.min_ranks : options.node.least_nodes * options.workers;
+  options.min_ranks = elastic == nullptr ? flags.min_ranks : detail::least_ranks(flags.min_ranks, options, *elastic);
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   if (visible_devices != nullptr) {
@@ -55383,7 +55409,7 @@ class StoreHost {
   async::Task<void> close() {
     if (formation_) {
       formation_->stop("the process with index 0, which hosts its store, ends");
-      async::Task<void> draining = formation_->drain();
+      async::Task<void> draining = formation_->drain([] { return false; });
       co_await std::move(draining);
     }
     formation_.reset();
@@ -55579,6 +55605,10 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   identity.master_port = port ? port : variables.port("MASTER_PORT").value_or(identity::default_master_port);
   RankProcess worker = rank_process_with(std::move(identity), variables);
   worker.min_ranks = least;
+  worker.report_descriptor = variables.integer(report_variable).value_or(-1);
+  if (worker.report_descriptor >= 0 && ::fcntl(worker.report_descriptor, F_SETFD, FD_CLOEXEC) != 0) {
+    throw_errno("keeping the descriptor of {} from this worker's children", {report_variable});
+  }
   return worker;
 }
 
@@ -55704,10 +55734,11 @@ struct Pipe {
   Descriptor writer;
 };
 
+/// @param flags 0, or O_NONBLOCK for both ends
 /// @throws Error (posix) if no descriptors are left
-inline Pipe make_pipe() {
+inline Pipe make_pipe(int flags = 0) {
   int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0) {
     throw errno_error("creating a pipe to a worker",
                       "raise the limit of open files (ulimit -n) or start fewer workers");
   }
@@ -55723,6 +55754,7 @@ struct SpawnRequest {
   int standard_input = -1;
   int standard_output = -1;
   int standard_error = -1;
+  int inherited = -1;  ///< a further one, which the child has by the same number; -1: none
   sigset_t signal_mask{};
   Cpus cpus;  ///< those that the child may use; empty: all that this process may use
 };
@@ -55796,6 +55828,9 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
     if (from == to && ::fcntl(to, F_SETFD, 0) != 0) {
       return {"fcntl(F_SETFD)", errno};
     }
+  }
+  if (request.inherited >= 0 && ::fcntl(request.inherited, F_SETFD, 0) != 0) {
+    return {"fcntl(F_SETFD)", errno};
   }
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
     return {"setrlimit", errno};
@@ -55887,6 +55922,84 @@ inline pid_t spawn(const SpawnRequest& request) {
   }
   return child;
 }
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/remote_formation.hpp
+
+/// @file
+/// RemoteFormation: what the launcher of an elastic job's node knows of the job if another node's launcher has the
+/// job's store; report_end(), by which an ElasticWorker tells that launcher that the job has finished.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Written once by a worker's process into its launcher's pipe, as a whole. Without padding.
+struct EndReport {
+  std::int64_t process = 0;
+  std::int64_t is_member = 0;  ///< 1: the process is a rank of the attempt that has finished the job
+};
+
+/// Tells the launcher that the job has finished. Blocking: no. Raises no signal, also if the launcher has ended.
+/// @param descriptor of the pipe; -1: the launcher has the job's store, and needs no report
+inline void report_end(int descriptor, const EndReport& report) noexcept {
+  if (descriptor < 0) return;
+  const BlockedWriteSignals blocked;
+  while (::write(descriptor, &report, sizeof report) < 0 && errno == EINTR) {
+  }
+}
+
+/// In the place of a FormationServer, and of its state. Only the workers' reports tell that the job has finished:
+/// their exit codes are the program's. Threads: one.
+class RemoteFormation {
+ public:
+  /// @throws Error (posix) if no descriptors are left
+  RemoteFormation() : reports_(make_pipe(O_NONBLOCK)) {}
+
+  RemoteFormation& state() noexcept { return *this; }
+  RemoteFormation& workers() noexcept { return *this; }
+  const rendezvous::FormationOptions& options() const noexcept { return options_; }
+  /// The end of the pipe that each worker inherits.
+  int report_writer() const noexcept { return reports_.writer.get(); }
+
+  /// Whether a worker of this node has reported the job's end, by now. Blocking: no.
+  bool is_over() {
+    EndReport report;
+    while (::read(reports_.reader.get(), &report, sizeof report) == sizeof report) {
+      has_ended_ = true;
+      if (report.is_member != 0) members_.push_back(report.process);
+    }
+    return has_ended_;
+  }
+  const std::optional<Cause>& cause() const noexcept { return unknown_; }
+  /// An attempt may have been formed: a start that fails is tried again.
+  std::uint64_t attempt() const noexcept { return 1; }
+  /// A worker that has reported to be a rank of the attempt that has finished the job; null for each other one.
+  const rendezvous::Worker* find(const std::string&, std::int64_t process) {
+    const bool is_member = is_over() && std::find(members_.begin(), members_.end(), process) != members_.end();
+    return is_member ? &rank_ : nullptr;
+  }
+  std::string error_of(const std::string&, std::int64_t) const { return {}; }
+
+  void process_ended(const std::string&, std::int64_t, int, const std::string&) noexcept {}
+  void set_running_workers(int) noexcept {}
+  /// The job goes on without this node: the others see that its workers' connections end.
+  void stop(const std::string&) noexcept {}
+
+ private:
+  static rendezvous::Worker any_rank() {
+    rendezvous::Worker worker;
+    worker.standing = rendezvous::Standing::assigned;
+    worker.rank = 0;
+    return worker;
+  }
+
+  const Pipe reports_;
+  bool has_ended_ = false;
+  std::vector<std::int64_t> members_;
+  const std::optional<Cause> unknown_;
+  const rendezvous::FormationOptions options_;
+  const rendezvous::Worker rank_ = any_rank();
+};
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -56791,7 +56904,10 @@ class Attempt {
         error_(services.loop, services.output.error(), program.folds ? plan.workers : 1),
         workers_(services.loop) {
     if (program.log_dir) {
-      log_directory_ = log_directory(*program.log_dir, plan.attempt);
+      const bool has_own_ranks = plan.min_ranks != 0 && plan.node_count > 1;  // each host counts its own from 0
+      const std::string folder =
+          has_own_ranks ? format_text("{}/{}", {*program.log_dir, rendezvous::host_identity().name}) : *program.log_dir;
+      log_directory_ = log_directory(folder, plan.attempt);
       make_directories(*log_directory_);
     }
     services_.forwarder.forward_to(&workers_);
@@ -56799,6 +56915,9 @@ class Attempt {
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
   ~Attempt() { services_.forwarder.forward_to(nullptr); }
+
+  /// Each worker inherits the descriptor (RemoteFormation), which stays open as long as workers are started.
+  void report_ends_to(int descriptor) noexcept { report_descriptor_ = descriptor; }
 
   /// Starts the workers, or fewer if a stop signal arrives meanwhile. The loop runs between two starts, so that this
   /// launcher keeps sending heartbeats.
@@ -56837,6 +56956,10 @@ class Attempt {
     request.environment = worker_environment(program_->environment, *plan_, local_rank);
     if (is_wrapped) {
       request.environment[wrapped_variable] = "1";
+    }
+    if (report_descriptor_ >= 0) {
+      request.environment[report_variable] = std::to_string(report_descriptor_);
+      request.inherited = report_descriptor_;
     }
     request.standard_input = is_forwarded ? input.reader.get() : reads_input ? STDIN_FILENO : nothing.get();
     request.standard_output = output.writer.get();
@@ -56937,6 +57060,7 @@ class Attempt {
   const WorkerProgram* program_;
   const NodePlan* plan_;
   std::optional<std::string> log_directory_;
+  int report_descriptor_ = -1;
   bool has_lost_log_ = false;
   FoldedConsole error_;
   Workers workers_;
@@ -57011,7 +57135,8 @@ class NodeLauncher {
       co_return 128 + signal;
     }
     if (const std::string description = coordinator_.description(); !description.empty()) {
-      // several_hosts is false: all launchers have reached the address, so a loopback address needs no warning.
+      // several_hosts is false: all launchers have reached the address, or (in an elastic job on several hosts, where
+      // they do not meet) those that have not say so. So a loopback address needs no warning.
       const NetworkReport network =
           local_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
       output_.error().line(
@@ -57150,8 +57275,8 @@ class NodeLauncher {
 
 /// @file
 /// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
-/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and, on node 0, the job's
-/// FormationServer. RemoteFormation: what the launcher of another node knows of the job.
+/// NodeLauncher calls run_elastic_job() for an elastic job, which makes the supervisor and, on node 0, the job's
+/// FormationServer, and else a RemoteFormation.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -57218,7 +57343,8 @@ class ElasticSupervisor {
       result.exit_code = is_of_worker ? last_failure_ : exit_code_job_failed;
       result.report.push_back(state_.cause() ? format_text("the job failed: {}", {state_.cause()->sentence()})
                               : hosts_store_ ? "the job failed: no worker is left"
-                                             : "no worker of this node is left; the job may go on on the others");
+                                             : "no worker of this node is left; their messages say whether the job has "
+                                               "failed or may go on on the other nodes");
     }
     if (lost_ > 0) {
       result.report.push_back(
@@ -57236,8 +57362,7 @@ class ElasticSupervisor {
   static constexpr std::chrono::milliseconds look_interval{20};
   static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
   static constexpr std::size_t most_losses = 20;
-  /// How long a worker may run that is no rank of the attempt that has finished the job, or that another has replaced
-  /// so shortly before on another node: it may not find the store any more.
+  /// How long a worker may run that is no rank of the attempt that has finished the job.
   static constexpr std::chrono::seconds end_timeout{10};
   /// The failure of a worker that has run for so long is not a failed start.
   static constexpr std::chrono::seconds long_life{60};
@@ -57265,7 +57390,7 @@ class ElasticSupervisor {
     for (Slot& each : slots_) {
       if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
         each.is_exiting = true;
-        process_ended(each, each.process, -1, "its process ended");
+        process_ended(each, each.process, 0, "its process ended");
       }
     }
   }
@@ -57289,10 +57414,9 @@ class ElasticSupervisor {
     Slot& slot = slots_[static_cast<std::size_t>(ended.rank)];
     const pid_t process = std::exchange(slot.process, 0);
     const bool was_over = state_.is_over();
-    process_ended(slot, process, ended.status.signal != 0 ? -1 : ended.status.code, ended.status.text());
-    if (was_over || (state_.is_over() && !state_.cause()) || schedule_.has_acted() ||
-        services_.forwarder.interrupted()) {
-      const bool counts = slot.is_rank && was_over && !slot.is_killed && failed_after_end_ == 0;  // not later ones
+    process_ended(slot, process, ended.status.code, ended.status.text());
+    if (was_over || schedule_.has_acted() || services_.forwarder.interrupted()) {
+      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
@@ -57331,9 +57455,7 @@ class ElasticSupervisor {
       const rendezvous::Worker* const worker = state_.workers().find(host_id_, slot.process);
       const bool is_rank = worker != nullptr && worker->is_member();
       const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
-      const bool is_late =
-          ended_at_ && !hosts_store_ && slot.failures > 0 && slot.started_at + end_timeout > *ended_at_;
-      slot.is_killed = ended_at_ ? (!is_rank || is_late) && now - *ended_at_ > end_timeout
+      slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
                                  : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
       if (slot.is_killed) workers_.kill_group(slot.process);
     }
@@ -57374,11 +57496,11 @@ class ElasticSupervisor {
     return first;
   }
 
-  /// Not on several hosts: workers of any other may come.
+  /// On several hosts, workers of any other host may come at any time.
   void tell_formation() {
-    if (is_on_hosts_) return;
-    const auto running = static_cast<int>(std::count_if(
+    const auto here = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
+    const int running = is_on_hosts_ ? std::numeric_limits<int>::max() : here;
     if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
   }
 
@@ -57398,7 +57520,7 @@ class ElasticSupervisor {
   const bool is_on_hosts_;
   const bool hosts_store_;
   Formation& formation_;
-  const std::remove_reference_t<decltype(std::declval<const Formation&>().state())>& state_;
+  decltype(std::declval<Formation&>().state()) state_;  ///< a reference
   int left_to_replace_;
   ShutdownSchedule schedule_;
   std::vector<Slot> slots_;
@@ -57410,44 +57532,6 @@ class ElasticSupervisor {
   std::optional<Deadline::Clock::time_point> killed_at_;  ///< all workers
   int last_failure_ = 0;
   int failed_after_end_ = 0;
-};
-
-/// In the place of a FormationServer, and of its state, on a node whose launcher hosts no store: this launcher learns
-/// of the job by its workers' exit codes alone. Threads: one.
-class RemoteFormation {
- public:
-  const RemoteFormation& state() const noexcept { return *this; }
-  const RemoteFormation& workers() const noexcept { return *this; }
-  const rendezvous::FormationOptions& options() const noexcept { return options_; }
-
-  /// Whether a worker has ended well, which it does only when the job has finished.
-  bool is_over() const noexcept { return has_finished_; }
-  const std::optional<Cause>& cause() const noexcept { return unknown_; }
-  /// An attempt may have been formed: a start that fails is tried again.
-  std::uint64_t attempt() const noexcept { return 1; }
-  /// Each worker may be a rank.
-  const rendezvous::Worker* find(const std::string&, std::int64_t) const noexcept { return &rank_; }
-  std::string error_of(const std::string&, std::int64_t) const { return {}; }
-
-  void process_ended(const std::string&, std::int64_t, int exit_code, const std::string&) noexcept {
-    has_finished_ = has_finished_ || exit_code == 0;
-  }
-  void set_running_workers(int) noexcept {}
-  /// The job goes on without this node: the others see that its workers' connections end.
-  void stop(const std::string&) noexcept {}
-
- private:
-  static rendezvous::Worker any_rank() {
-    rendezvous::Worker worker;
-    worker.standing = rendezvous::Standing::assigned;
-    worker.rank = 0;
-    return worker;
-  }
-
-  bool has_finished_ = false;
-  const std::optional<Cause> unknown_;
-  const rendezvous::FormationOptions options_;
-  const rendezvous::Worker rank_ = any_rank();
 };
 
 /// The launcher, as a FormationServer calls it.
@@ -57464,6 +57548,7 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
   const AttemptServices& services = attempt.services();
   if (options.node.node_rank != 0) {
     RemoteFormation formation;
+    attempt.report_ends_to(formation.report_writer());
     ElasticSupervisor supervisor(attempt, options, host.id, formation);
     async::Task<void> watching = supervisor.watch();
     co_await std::move(watching);
@@ -57479,11 +57564,15 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
   ElasticSupervisor supervisor(attempt, options, host.id, formation);
   async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);
+  JobResult result = supervisor.result();  // a signal that comes later does not change how the job has ended
   if (options.is_elastic_on_hosts()) {
-    async::Task<void> draining = formation.drain();
+    const auto is_stopped = [&services, before = services.forwarder.stop_requests()] {
+      return services.forwarder.stop_requests() != before;
+    };
+    async::Task<void> draining = formation.drain(is_stopped);
     co_await std::move(draining);
   }
-  co_return supervisor.result();
+  co_return std::move(result);
 }
 
 #if DTRAIN_SEPARATE_COMPILATION
@@ -57544,7 +57633,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     refuse_initialised_runtimes();
     NodeLauncherOptions options =
         node_launcher_options(std::move(flags), without_outer_job(environment), stream::host::available_cores(),
-                              backend.visible_devices, backend.run_elastic != nullptr);
+                              backend.visible_devices, backend.run_elastic == nullptr ? nullptr : &backend);
     check_most_workers(options.workers, backend);
     check_min_ranks(options, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
@@ -61061,6 +61150,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
   for (;;) {
     const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
+      launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
       if (finished->is_member) return exit_code;
       throw WorkerEnded{};
     }
@@ -61098,7 +61188,10 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
         throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
       }
       has_finished = client_->finish_blocking(assignment_.attempt, *context->control_plane.failure()).has_value();
-      if (has_finished) context->leave_blocking();
+      if (has_finished) {
+        launch::report_end(process_.report_descriptor, {id_.process, true});
+        context->leave_blocking();
+      }
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
       error = std::current_exception();
