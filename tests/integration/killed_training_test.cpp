@@ -82,7 +82,7 @@ TEST_CASE("kill -9 of a worker at any moment of a training ends all of it within
     CHECK(result.exit_code == 137);
     CHECK_CONTAINS(result.error, "rank " + std::to_string(victim) + " on host ", "killed by signal 9 (SIGKILL)");
     CHECK(support::processes_with(mark).empty());
-    CHECK_FALSE(std::filesystem::exists("/tmp/" + mark));
+    if (std::filesystem::remove("/tmp/" + mark)) ++ended_before;  // after its last step: rank 0 had written the summary
   }
   CHECK(ended_before <= moments / 4);
 }
