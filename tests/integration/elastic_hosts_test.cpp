@@ -4,6 +4,7 @@
 // library is not instrumented.)
 //   DTRAIN_FROZEN_SECONDS=20 integration_elastic_hosts    for how long a host is frozen
 
+#include <functional>
 #include <map>
 #include <regex>
 
@@ -98,87 +99,88 @@ bool can_run(const VirtualCluster& cluster) {
   return true;
 }
 
+/// Calls `test(job, cluster)` for a job whose four ranks train, where there are virtual hosts. @param further arguments
+/// of the program
+void on_training_hosts(const std::function<void(HostsJob&, const VirtualCluster&)>& test,
+                       std::vector<std::string> further = {}) {
+  const VirtualCluster cluster(2);
+  if (!can_run(cluster)) return;
+  HostsJob job(cluster, std::move(further));
+  REQUIRE(job.trains_with(4));
+  test(job, cluster);
+}
+
 }  // namespace
 
 TEST_CASE("two nodes train, and a worker of the other node that is killed is replaced there") {
-  const VirtualCluster cluster(2);
-  if (!can_run(cluster)) return;
-  HostsJob job(cluster);
-  REQUIRE(job.trains_with(4));
-  const std::vector<pid_t> workers = job.hosts.processes(1, false);
-  REQUIRE(workers.size() == 2);
-  ::kill(workers[0], SIGKILL);
-  CHECK(job.trains_with(4));  // maybe after an attempt of 3
-  CHECK(job.hosts.launcher(1).wait_for("was lost: killed by signal 9 (SIGKILL); another one starts in its place"));
-  check_finished(job);
+  on_training_hosts([](HostsJob& job, const VirtualCluster&) {
+    const std::vector<pid_t> workers = job.hosts.processes(1, false);
+    REQUIRE(workers.size() == 2);
+    ::kill(workers[0], SIGKILL);
+    CHECK(job.trains_with(4));  // maybe after an attempt of 3
+    CHECK(job.hosts.launcher(1).wait_for("was lost: killed by signal 9 (SIGKILL); another one starts in its place"));
+    check_finished(job);
+  });
 }
 
 TEST_CASE("the others go on without a node that is lost as a whole, and take in one that comes later") {
-  const VirtualCluster cluster(2);
-  if (!can_run(cluster)) return;
-  HostsJob job(cluster);
-  REQUIRE(job.trains_with(4));
-  support::signal_all(job.hosts.processes(1, true), SIGKILL);
-  CHECK(job.trains_with(2));
-  job.hosts.start(1, "7");
-  CHECK(job.trains_with(4));
-  check_finished(job);
+  on_training_hosts([](HostsJob& job, const VirtualCluster&) {
+    support::signal_all(job.hosts.processes(1, true), SIGKILL);
+    CHECK(job.trains_with(2));
+    job.hosts.start(1, "7");
+    CHECK(job.trains_with(4));
+    check_finished(job);
+  });
 }
 
 TEST_CASE("a host whose link is cut is left out, and comes back when the link does") {
-  const VirtualCluster cluster(2);
-  if (!can_run(cluster)) return;
-  HostsJob job(cluster);
-  REQUIRE(job.trains_with(4));
-  cluster.cut(1);
-  CHECK(job.trains_with(2));
-  cluster.mend(1);
-  CHECK(job.trains_with(4));
-  check_finished(job);
+  on_training_hosts([](HostsJob& job, const VirtualCluster& cluster) {
+    cluster.cut(1);
+    CHECK(job.trains_with(2));
+    cluster.mend(1);
+    CHECK(job.trains_with(4));
+    check_finished(job);
+  });
 }
 
 TEST_CASE("a host that is frozen for longer than the liveness time is left out, and comes back as a newcomer") {
-  const VirtualCluster cluster(2);
-  if (!can_run(cluster)) return;
-  HostsJob job(cluster);
-  REQUIRE(job.trains_with(4));
-  const std::vector<pid_t> frozen = job.hosts.processes(1, true);
-  REQUIRE(frozen.size() == 3);
-  support::signal_all(frozen, SIGSTOP);
-  CHECK(job.trains_with(2));
-  const char* const seconds = std::getenv("DTRAIN_FROZEN_SECONDS");
-  std::this_thread::sleep_for(std::chrono::seconds(seconds == nullptr ? 1 : std::atoi(seconds)));
-  support::signal_all(frozen, SIGCONT);
-  CHECK(job.trains_with(4));
-  CHECK(job.hosts.processes(1, true) == frozen);
-  check_finished(job);
+  on_training_hosts([](HostsJob& job, const VirtualCluster&) {
+    const std::vector<pid_t> frozen = job.hosts.processes(1, true);
+    REQUIRE(frozen.size() == 3);
+    support::signal_all(frozen, SIGSTOP);
+    CHECK(job.trains_with(2));
+    const char* const seconds = std::getenv("DTRAIN_FROZEN_SECONDS");
+    std::this_thread::sleep_for(std::chrono::seconds(seconds == nullptr ? 1 : std::atoi(seconds)));
+    support::signal_all(frozen, SIGCONT);
+    CHECK(job.trains_with(4));
+    CHECK(job.hosts.processes(1, true) == frozen);
+    check_finished(job);
+  });
 }
 
 TEST_CASE("another node's launcher kills a worker that hangs, once another of its workers has finished the job") {
-  const VirtualCluster cluster(2);
-  if (!can_run(cluster)) return;
-  HostsJob job(cluster);
-  REQUIRE(job.trains_with(4));
-  const std::vector<pid_t> workers = job.hosts.processes(1, false);
-  REQUIRE(workers.size() == 2);
-  ::kill(workers[0], SIGSTOP);
-  CHECK(job.trains_with(3));
-  job.end();
-  for (const Result& each : job.hosts.results()) {
-    CHECK_MESSAGE(each.exit_code == 0, each.error);
-  }
+  on_training_hosts([](HostsJob& job, const VirtualCluster&) {
+    const std::vector<pid_t> workers = job.hosts.processes(1, false);
+    REQUIRE(workers.size() == 2);
+    ::kill(workers[0], SIGSTOP);
+    CHECK(job.trains_with(3));
+    job.end();
+    for (const Result& each : job.hosts.results()) {
+      CHECK_MESSAGE(each.exit_code == 0, each.error);
+    }
+  });
 }
 
 TEST_CASE("a worker of another node that ends with exit code 0 before the job's end is replaced") {
-  const VirtualCluster cluster(2);
-  if (!can_run(cluster)) return;
   const support::TemporaryFile file;
-  HostsJob job(cluster, {"leave=" + file.path});
-  REQUIRE(job.trains_with(4));
-  std::ofstream(file.path + ".1") << "leave";
-  CHECK(job.hosts.launcher(1).wait_for("was lost: exit code 0; another one starts in its place"));
-  CHECK(job.trains_with(4));
-  check_finished(job);
+  on_training_hosts(
+      [&](HostsJob& job, const VirtualCluster&) {
+        std::ofstream(file.path + ".1") << "leave";
+        CHECK(job.hosts.launcher(1).wait_for("was lost: exit code 0; another one starts in its place"));
+        CHECK(job.trains_with(4));
+        check_finished(job);
+      },
+      {"leave=" + file.path});
 }
 
 TEST_CASE("the launchers of both nodes end with what the function of a finished job has returned") {
@@ -199,16 +201,14 @@ TEST_CASE("the launchers of both nodes end with what the function of a finished 
 }
 
 TEST_CASE("SIGTERM to the launcher of another node ends its workers alone") {
-  const VirtualCluster cluster(2);
-  if (!can_run(cluster)) return;
-  HostsJob job(cluster);
-  REQUIRE(job.trains_with(4));
-  job.hosts.launcher(1).signal(SIGTERM);
-  CHECK(job.hosts.launcher(1).wait(support::soon()).exit_code == 143);
-  CHECK(job.trains_with(2));
-  job.end();
-  const Result first = job.hosts.launcher(0).wait(support::soon());
-  CHECK_MESSAGE(first.exit_code == 0, first.error);
+  on_training_hosts([](HostsJob& job, const VirtualCluster&) {
+    job.hosts.launcher(1).signal(SIGTERM);
+    CHECK(job.hosts.launcher(1).wait(support::soon()).exit_code == 143);
+    CHECK(job.trains_with(2));
+    job.end();
+    const Result first = job.hosts.launcher(0).wait(support::soon());
+    CHECK_MESSAGE(first.exit_code == 0, first.error);
+  });
 }
 
 TEST_CASE("the launcher of node 0 ends a job whose workers never announce themselves") {
@@ -223,13 +223,11 @@ TEST_CASE("the launcher of node 0 ends a job whose workers never announce themse
 }
 
 TEST_CASE("SIGTERM to the launcher of node 0 ends the job everywhere") {
-  const VirtualCluster cluster(2);
-  if (!can_run(cluster)) return;
-  HostsJob job(cluster);
-  REQUIRE(job.trains_with(4));
-  job.hosts.launcher(0).signal(SIGTERM);
-  const std::vector<Result> results = job.hosts.results();
-  CHECK_MESSAGE(results[0].exit_code == 143, results[0].error);
-  CHECK_MESSAGE(results[1].exit_code == 75, results[1].error);
-  CHECK_CONTAINS(results[1].error, "SIGTERM came to the launcher of node 0");
+  on_training_hosts([](HostsJob& job, const VirtualCluster&) {
+    job.hosts.launcher(0).signal(SIGTERM);
+    const std::vector<Result> results = job.hosts.results();
+    CHECK_MESSAGE(results[0].exit_code == 143, results[0].error);
+    CHECK_MESSAGE(results[1].exit_code == 75, results[1].error);
+    CHECK_CONTAINS(results[1].error, "SIGTERM came to the launcher of node 0");
+  });
 }

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "integration/prelude.hpp"
+#include "support/summary_file.hpp"
 
 namespace {
 
@@ -30,16 +31,17 @@ std::string mark_of(int round) {
   return "dtrain-killed-" + std::to_string(::getpid()) + "-" + std::to_string(round);
 }
 
-/// How long an undisturbed training takes, from its start to its end.
-std::chrono::milliseconds undisturbed() {
+/// How long an undisturbed training takes, from its start to its end. @param final_loss gets the one of its summary
+std::chrono::milliseconds undisturbed(std::string* final_loss = nullptr) {
   const std::string mark = mark_of(-1);
   const Result result = [&] {
     Program program(example, arguments_for(mark));
     program.close_input();
     return program.wait(support::soon(std::chrono::seconds(120)));
   }();
-  std::filesystem::remove("/tmp/" + mark);
   REQUIRE(result.exit_code == 0);
+  if (final_loss != nullptr) *final_loss = support::SummaryFile("/tmp/" + mark).text("final_loss");
+  std::filesystem::remove("/tmp/" + mark);
   return result.time;
 }
 
@@ -55,7 +57,8 @@ std::chrono::milliseconds moment(int round, std::chrono::milliseconds whole, std
 TEST_CASE("kill -9 of a worker at any moment of a training ends all of it within two seconds, and says whom it hit") {
   if (!can_run()) return;
   std::mt19937 random(20);
-  std::chrono::milliseconds whole = undisturbed();
+  std::string final_loss;
+  std::chrono::milliseconds whole = undisturbed(&final_loss);
   int ended_before = 0;
   for (int round = 0; round < moments; ++round) {
     CAPTURE(round);
@@ -82,7 +85,13 @@ TEST_CASE("kill -9 of a worker at any moment of a training ends all of it within
     CHECK(result.exit_code == 137);
     CHECK_CONTAINS(result.error, "rank " + std::to_string(victim) + " on host ", "killed by signal 9 (SIGKILL)");
     CHECK(support::processes_with(mark).empty());
-    if (std::filesystem::remove("/tmp/" + mark)) ++ended_before;  // after its last step: rank 0 had written the summary
+    // There is a summary only if all ranks had made their last step: then it is a whole one, of the same training.
+    if (round >= moments / 2 && std::filesystem::exists("/tmp/" + mark)) {
+      ++ended_before;
+      CHECK(support::SummaryFile("/tmp/" + mark).text("final_loss") == final_loss);
+      std::filesystem::remove("/tmp/" + mark);
+    }
+    CHECK_FALSE(std::filesystem::exists("/tmp/" + mark));
   }
   CHECK(ended_before <= moments / 4);
 }

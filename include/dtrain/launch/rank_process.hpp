@@ -171,10 +171,6 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   identity.master_port = port ? port : variables.port("MASTER_PORT").value_or(identity::default_master_port);
   RankProcess worker = rank_process_with(std::move(identity), variables);
   worker.min_ranks = least;
-  worker.report_descriptor = variables.integer(report_variable).value_or(-1);
-  if (worker.report_descriptor >= 0 && ::fcntl(worker.report_descriptor, F_SETFD, FD_CLOEXEC) != 0) {
-    throw_errno("keeping the descriptor of {} from this worker's children", {report_variable});
-  }
   return worker;
 }
 
@@ -280,6 +276,10 @@ DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& v
   RankProcess worker = is_elastic_worker(variables)
                            ? detail::elastic_worker(variables)
                            : detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
+  worker.report_descriptor = variables.integer(report_variable).value_or(-1);
+  if (worker.report_descriptor >= 0 && ::fcntl(worker.report_descriptor, F_SETFD, FD_CLOEXEC) != 0) {
+    throw_errno("keeping the descriptor of {} from this worker's children", {report_variable});
+  }
   worker.argument_vector = ArgumentVector(std::move(arguments));
   return worker;
 }

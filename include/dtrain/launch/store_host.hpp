@@ -79,9 +79,10 @@ struct AttemptLog {
 ///
 /// If the store's process ends before the job, the job has ended: the other workers end with exit code 75. If it is
 /// lost, such as by SIGKILL, they notice the end of their connections, or its silence for DTRAIN_LIVENESS_SECONDS, then
-/// try to reach the store for twice that time, and end so, too. A process of the same index that replaces it hosts the
-/// store of another job, which refuses what is left of the earlier one by the job's number, with exit code 75 as well.
-/// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
+/// try to reach the store for twice that time, and end so, too; workers that were joining an attempt then do so after
+/// DTRAIN_TIMEOUT_SECONDS at the latest. A process of the same index that replaces it hosts the store of another job,
+/// which refuses what is left of the earlier one by the job's number, with exit code 75 as well. Threads: the program's
+/// one. A template, so that a program without an elastic job compiles nothing of it.
 template <class = void>
 class StoreHost {
  public:
