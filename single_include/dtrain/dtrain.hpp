@@ -55325,9 +55325,10 @@ struct AttemptLog {
 ///
 /// If the store's process ends before the job, the job has ended: the other workers end with exit code 75. If it is
 /// lost, such as by SIGKILL, they notice the end of their connections, or its silence for DTRAIN_LIVENESS_SECONDS, then
-/// try to reach the store for twice that time, and end so, too. A process of the same index that replaces it hosts the
-/// store of another job, which refuses what is left of the earlier one by the job's number, with exit code 75 as well.
-/// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
+/// try to reach the store for twice that time, and end so, too; workers that were joining an attempt then do so after
+/// DTRAIN_TIMEOUT_SECONDS at the latest. A process of the same index that replaces it hosts the store of another job,
+/// which refuses what is left of the earlier one by the job's number, with exit code 75 as well. Threads: the program's
+/// one. A template, so that a program without an elastic job compiles nothing of it.
 template <class = void>
 class StoreHost {
  public:
@@ -55605,10 +55606,6 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   identity.master_port = port ? port : variables.port("MASTER_PORT").value_or(identity::default_master_port);
   RankProcess worker = rank_process_with(std::move(identity), variables);
   worker.min_ranks = least;
-  worker.report_descriptor = variables.integer(report_variable).value_or(-1);
-  if (worker.report_descriptor >= 0 && ::fcntl(worker.report_descriptor, F_SETFD, FD_CLOEXEC) != 0) {
-    throw_errno("keeping the descriptor of {} from this worker's children", {report_variable});
-  }
   return worker;
 }
 
@@ -55714,6 +55711,10 @@ DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& v
   RankProcess worker = is_elastic_worker(variables)
                            ? detail::elastic_worker(variables)
                            : detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
+  worker.report_descriptor = variables.integer(report_variable).value_or(-1);
+  if (worker.report_descriptor >= 0 && ::fcntl(worker.report_descriptor, F_SETFD, FD_CLOEXEC) != 0) {
+    throw_errno("keeping the descriptor of {} from this worker's children", {report_variable});
+  }
   worker.argument_vector = ArgumentVector(std::move(arguments));
   return worker;
 }
