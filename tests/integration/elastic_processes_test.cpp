@@ -1,7 +1,7 @@
 // ctest: TIMEOUT 180
 // ctest: LABELS no-tsan
-// Elastic jobs whose processes the test starts itself, as Kubernetes starts those of an Indexed Job. (Gloo's library is not
-// instrumented.)
+// Elastic jobs whose processes the test starts itself, as Kubernetes starts those of an Indexed Job. (Gloo's library is
+// not instrumented.)
 
 #include <csignal>
 #include <deque>
