@@ -65,10 +65,31 @@ bool launches(Launch launch) {
 /// A kernel of the driver. Trivially copyable; valid until the process ends.
 class DriverKernel {
  public:
-  DriverKernel() = default;
+  /// `kept`, a static variable that gets the entry `name` of the text `text()` at the first call; none if the driver
+  /// does not load it, which is logged: the next call tries again. The driver may compile the text as late as at the
+  /// first launch on a device, and fail then. Threads: any.
+  template <class Text>
+  static DriverKernel load_once(DriverKernel& kept, Text text, const char* name) {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    if (!kept) kept = load(text(), name);
+    return kept;
+  }
 
-  /// The entry `name` of the text; none if the driver does not load it, which is logged. The driver may compile the
-  /// text as late as at the first launch on a device, and fail then.
+  explicit operator bool() const noexcept { return kernel_ != nullptr; }
+
+  /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
+  /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
+  void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
+    // The runtime makes the device's context the driver's current one only at a thread's first call that needs the
+    // device. A function of the driver that is called earlier fails (201, invalid device context).
+    check(cudaSetDevice(stream.device().index), "cudaSetDevice");
+    const int code = launch_(kernel_, blocks, 1, 1, threads, 1, 1, 0, stream.native(), arguments, nullptr);
+    check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
+  }
+
+ private:
+  /// @returns none if the driver does not load the text, which is logged
   static DriverKernel load(const std::string& text, const char* name) {
     constexpr unsigned int version = 12000;
     const auto load_data = reinterpret_cast<driver::LibraryLoadData>(driver_function("cuLibraryLoadData", version));
@@ -92,19 +113,6 @@ class DriverKernel {
     return kernel;
   }
 
-  explicit operator bool() const noexcept { return kernel_ != nullptr; }
-
-  /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
-  /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
-  void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
-    // The runtime makes the device's context the driver's current one only at a thread's first call that needs the
-    // device. A function of the driver that is called earlier fails (201, invalid device context).
-    check(cudaSetDevice(stream.device().index), "cudaSetDevice");
-    const int code = launch_(kernel_, blocks, 1, 1, threads, 1, 1, 0, stream.native(), arguments, nullptr);
-    check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
-  }
-
- private:
   void* kernel_ = nullptr;
   driver::LaunchKernel launch_ = nullptr;
 };

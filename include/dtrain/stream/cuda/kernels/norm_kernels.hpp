@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 
 #include "dtrain/core/config.hpp"
@@ -207,14 +206,10 @@ class NormKernels {
   /// Loads the kernels, and launches each once. Writes `norm` and `copy`. Call load() before other functions.
   /// @returns false if the driver has not loaded the kernels for the stream's device, which is logged
   bool load(DeviceNorm* norm, DeviceNorm* copy, StreamRef stream) {
-    static std::mutex mutex;
-    static NormKernels found;
-    {
-      const std::lock_guard lock(mutex);
-      if (!found.norm_) found.norm_ = DriverKernel::load(norm_text(), norm_name);
-      if (!found.rescale_) found.rescale_ = DriverKernel::load(rescale_text(), rescale_name);
-      *this = found;
-    }
+    static DriverKernel norm_kernel;
+    static DriverKernel rescale_kernel;
+    norm_ = DriverKernel::load_once(norm_kernel, norm_text, norm_name);
+    rescale_ = DriverKernel::load_once(rescale_kernel, rescale_text, rescale_name);
     return norm_ && rescale_ && launches([&] {
              measure(norm, copy, nullptr, 0, stream);
              rescale(norm, copy, 1, 1, stream);
@@ -249,13 +244,8 @@ class UnscaleKernel {
  public:
   /// Loads the kernel, and launches it once; writes all three.
   bool load(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, StreamRef stream) {
-    static std::mutex mutex;
-    static DriverKernel found;
-    {
-      const std::lock_guard lock(mutex);
-      if (!found) found = DriverKernel::load(unscale_text(), unscale_name);
-      kernel_ = found;
-    }
+    static DriverKernel kernel;
+    kernel_ = DriverKernel::load_once(kernel, unscale_text, unscale_name);
     return kernel_ && launches([&] { enqueue(norm, copy, scale, {2, 0.5F, 1}, stream); });
   }
 

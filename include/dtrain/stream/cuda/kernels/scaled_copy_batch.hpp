@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -195,21 +194,15 @@ inline std::string scale_kernel_text(DType from, DType to, FactorSource source =
 /// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
 class ScaleKernel {
  public:
-  ScaleKernel() = default;
-
   /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The driver may compile
   /// the text as late as at the first launch, and fail then: see ScaledCopyBatch::load. Threads: any.
   static ScaleKernel find(DType from, DType to, FactorSource source = FactorSource::parameter) {
-    static std::mutex mutex;
-    static ScaleKernel found[2][types][types];
-    if (!can_scale(from, to)) {
-      return {};
-    }
-    const std::lock_guard lock(mutex);
-    ScaleKernel& kernel =
-        found[static_cast<std::size_t>(source)][static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
-    if (!kernel) {
-      kernel.kernel_ = DriverKernel::load(scale_kernel_text(from, to, source), scale_kernel_name);
+    static DriverKernel kept[2][types][types];
+    ScaleKernel kernel;
+    if (can_scale(from, to)) {
+      kernel.kernel_ = DriverKernel::load_once(
+          kept[static_cast<std::size_t>(source)][static_cast<std::size_t>(from)][static_cast<std::size_t>(to)],
+          [&] { return scale_kernel_text(from, to, source); }, scale_kernel_name);
       kernel.is_double_ = from == DType::f64;
     }
     return kernel;

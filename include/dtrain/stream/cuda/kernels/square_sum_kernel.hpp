@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 
 #include "dtrain/core/config.hpp"
@@ -29,10 +28,6 @@ inline constexpr std::size_t square_sum_bytes = 16;
 
 /// Bytes of a block of threads: 8 reads for each thread.
 inline constexpr std::size_t square_sum_block_bytes = 8 * square_sum_bytes * square_sum_threads;
-
-constexpr bool can_sum_squares(DType dtype) noexcept {
-  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
 
 /// Blocks for an array of so many bytes, at most as many as keep a large GPU busy. The number depends on the bytes
 /// only, so that all ranks add in the same order.
@@ -98,20 +93,13 @@ inline std::string square_sum_text(DType dtype) {
 /// The kernel of square_sum_text(), for one type. Trivially copyable; valid until the process ends.
 class SquareSumKernel {
  public:
-  SquareSumKernel() = default;
-
-  /// The kernel for this type, or none if can_sum_squares() is false or the driver does not load it: see load().
-  /// Threads: any.
+  /// The kernel for this type, or none if is_float() is false or the driver does not load it: see load(). Threads: any.
   static SquareSumKernel find(DType dtype) {
-    static std::mutex mutex;
-    static SquareSumKernel found[types];
-    if (!can_sum_squares(dtype)) {
-      return {};
-    }
-    const std::lock_guard lock(mutex);
-    SquareSumKernel& kernel = found[static_cast<std::size_t>(dtype)];
-    if (!kernel) {
-      kernel.kernel_ = DriverKernel::load(square_sum_text(dtype), square_sum_name);
+    static DriverKernel kept[types];
+    SquareSumKernel kernel;
+    if (is_float(dtype)) {
+      kernel.kernel_ = DriverKernel::load_once(
+          kept[static_cast<std::size_t>(dtype)], [&] { return square_sum_text(dtype); }, square_sum_name);
     }
     return kernel;
   }
@@ -133,7 +121,7 @@ class SquareSumKernel {
   }
 
  private:
-  /// Enumerators up to the last that can_sum_squares() takes.
+  /// Enumerators up to the last that is_float() takes.
   static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
 
   void launch(const std::byte* array, std::uint64_t bytes, std::uint32_t blocks, double* sums, StreamRef stream) const {

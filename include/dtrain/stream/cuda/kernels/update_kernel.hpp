@@ -11,10 +11,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/kernels/driver_kernel.hpp"
@@ -141,17 +139,12 @@ inline std::string update_text(Update update) {
 /// The kernel of update_text(), for one formula. Trivially copyable; valid until the process ends.
 class UpdateKernel {
  public:
-  UpdateKernel() = default;
-
   /// The kernel for this formula, or none if the driver does not load it: see load(). Threads: any.
   static UpdateKernel find(Update update) {
-    static std::mutex mutex;
-    static UpdateKernel found[static_cast<std::size_t>(Update::adam) + 1];
-    const std::lock_guard lock(mutex);
-    UpdateKernel& kernel = found[static_cast<std::size_t>(update)];
-    if (!kernel) {
-      kernel.kernel_ = DriverKernel::load(update_text(update), update_name);
-    }
+    static DriverKernel kept[static_cast<std::size_t>(Update::adam) + 1];
+    UpdateKernel kernel;
+    kernel.kernel_ = DriverKernel::load_once(
+        kept[static_cast<std::size_t>(update)], [&] { return update_text(update); }, update_name);
     return kernel;
   }
 
@@ -159,14 +152,7 @@ class UpdateKernel {
   /// it does at the first launch there
   static bool load(Update update, StreamRef stream) {
     const UpdateKernel kernel = find(update);
-    if (!kernel) return false;
-    try {
-      kernel.enqueue({}, 0, {}, nullptr, stream);
-    } catch (const Error& error) {
-      log_unloaded_kernel(error.what());
-      return false;
-    }
-    return true;
+    return kernel && launches([&] { kernel.enqueue({}, 0, {}, nullptr, stream); });
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
