@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// AsyncResult of a nonblocking NCCL call, which finishes in threads of NCCL's own: Channel, Watchdog and init.hpp wait
-/// for it. CommLock: the lock of one ncclComm_t, held in every call to NCCL on it.
+/// Asynchronous result of a nonblocking NCCL call, which finishes in threads of NCCL's own: Channel, Watchdog and
+/// init.hpp wait for it. CommLock: the lock of one ncclComm_t, held in every call to NCCL on it.
 
 #include <algorithm>
 #include <chrono>
@@ -61,12 +61,6 @@ class CommLock {
   ncclComm_t communicator_ = nullptr;
 };
 
-/// Result of the wait. `code` is NCCL's: ncclInProgress if the deadline passed or the wait was given up.
-struct AsyncResult {
-  ncclResult_t code = ncclSuccess;
-  bool given_up = false;
-};
-
 /// NCCL's asynchronous state: an error found in its own threads puts the communicator out of service.
 inline ncclResult_t state_of(const CommLock::Guard& held) {
   ncclResult_t state = ncclSuccess;
@@ -79,8 +73,9 @@ inline ncclResult_t state_of(const CommLock::Guard& held) {
 /// has ended, no thread makes another call or enqueues CUDA work on its stream. Blocking: launching an operation takes
 /// tens of microseconds, so the lock is kept for 300; after that it is released between queries, for aborts.
 /// @param give_up is called without the lock
+/// @returns the call's result: ncclInProgress if the deadline passed or the wait was given up
 template <class GiveUp>
-AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, Deadline deadline, GiveUp give_up) {
+ncclResult_t wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, Deadline deadline, GiveUp give_up) {
   constexpr std::chrono::microseconds longest_sleep{2000};
   constexpr std::chrono::microseconds kept{300};
   const auto began = Deadline::Clock::now();
@@ -101,14 +96,13 @@ AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, D
     }
     held.lock();
     if (gives_up || held.communicator() == nullptr) {
-      return {ncclInProgress, true};
+      return ncclInProgress;
     }
     if (deadline.passed()) {
-      code = state_of(held);
-      return {code, false};
+      return state_of(held);
     }
   }
-  return {code, false};
+  return code;
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

@@ -134,8 +134,8 @@ class Channel {
       watched.emplace(ring_, operation, stream);
     }
     CommLock::Guard held = lock_or_throw();
-    const AsyncResult result = call_blocking(held, Deadline::after(context.timeout), call);
-    if (result.code != ncclSuccess) {
+    const ncclResult_t result = call_blocking(held, Deadline::after(context.timeout), call);
+    if (result != ncclSuccess) {
       watched.reset();
       turn.reset();
       throw_with_diagnosis(result, function, &operation, std::move(held));
@@ -154,8 +154,8 @@ class Channel {
   void manage(const std::string& doing, Deadline deadline, Call call) {
     const stream::cuda::DeviceGuard guard(device_);
     CommLock::Guard held = lock_or_throw();
-    const AsyncResult result = call_blocking(held, deadline, call);
-    if (result.code != ncclSuccess) {
+    const ncclResult_t result = call_blocking(held, deadline, call);
+    if (result != ncclSuccess) {
       throw_with_diagnosis(result, doing, nullptr, std::move(held));
     }
   }
@@ -278,7 +278,7 @@ class Channel {
 
  private:
   template <class Call>
-  AsyncResult call_blocking(CommLock::Guard& held, Deadline deadline, Call& call) {
+  ncclResult_t call_blocking(CommLock::Guard& held, Deadline deadline, Call& call) {
     const TimedCall timed(*this, deadline);
     return wait_for_result_blocking(held, call(held.communicator()), deadline, [this] { return status.aborted(); });
   }
@@ -312,12 +312,12 @@ class Channel {
   /// Fails the channel: after a failed call its communicator is unusable. A thread of NCCL's works on a call in
   /// progress until the communicator has ended.
   /// @param action the function that `operation` called, or what was done without one
-  [[noreturn]] DTRAIN_NOT_INLINED void throw_with_diagnosis(const AsyncResult& result, std::string_view action,
+  [[noreturn]] DTRAIN_NOT_INLINED void throw_with_diagnosis(ncclResult_t result, std::string_view action,
                                                             const Operation* operation, CommLock::Guard held) {
     try {
       diagnose(result, action, operation, std::move(held));
     } catch (...) {
-      if (result.code == ncclInProgress) {
+      if (result == ncclInProgress) {
         if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
         // Shorter than a launcher waits for the other ranks, and than the destructor waits: unwinding may free what
         // NCCL waits for, such as a graph.
@@ -328,14 +328,14 @@ class Channel {
   }
 
   /// @throws always, as issue()
-  [[noreturn]] void diagnose(const AsyncResult& result, std::string_view action, const Operation* operation,
+  [[noreturn]] void diagnose(ncclResult_t result, std::string_view action, const Operation* operation,
                              CommLock::Guard held) {
     const std::string doing =
         operation != nullptr ? format_text("{} by {}", {to_string(*operation), action}) : std::string(action);
     const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : std::string();
     held.unlock();
     status.check();
-    const bool waited = result.code == ncclInProgress;
+    const bool waited = result == ncclInProgress;
     if (waited && operation != nullptr) {
       if (const std::optional<Cause> cause = diagnose_timeout_blocking(context, *operation)) {
         status.fail(*cause);
@@ -347,7 +347,7 @@ class Channel {
       status.wait_for_first_cause();  // another rank may have failed
       status.check();
       const std::string call = format_text("{} on channel '{}'", {doing, context.name});
-      const Error error = nccl_error(result.code, call, caller(), error_text);
+      const Error error = nccl_error(result, call, caller(), error_text);
       status.fail(CauseKind::exception, error.what());
       throw error;
     }

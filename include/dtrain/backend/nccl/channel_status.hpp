@@ -139,8 +139,6 @@ class ChannelStatus {
   }
   /// @}
 
-  int job_rank() const noexcept { return job_rank_; }
-
  private:
   /// Precondition: the caller holds the mutex.
   void begin_ending() noexcept {

@@ -67,22 +67,22 @@ inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t 
                           Deadline deadline) {
   const auto began = Deadline::Clock::now();
   const auto& job = channel.context.failure;
-  const AsyncResult result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
-  if (result.code == ncclSuccess && held.communicator() != nullptr) {
+  const ncclResult_t result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
+  if (result == ncclSuccess && held.communicator() != nullptr) {
     return;
   }
   const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
   held.unlock();
   job->throw_if_failed(channel.context.reporting_rank());
   const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
-  if (result.code == ncclInProgress) {
+  if (result == ncclInProgress) {
     const rendezvous::Membership& members = channel.context.members;
     throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
                                            {doing, members.rank, members.world_size,
                                             duration_text(Deadline::Clock::now() - began), hint(channel)}))
         .with_rank(channel.context.reporting_rank());
   }
-  throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
+  throw nccl_error(result, doing, channel.caller(), error_text, hint(channel));
 }
 
 /// Collective, blocking: makes the channel's communicator.

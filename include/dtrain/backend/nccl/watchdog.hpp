@@ -18,7 +18,6 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
@@ -74,10 +73,10 @@ inline void end_blocking(Channel& channel) noexcept {
   if (held.communicator() != nullptr && !channel.status.aborted()) {
     channel.deregister_all(held);
     const auto finalize = [&] {
-      const AsyncResult result = wait_for_result_blocking(held, ncclCommFinalize(held.communicator()),
-                                                          Deadline::unbounded("the watchdog thread can be left behind"),
-                                                          [&] { return channel.status.aborted(); });
-      return result.code == ncclSuccess;
+      const ncclResult_t result = wait_for_result_blocking(
+          held, ncclCommFinalize(held.communicator()), Deadline::unbounded("the watchdog thread can be left behind"),
+          [&] { return channel.status.aborted(); });
+      return result == ncclSuccess;
     };
     finalized = channel.options.blocking || finalize();  // ncclCommDestroy does it for the former, without the lock
   }
