@@ -150,14 +150,21 @@ struct Communicator::ChannelState : ChannelOwner<Channel> {
     return next(described);
   }
 
+  /// Enqueues a collective whose buffer `located` may be in an allocation. @param make (arena) gives what runs the call
+  template <class Call, class Make>
+  void enqueue_segment(const Call& call, const ConstBufferView& located, Stream stream, Make make) {
+    check(call);
+    const ArenaTable::Location location = find(located);
+    enqueue(next_at(location, call.describe()), make(location.value.arena), stream);
+  }
+
   /// @tparam Algorithm runs the call; owns a copy of its blocks
   template <class Algorithm, class Call>
   void enqueue_blocks(const Call& call, Stream stream) {
-    check(call);
-    const ArenaTable::Location location = find(call.input);
     auto copied = std::make_unique<const BlockExchange>(call.blocks);
-    enqueue(next_at(location, call.describe()),
-            Algorithm{call.input.data, call.output.data, location.value.arena, copied.get()}, stream);
+    enqueue_segment(call, call.input, stream, [&](const Arena& arena) {
+      return Algorithm{call.input.data, call.output.data, arena, copied.get()};
+    });
     static_cast<void>(copied.release());
   }
 
@@ -245,10 +252,9 @@ DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stre
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const Broadcast& call, Stream stream) {
-  owner_->check(call);
-  const ArenaTable::Location location = owner_->find(call.buffer);
-  owner_->enqueue(owner_->next_at(location, call.describe()), SegmentBroadcast{call.buffer.data, location.value.arena},
-                  stream);
+  owner_->enqueue_segment(call, call.buffer, stream, [&](const Arena& arena) {
+    return SegmentBroadcast{call.buffer.data, arena};
+  });
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const Barrier& call, Stream stream) {
@@ -256,24 +262,21 @@ DTRAIN_DEFINED void Communicator::enqueue(const Barrier& call, Stream stream) {
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ReduceScatter& call, Stream stream) {
-  owner_->check(call);
-  const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next_at(location, call.describe()),
-                  SegmentReduceScatter{call.input.data, call.output.data, location.value.arena}, stream);
+  owner_->enqueue_segment(call, call.input, stream, [&](const Arena& arena) {
+    return SegmentReduceScatter{call.input.data, call.output.data, arena};
+  });
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const AllGather& call, Stream stream) {
-  owner_->check(call);
-  const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next_at(location, call.describe()),
-                  SegmentAllGather{call.input.data, call.output.data, location.value.arena}, stream);
+  owner_->enqueue_segment(call, call.input, stream, [&](const Arena& arena) {
+    return SegmentAllGather{call.input.data, call.output.data, arena};
+  });
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ReadBlocks& call, Stream stream) {
-  owner_->check(call);
-  const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next_at(location, call.describe()),
-                  SegmentReadBlocks{call.input.data, call.reader, location.value.arena}, stream);
+  owner_->enqueue_segment(call, call.input, stream, [&](const Arena& arena) {
+    return SegmentReadBlocks{call.input.data, call.reader, arena};
+  });
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ExchangeBlocks& call, Stream stream) {
