@@ -3,7 +3,6 @@
 /// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers. gloo::Transport owns one.
 
 #include <array>
-#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -89,18 +88,9 @@ class Endpoint {
     return {message.index};
   }
 
-  struct Awaiter {
-    Endpoint& endpoint;
-    MessageHandle handle;
-
-    bool await_ready() const { return endpoint.block_until_done(handle); }
-    void await_suspend(std::coroutine_handle<>) const noexcept {}
-    std::size_t await_resume() const { return endpoint.take(handle); }
-  };
-
-  /// Blocking, in await_ready. The routine is suspended only if interrupt() ended the wait, and then never resumed.
+  /// Blocking, until the message is complete or interrupt() ends the wait.
   /// @throws Error (closed) if the peer has closed its connection; (disagreement) if a message exceeds its memory
-  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
+  message_passing::BlockingAwaiter<Endpoint> done(MessageHandle handle) noexcept { return {*this, handle}; }
 
   /// Ends the current wait; later waits do not begin. Threads: any.
   void interrupt() noexcept {

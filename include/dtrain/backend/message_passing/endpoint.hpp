@@ -4,6 +4,7 @@
 /// SharedMemory have one each. TagClass: messages of an algorithm, or of the user.
 
 #include <concepts>
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,6 +20,17 @@ enum class TagClass : std::uint8_t {
   direct,      ///< the user's send and recv
 };
 inline constexpr int tag_class_count = 2;
+
+/// `done` of an endpoint that blocks. The routine is suspended only if the wait was ended, and then never resumed.
+template <class E>
+struct BlockingAwaiter {
+  E& endpoint;
+  typename E::MessageHandle handle;
+
+  bool await_ready() const { return endpoint.block_until_done(handle); }
+  void await_suspend(std::coroutine_handle<>) const noexcept {}
+  std::size_t await_resume() const { return endpoint.take(handle); }
+};
 
 // clang-format 14 tears requires-expressions apart.
 // clang-format off

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -55,17 +54,8 @@ class MailboxEndpoint {
   MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class);
   MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class);
 
-  struct Awaiter {
-    MailboxEndpoint& endpoint;
-    MessageHandle handle;
-
-    bool await_ready() const { return endpoint.block_until_done(handle); }
-    void await_suspend(std::coroutine_handle<>) const noexcept {}
-    std::size_t await_resume() const { return endpoint.take(handle); }
-  };
-
-  /// Blocking, in await_ready. The routine is suspended only if the channel has failed, and then never resumed.
-  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
+  /// Blocking, until the message is complete or the channel has failed.
+  message_passing::BlockingAwaiter<MailboxEndpoint> done(MessageHandle handle) noexcept { return {*this, handle}; }
 
   /// Blocking: moves chunks of every message. @returns false if the channel has failed
   bool block_until_done(MessageHandle handle) noexcept;
