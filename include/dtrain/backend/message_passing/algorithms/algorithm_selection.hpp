@@ -171,15 +171,12 @@ Routine reduce_scatter(OperationContext<E>& context, const Buffers& buffers) {
   const Operation& operation = context.operation;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (uses_direct_exchange(context, bytes)) {
-    Routine routine = direct_exchange(context, buffers);
-    co_await routine;
-  } else {
-    const Tuning& tuning = context.channel.tuning;
-    const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
-    const std::size_t count = operation.count * static_cast<std::size_t>(context.size());
-    Routine routine = reduce_long(context, buffers, count, false, direct);
-    co_await routine;
+    return direct_exchange(context, buffers);
   }
+  const Tuning& tuning = context.channel.tuning;
+  const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
+  const std::size_t count = operation.count * static_cast<std::size_t>(context.size());
+  return reduce_long(context, buffers, count, false, direct);
 }
 
 template <Endpoint E>
@@ -206,9 +203,8 @@ template <Endpoint E>
 Routine broadcast(OperationContext<E>& context, const Buffers& buffers) {
   const std::size_t bytes = context.operation.count * size_bytes(context.operation.dtype);
   const std::span buffer(buffers.output, bytes);
-  Routine routine =
-      bytes <= context.channel.tuning.small_bytes ? broadcast_small(context, buffer) : broadcast_large(context, buffer);
-  co_await routine;
+  return bytes <= context.channel.tuning.small_bytes ? broadcast_small(context, buffer)
+                                                     : broadcast_large(context, buffer);
 }
 
 /// A channel of one rank: copies input to output.
