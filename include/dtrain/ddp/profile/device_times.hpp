@@ -6,18 +6,54 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
+#include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
-#include "dtrain/stream/cuda/timing_event.hpp"
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Owns a cudaEvent_t with timing, which costs the device more than an Event. Threads: any, except during a record.
+class TimingEvent {
+ public:
+  /// @throws Error (cuda)
+  explicit TimingEvent(int device) {
+    const stream::cuda::DeviceGuard guard(device);
+    cudaEvent_t event = nullptr;
+    stream::cuda::check(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+    event_.reset(event);
+  }
+
+  /// Enqueues the point on a stream of the device that is not captured. @throws Error (cuda)
+  void record(stream::cuda::StreamRef stream) {
+    stream::cuda::check(cudaEventRecord(event_.get(), stream.native()), "cudaEventRecord");
+  }
+
+  /// Also false if the device has failed. Not while a stream is being captured, except under RelaxedCapture.
+  bool is_complete() const noexcept { return stream::cuda::quiet(cudaEventQuery(event_.get())); }
+
+  /// Device time between two events, negative if `to` was first. Empty if an event is not complete, or the time is
+  /// unknown.
+  friend std::optional<std::chrono::nanoseconds> between(const TimingEvent& from, const TimingEvent& to) noexcept {
+    float milliseconds = 0;
+    if (!stream::cuda::quiet(cudaEventElapsedTime(&milliseconds, from.event_.get(), to.event_.get()))) {
+      return std::nullopt;
+    }
+    return std::chrono::nanoseconds(
+        static_cast<std::chrono::nanoseconds::rep>(static_cast<double>(milliseconds) * 1e6));
+  }
+
+ private:
+  std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, stream::cuda::ReleasedBy<cudaEventDestroy>> event_;
+};
 
 /// Records timing events on the communication stream before and after each bucket's collective, without the copies that
 /// pack and unpack it; where each computing stream begins to wait for the step; and where this wait ends, once all
@@ -42,7 +78,7 @@ class DeviceTimes {
       step.ended.emplace(device_);
       step.buckets.clear();
       for (std::size_t i = 0; i < buckets; ++i) {
-        step.buckets.push_back({stream::cuda::TimingEvent(device_), stream::cuda::TimingEvent(device_)});
+        step.buckets.push_back({TimingEvent(device_), TimingEvent(device_)});
       }
     }
   }
@@ -109,14 +145,14 @@ class DeviceTimes {
 
  private:
   struct TimedBucket {
-    stream::cuda::TimingEvent started;
-    stream::cuda::TimingEvent reduced;
+    TimingEvent started;
+    TimingEvent reduced;
   };
   struct TimedStep {
     std::vector<TimedBucket> buckets;
-    std::vector<stream::cuda::TimingEvent> computed;  ///< only the first `producers` are used
+    std::vector<TimingEvent> computed;  ///< only the first `producers` are used
     std::size_t producers = 0;
-    std::optional<stream::cuda::TimingEvent> ended;
+    std::optional<TimingEvent> ended;
   };
 
   static bool is_complete(const TimedStep& step) noexcept {
@@ -127,7 +163,7 @@ class DeviceTimes {
 
   void add_to_meter(const TimedStep& step) noexcept {
     using std::chrono::nanoseconds;
-    const stream::cuda::TimingEvent& origin = step.buckets.front().started;
+    const TimingEvent& origin = step.buckets.front().started;
     std::optional<nanoseconds> computed;
     for (std::size_t i = 0; i < step.producers; ++i) {
       const auto at = between(origin, step.computed[i]);
