@@ -190,18 +190,13 @@ Key state_key(const torch::Tensor& parameter) {
 template <class Of>
 typename Of::State& present_state(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter,
                                   const typename Of::Options& options) {
-  using Map = std::remove_reference_t<decltype(optimizer.state())>;
-  const auto key = state_key<typename Map::key_type>(parameter);
-  const auto found = optimizer.state().find(key);
-  if (found != optimizer.state().end()) {
-    auto& state = static_cast<typename Of::State&>(*found->second);
-    Of::begin(state, parameter, options);
-    return state;
-  }
-  auto made = std::make_unique<typename Of::State>();
-  typename Of::State& state = *made;
+  auto& states = optimizer.state();
+  const auto key = state_key<typename std::remove_reference_t<decltype(states)>::key_type>(parameter);
+  const auto found = states.find(key);
+  auto made = found == states.end() ? std::make_unique<typename Of::State>() : nullptr;
+  auto& state = made ? *made : static_cast<typename Of::State&>(*found->second);
   Of::begin(state, parameter, options);
-  optimizer.state()[key] = std::move(made);
+  if (made) states[key] = std::move(made);
   return state;
 }
 
