@@ -82,9 +82,7 @@
 #include "dtrain/backend/nccl.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged.hpp"
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/core/types/float8.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
@@ -114,12 +112,10 @@
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
-#include "dtrain/topology/flat.hpp"
 #include "dtrain/topology/flat_over.hpp"
 #include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/parameter_server.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/tree.hpp"
+#include "dtrain/topology/message_algorithms.hpp"
+#include "dtrain/topology/topology.hpp"
 
 #pragma pop_macro("Status")
 #pragma pop_macro("small")

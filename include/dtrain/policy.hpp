@@ -5,7 +5,6 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/launch/launcher.hpp"
-#include "dtrain/topology/flat.hpp"
 #include "dtrain/topology/topology.hpp"
 
 namespace DTRAIN_NAMESPACE {

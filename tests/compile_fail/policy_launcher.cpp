@@ -3,7 +3,7 @@
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/policy.hpp"
-#include "dtrain/topology/flat.hpp"
+#include "dtrain/topology/topology.hpp"
 
 #ifdef DTRAIN_COMPILE_FAIL
 using Launcher = dtrain::backend::SharedMemory;

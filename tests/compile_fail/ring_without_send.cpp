@@ -2,7 +2,7 @@
 // expect: dtrain: topology::Ring needs a backend with send and recv on host streams
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/policy.hpp"
-#include "dtrain/topology/ring.hpp"
+#include "dtrain/topology/message_algorithms.hpp"
 #include "support/store_backend.hpp"
 
 #ifdef DTRAIN_COMPILE_FAIL

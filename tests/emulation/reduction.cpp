@@ -8,8 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 
 namespace emulation {
 namespace {

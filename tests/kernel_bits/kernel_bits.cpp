@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "dtrain/core/types/float16.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "dtrain/kernels/reduction.hpp"
 #include "support/element_bytes.hpp"
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/step.hpp"
 #include "dtrain/stream/cuda/check.hpp"

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Concept Topology: the all-reduce algorithm over a backend's channels. Policy requires it.
+/// Concept Topology: the all-reduce algorithm over a backend's channels, which Policy requires; topology::Flat, the
+/// default: the backend's own all-reduce.
 
 #include <concepts>
 #include <string_view>
@@ -90,5 +91,26 @@ requires(T::template supports_backend<typename B::InnerBackend>) struct ChannelB
 /// The backend that opens a policy's channels.
 template <class T, class B>
 using ChannelBackend = typename detail::ChannelBackend<T, B>::Type;
+
+/// The default: the backend's own algorithms. Flat rebinds a backend to itself.
+/// @ingroup topologies
+struct Flat {
+  static constexpr std::string_view name() noexcept { return "Flat"; }
+
+  template <class B>
+  static constexpr bool supports_backend = backend::Backend<B>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(supports_backend<B>,
+                  "dtrain: topology::Flat needs a backend, such as backend::SharedMemory "
+                  "(contract: the concept backend::Backend, in dtrain/backend/backend.hpp)");
+  }
+
+  template <class B>
+  using Rebind = B;
+};
+
+static_assert(Topology<Flat>);
 
 }  // namespace DTRAIN_NAMESPACE::topology

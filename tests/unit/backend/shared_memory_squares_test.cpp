@@ -4,8 +4,7 @@
 #include <limits>
 #include <random>
 
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

@@ -3,8 +3,7 @@
 #include <type_traits>
 
 #include "dtrain/core/compressed_traffic.hpp"
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"

@@ -9,7 +9,7 @@ TEST_CASE("random collectives over Gloo") {
 #else
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/topology/ring.hpp"
+#include "dtrain/topology/message_algorithms.hpp"
 #include "support/random_collectives.hpp"
 #include "unit/topology/all_reduce.hpp"
 

@@ -11,8 +11,7 @@
 #include <cstring>
 #include <vector>
 
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "dtrain/kernels/reduction.hpp"
 #include "support/element_bytes.hpp"
 #include "support/kernel_call.hpp"

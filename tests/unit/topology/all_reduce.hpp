@@ -16,8 +16,7 @@
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "support/element_bytes.hpp"
 #include "support/host_rank.hpp"
 #include "support/large_values.hpp"

@@ -1,4 +1,4 @@
-#include "dtrain/topology/flat.hpp"
+#include "dtrain/topology/topology.hpp"
 
 #include <concepts>
 

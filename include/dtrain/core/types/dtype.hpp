@@ -70,7 +70,7 @@ constexpr bool is_float(DType dtype) noexcept {
 }
 
 /// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
-/// such as another library's half (see dtrain/core/types/float16.hpp).
+/// such as another library's half (see dtrain/core/types/small_floats.hpp).
 /// @ingroup views
 template <class T>
 struct dtype_of;

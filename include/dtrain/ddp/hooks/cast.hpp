@@ -17,11 +17,10 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/core/types/float16.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/device_cast.hpp"
@@ -47,7 +46,6 @@ inline bool every_parameter(const Parameter&) noexcept {
 
 namespace detail {
 
-[[noreturn]] void throw_second_model(const char* kind);
 /// @throws Error (invalid_argument) if `errors` belong to another model, (unsupported) for errors of a gradient that is
 /// not in host memory
 void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);

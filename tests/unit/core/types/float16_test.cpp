@@ -1,5 +1,4 @@
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "support/scalar_reduction.hpp"
 #include "unit/core/prelude.hpp"
 

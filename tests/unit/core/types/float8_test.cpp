@@ -1,4 +1,4 @@
-#include "dtrain/core/types/float8.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "unit/core/prelude.hpp"
 
 // Known at compile time.

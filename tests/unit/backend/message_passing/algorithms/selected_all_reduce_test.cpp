@@ -1,7 +1,5 @@
 #include "dtrain/backend/message_passing/operation_context.hpp"
-#include "dtrain/topology/parameter_server.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/tree.hpp"
+#include "dtrain/topology/message_algorithms.hpp"
 #include "support/scalar_chain.hpp"
 #include "unit/backend/prelude.hpp"
 

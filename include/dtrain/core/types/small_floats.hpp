@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// float16: IEEE 754's 16-bit float, without arithmetic, in which programs store gradients; hooks::Cast takes it as its
-/// 16-bit type. SmallFloat: the template of float16 and of the 8-bit floats: the conversion from float rounds to
-/// nearest even, the conversion to float is exact.
+/// float16, bfloat16, and float8_e4m3 and float8_e5m2 of the Open Compute Project, without arithmetic: the conversion
+/// from float rounds to nearest even, the conversion to float is exact. Programs store gradients in those of 16 bits,
+/// which hooks::Cast takes as its type.
 
 #include <bit>
 #include <cstdint>
@@ -98,5 +98,54 @@ using float16 = detail::SmallFloat<std::uint16_t, 10, 0x7bff, 0x7c00, 0x7e00>;
 
 template <>
 struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};
+
+/// The upper half of an f32, for programs without another bfloat16 type; float16 describes how to register another type
+/// (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
+/// @ingroup views
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  constexpr bfloat16() noexcept = default;
+
+  /// Rounds to nearest even; a value beyond the largest finite one becomes infinity. Every NaN becomes 0x7fc0.
+  constexpr explicit bfloat16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {
+    bfloat16 value;
+    value.bits = bits;
+    return value;
+  }
+
+  /// Exact.
+  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }
+
+ private:
+  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
+    if ((value & 0x7fffffffU) > 0x7f800000U) {
+      return 0x7fc0;
+    }
+    return static_cast<std::uint16_t>((value + 0x7fffU + (value >> 16U & 1U)) >> 16U);
+  }
+};
+
+template <>
+struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
+
+/// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. A float is rounded to
+/// nearest even, and saturates as with CUDA's type and NCCL: larger values and infinity become the largest finite one.
+/// Every NaN becomes 0x7f. For programs without another such type; float16 describes how to register one
+/// (__nv_fp8_e4m3, c10::Float8_e4m3fn). No backend reduces these; broadcast, all_gather, send and recv move them.
+/// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
+/// @ingroup views
+using float8_e4m3 = detail::SmallFloat<std::uint8_t, 3, 0x7e, 0x7e, 0x7f>;
+
+/// Five exponent bits, two digits, an infinity: up to 57344, in steps of 2^-16 near 0. Otherwise as float8_e4m3.
+/// @ingroup views
+using float8_e5m2 = detail::SmallFloat<std::uint8_t, 2, 0x7b, 0x7b, 0x7f>;
+
+template <>
+struct dtype_of<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};
+template <>
+struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 
 }  // namespace DTRAIN_NAMESPACE
