@@ -5,12 +5,10 @@
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/collectives.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/group/group_state.hpp"

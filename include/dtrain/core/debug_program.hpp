@@ -3,7 +3,6 @@
 /// is_debug_program: whether a file of the program was compiled without NDEBUG, for checks that debug builds make.
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 /// The linker decides: files compiled without NDEBUG define this function, all others only name it. So nothing in
 /// dtrain's own functions depends on NDEBUG, in which the files of one program may differ. The file with the

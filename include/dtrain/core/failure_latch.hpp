@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstddef>
 #include <functional>
 #include <list>
 #include <memory>

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <exception>
 #include <optional>
 #include <string>
 #include <vector>

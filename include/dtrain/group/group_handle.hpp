@@ -19,7 +19,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 
 namespace DTRAIN_NAMESPACE::group {

@@ -17,7 +17,6 @@
 #include <tuple>
 #include <type_traits>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "dtrain/libtorch/buffers.hpp"

@@ -11,7 +11,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/stream_order.hpp"

@@ -5,7 +5,6 @@
 
 #include <torch/torch.h>
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <dtrain/dtrain.hpp>

@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <optional>
 

@@ -13,7 +13,6 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 

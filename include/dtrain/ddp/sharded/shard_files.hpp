@@ -60,7 +60,6 @@ void read_whole_state(const std::string& path, const ShardIndex& index, const Wh
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <memory>
 #include <string_view>
 #include <tuple>
 #include <utility>

@@ -3,10 +3,8 @@
 /// StoreClient: the session of a rank, or of a node's launcher, with the store of its job, its heartbeats, and the
 /// requests in it. ControlPlane and NodeRendezvous own one.
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <map>
 #include <memory>
 #include <optional>

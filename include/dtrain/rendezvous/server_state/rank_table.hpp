@@ -2,7 +2,6 @@
 /// @file
 /// RankTable: which ranks of a job are joining, joined, left or lost. No I/O. JobState owns it.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -3,7 +3,6 @@
 /// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out by a
 /// JobSink, which JobServer implements. JobState owns the RequestHandler.
 
-#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <map>
