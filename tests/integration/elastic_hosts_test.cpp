@@ -5,11 +5,10 @@
 //   DTRAIN_FROZEN_SECONDS=20 integration_elastic_hosts    for how long a host is frozen
 
 #include <functional>
-#include <map>
-#include <regex>
 
 #include "integration/prelude.hpp"
 #include "support/elastic_hosts.hpp"
+#include "support/elastic_output.hpp"
 #include "support/virtual_cluster.hpp"
 
 using support::VirtualCluster;
@@ -26,11 +25,9 @@ class HostsJob {
   /// Waits until so many ranks commit a step in a later attempt than that of the last call.
   bool trains_with(int ranks) {
     const dtrain::Deadline deadline = support::soon(std::chrono::seconds(30));
-    const std::string end = " size " + std::to_string(ranks) + " digest";
-    for (int next = attempt_;;) {
-      next = next < attempt_ + 10 ? next + 1 : attempt_ + 1;
-      if (contains(hosts.output(0), " attempt " + std::to_string(next) + end)) {
-        attempt_ = next;
+    for (;;) {
+      if (const int later = support::later_attempt(hosts.output(0), attempt_, ranks)) {
+        attempt_ = later;
         return true;
       }
       if (deadline.passed()) return false;
@@ -54,8 +51,7 @@ class HostsJob {
   support::ElasticHosts hosts;
 };
 
-/// Both launchers end with 0, four ranks finish with the same weights, and no two ranks of an attempt have committed
-/// different weights at a step; no step is left out.
+/// Both launchers end with 0, and the ranks have trained as support::check_finished_training() says.
 void check_finished(HostsJob& job, int ranks = 4) {
   job.end();
   const std::vector<Result> results = job.hosts.results();
@@ -64,26 +60,7 @@ void check_finished(HostsJob& job, int ranks = 4) {
     CHECK_MESSAGE(each.exit_code == 0, each.error);
     output += each.output;
   }
-  const std::regex end("finished as rank \\d+ of (\\d+): (\\w+ after \\d+) steps");
-  std::multiset<std::string> ends;
-  for (std::sregex_iterator i(output.begin(), output.end(), end), none; i != none; ++i) {
-    CHECK((*i)[1].str() == std::to_string(ranks));
-    ends.insert((*i)[2].str());
-  }
-  CHECK_MESSAGE(ends.size() == static_cast<std::size_t>(ranks), output);
-  CHECK(std::set<std::string>(ends.begin(), ends.end()).size() == 1);
-  std::map<std::pair<int, int>, std::set<std::string>> digests;  // by attempt and step
-  std::set<int> steps;
-  const std::regex line("commit (\\d+) attempt (\\d+) size \\d+ digest (\\w+)\n");
-  for (std::sregex_iterator i(output.begin(), output.end(), line), none; i != none; ++i) {
-    steps.insert(std::stoi((*i)[1].str()));
-    digests[{std::stoi((*i)[2].str()), std::stoi((*i)[1].str())}].insert((*i)[3].str());
-  }
-  REQUIRE(!steps.empty());
-  CHECK(steps.size() == static_cast<std::size_t>(*steps.rbegin()));
-  for (const auto& each : digests) {
-    CHECK_MESSAGE(each.second.size() == 1, "attempt " << each.first.first << ", step " << each.first.second);
-  }
+  support::check_finished_training(output, ranks);
 }
 
 /// Says why where there is none, or no Gloo.

@@ -5,7 +5,6 @@
 // ctest: TIMEOUT 360
 
 #include "integration/prelude.hpp"
-#include "support/slurm_on_this_machine.hpp"
 
 using support::find_program;
 

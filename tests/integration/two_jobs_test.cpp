@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "integration/prelude.hpp"
-#include "support/slurm_on_this_machine.hpp"
 
 using support::find_program;
 using Variables = Program::Variables;

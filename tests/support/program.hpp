@@ -69,6 +69,19 @@ inline bool all_gone(const std::string& mark, dtrain::Deadline deadline) {
   return true;
 }
 
+/// The path of a program in PATH, /usr/sbin or /sbin; empty where there is none.
+inline std::string find_program(const std::string& name) {
+  const char* const path = ::getenv("PATH");
+  std::string folders = std::string(path == nullptr ? "" : path) + ":/usr/sbin:/sbin:";
+  while (!folders.empty()) {
+    const std::size_t colon = folders.find(':');
+    const std::string candidate = folders.substr(0, colon) + "/" + name;
+    if (colon != 0 && ::access(candidate.c_str(), X_OK) == 0) return candidate;
+    folders.erase(0, colon + 1);
+  }
+  return "";
+}
+
 struct Result {
   int exit_code = -1;  ///< 128 + signal where a signal ended it; -1 where it had not ended by the deadline
   std::string output;

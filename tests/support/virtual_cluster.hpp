@@ -18,7 +18,6 @@
 #include "dtrain/identity/formats/json.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
-#include "support/slurm_on_this_machine.hpp"
 
 namespace support {
 
