@@ -75,7 +75,8 @@ class FormationState {
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
-    if (std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_)) return refused;
+    std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, needed_.attempt);
+    if (refused) return refused;
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
       sink_.send(connection, end_of(worker));
@@ -292,7 +293,7 @@ class FormationState {
     if (attempt_ != 0 && !failed_) return resize(now);
     const bool waits = wait_for_members(now);
     std::vector<Worker*> candidates = candidates_at(now);
-    if (!waits && may_form(candidates, now)) form(std::move(candidates));
+    if (!waits && may_form(candidates, now)) form(std::move(candidates), now);
   }
 
   bool is_due(Instant at, Instant now) {
@@ -394,9 +395,10 @@ class FormationState {
     }
   }
 
-  void form(std::vector<Worker*> candidates) {
+  void form(std::vector<Worker*> candidates, Instant now) {
     needed_ = least_with_state();
-    workers_.set_members(next_ranks(std::move(candidates), options_.max_workers));
+    const Instant long_ago = now - 2 * options_.rejoin_timeout;  // this host's launcher has killed its excluded workers
+    workers_.set_members(next_ranks(std::move(candidates), options_.max_workers), needed_.attempt, long_ago);
     source_ = members().front()->progress;
     ++attempt_;
     failed_ = is_complete_ = false;

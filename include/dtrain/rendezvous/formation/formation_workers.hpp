@@ -87,7 +87,8 @@ class FormationWorkers {
   }
 
   /// Why a process is no worker of this job, or its Announce is impossible.
-  std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) {
+  /// @param needed attempt of the least progress with the job's state: a worker below it may have been dropped
+  std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job, std::uint64_t needed) {
     if (message.job != 0 && message.job != job) {
       return refuse(message, {"it is a worker of another job, whose store was at this address before; end it", true});
     }
@@ -99,7 +100,8 @@ class FormationWorkers {
     const Worker* const worker = find(message.worker);
     const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
     const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
-    if (message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
+    const bool was_dropped = worker == nullptr && message.job == job && message.progress.attempt < needed;
+    if (!was_dropped && message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
       return refuse(message, {format_text("it states the progress of attempt {}, in which it was no rank; end it",
                                           {message.progress.attempt}),
                               true});
@@ -132,12 +134,16 @@ class FormationWorkers {
     }
   }
 
-  /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
-  void set_members(std::vector<Worker*> members) {
+  /// Sets the ranks of the next attempt, in order. Drops workers that are gone, and those excluded before `long_ago`
+  /// whose last attempt came before the attempt `needed`: nobody says when a process of another host ends.
+  void set_members(std::vector<Worker*> members, std::uint64_t needed, Deadline::Clock::time_point long_ago) {
     for (Worker* each : members_) {
       each->rank = -1;
     }
-    std::erase_if(workers_, [](const auto& each) { return each->standing == Standing::gone; });
+    std::erase_if(workers_, [&](const auto& each) {
+      const bool is_old = each->since < long_ago && each->attempt < needed;
+      return each->standing == Standing::gone || (each->standing == Standing::excluded && is_old);
+    });
     members_ = std::move(members);
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       members_[rank]->rank = static_cast<int>(rank);

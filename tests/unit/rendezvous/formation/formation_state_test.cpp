@@ -33,8 +33,10 @@ class Formation {
     return options;
   }
 
-  std::optional<Refused> announce(int worker, TrainingProgress progress = {}, const std::string& host = "a") {
+  std::optional<Refused> announce(int worker, TrainingProgress progress = {}, const std::string& host = "a",
+                                  std::uint64_t of_job = 0) {
     Announce announce;
+    announce.job = of_job;
     announce.worker = {host, worker, static_cast<std::uint64_t>(worker)};
     announce.host = host;
     announce.settings = "kept=all\n";
@@ -344,6 +346,33 @@ TEST_CASE("the job waits for workers, and ends with the first cause where none w
   CHECK_FALSE(alone.end);
   alone.state.set_running_workers(1, alone.now);
   CHECK(alone.end->text.find("killed by signal 9") == 0);
+}
+
+TEST_CASE("a worker that was excluded long ago and lacks the state is dropped, and is welcome if it comes back") {
+  Formation job(1, 2);
+  job.announce(0);
+  job.announce(1, {}, "b");
+  job.train(0);
+  job.state.lost(Formation::connection(1), CauseKind::lost, "silent", job.now);
+  const auto form_again = [&](TrainingProgress progress) {
+    job.announce(0, progress);
+    CHECK(job.state.attempt() == progress.attempt + 1);
+    job.train(0);
+    job.fail(CauseKind::timeout, 0, "slow");
+  };
+  form_again({1, 1});  // worker 1 may have its state
+  job.pass(119s);
+  form_again({2, 2});
+  CHECK(job.state.workers().all().size() == 2);
+  job.pass(2s);
+  form_again({3, 3});
+  CHECK(job.state.workers().all().size() == 1);
+  CHECK(job.announce(2, {3, 9}, "b", 7));  // it cannot have been a rank
+  CHECK(job.announce(1, {1, 9}, "b"));
+  CHECK_FALSE(job.announce(1, {1, 9}, "b", 7));
+  job.announce(0, {4, 4});
+  CHECK(job.order == Order{0, 1});
+  CHECK(job.source == TrainingProgress{4, 4});
 }
 
 TEST_CASE("a job that has trained waits for a worker that has its state") {
