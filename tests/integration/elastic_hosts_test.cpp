@@ -15,12 +15,13 @@ using support::VirtualCluster;
 
 namespace {
 
-/// A training with two workers on each of two hosts, which ends when end() was called.
+/// A training with workers on each of two hosts, which ends when end() was called.
 class HostsJob {
  public:
-  /// @param further arguments of the program
-  explicit HostsJob(const VirtualCluster& cluster, std::vector<std::string> further = {})
-      : hosts(cluster, arguments(std::move(further)), "1") {}
+  /// @param further arguments of the program @param workers on each host
+  explicit HostsJob(const VirtualCluster& cluster, std::vector<std::string> further = {}, int workers = 2,
+                    const std::string& timeout_seconds = "20")
+      : hosts(cluster, arguments(std::move(further), workers), "1", timeout_seconds) {}
 
   /// Waits until so many ranks commit a step in a later attempt than that of the last call.
   bool trains_with(int ranks) {
@@ -38,9 +39,9 @@ class HostsJob {
   void end() { std::ofstream(end_file_.path) << "end"; }
 
  private:
-  std::vector<std::string> arguments(std::vector<std::string> further) const {
-    further.insert(further.end(),
-                   {"--nproc-per-node=2", "--max-restarts=5", "steps=1000000", "until=" + end_file_.path});
+  std::vector<std::string> arguments(std::vector<std::string> further, int workers) const {
+    further.insert(further.end(), {"--nproc-per-node=" + std::to_string(workers), "--max-restarts=5", "steps=1000000",
+                                   "until=" + end_file_.path});
     return further;
   }
 
@@ -145,6 +146,35 @@ TEST_CASE("another node's launcher kills a worker that hangs, once another of it
     for (const Result& each : job.hosts.results()) {
       CHECK_MESSAGE(each.exit_code == 0, each.error);
     }
+  });
+}
+
+TEST_CASE("the launcher of a node whose only worker hangs ends some time after the job's store has") {
+  const VirtualCluster cluster(2);
+  if (!can_run(cluster)) return;
+  HostsJob job(cluster, {}, 1, "5");
+  REQUIRE(job.trains_with(2));
+  support::signal_all(job.hosts.processes(1, false), SIGSTOP);
+  CHECK(job.trains_with(1));
+  job.end();
+  const Result first = job.hosts.launcher(0).wait(support::soon());
+  CHECK_MESSAGE(first.exit_code == 0, first.error);
+  const Result other = job.hosts.launcher(1).wait(support::soon(std::chrono::seconds(60)));
+  CHECK(other.exit_code == 75);
+  CHECK_CONTAINS(other.error, "the store at host0:29500 has not answered for 15 s");
+}
+
+TEST_CASE("two launchers on one host are two nodes") {
+  on_training_hosts([](HostsJob& job, const VirtualCluster&) {
+    job.hosts.launcher(1).signal(SIGTERM);
+    CHECK(job.trains_with(2));
+    job.hosts.start(1, "1", 0);
+    CHECK(job.trains_with(4));
+    const std::vector<pid_t> workers = job.hosts.processes(0, false);
+    REQUIRE(workers.size() == 4);
+    ::kill(workers.back(), SIGKILL);
+    CHECK(job.trains_with(4));
+    check_finished(job);
   });
 }
 

@@ -41,8 +41,8 @@ class ElasticHosts {
 
   bool has_links() const { return cluster_.problem.empty(); }
 
-  /// Starts a launcher on the node's host. @param rank its --node-rank; empty: the node
-  void start(int node, const std::string& rank = "") {
+  /// Starts a launcher of the node. @param rank its --node-rank; empty: the node @param host where; -1: the node's
+  void start(int node, const std::string& rank = "", int host = -1) {
     Node& place = nodes_[static_cast<std::size_t>(node)];
     if (place.launcher) place.earlier_output += place.launcher->wait(soon()).output;
     std::vector<std::string> all{"--nnodes=1:2",
@@ -57,7 +57,7 @@ class ElasticHosts {
                                  {"DTRAIN_LIVENESS_SECONDS", liveness_seconds_},
                                  {"DTRAIN_TIMEOUT_SECONDS", timeout_seconds_}};
     if (has_links()) {
-      place.launcher = cluster_.start(node, training, all, variables);
+      place.launcher = cluster_.start(host < 0 ? node : host, training, all, variables);
     } else {
       variables["DTRAIN_HOST_ID"] = "host" + std::to_string(node);
       place.launcher = std::make_unique<Program>(training, all, variables);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/cause.hpp"
@@ -48,7 +49,7 @@ class RemoteFormation {
   /// The end of the pipe that each worker inherits.
   int report_writer() const noexcept { return reports_.writer.get(); }
 
-  /// Whether a worker of this node has reported the job's end, by now. Blocking: no.
+  /// Whether a worker of this node has reported the job's end, by now, or the store is lost. Blocking: no.
   bool is_over() {
     EndReport report;
     while (::read(reports_.reader.get(), &report, sizeof report) == sizeof report) {
@@ -57,7 +58,13 @@ class RemoteFormation {
     }
     return has_ended_;
   }
-  const std::optional<Cause>& cause() const noexcept { return unknown_; }
+  /// Set by lose_store(); else nullopt, also if the job has failed.
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+  /// The job has ended for this node: the store does not answer. @pre !is_over()
+  void lose_store(std::string how) {
+    has_ended_ = true;
+    cause_ = Cause{CauseKind::timeout, -1, {}, std::move(how)};
+  }
   /// An attempt may have been formed: a start that fails is tried again.
   std::uint64_t attempt() const noexcept { return 1; }
   /// A worker that has reported to be a rank of the attempt that has finished the job; null for each other one.
@@ -83,7 +90,7 @@ class RemoteFormation {
   const Pipe reports_;
   bool has_ended_ = false;
   std::vector<std::int64_t> members_;
-  const std::optional<Cause> unknown_;
+  std::optional<Cause> cause_;
   const rendezvous::FormationOptions options_;
   const rendezvous::Worker rank_ = any_rank();
 };

@@ -75,6 +75,21 @@ struct AttemptLog {
   void on_end() const {}
 };
 
+/// Whether a process accepts connections at the address, 1.5 s later at most. A name that does not resolve has none.
+template <class = void>
+async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port) {
+  net::Backoff once;
+  once.connects_once = true;
+  try {
+    async::Task<net::Connection> connecting =
+        net::connect_with_backoff(loop, host, port, Deadline::after(std::chrono::milliseconds(1500)), once);
+    static_cast<void>(co_await std::move(connecting));
+    co_return true;
+  } catch (const Error&) {
+    co_return false;
+  }
+}
+
 /// Hosts the store from its construction to its destruction, whatever becomes of the attempts.
 ///
 /// If the store's process ends before the job, the job has ended: the other workers end with exit code 75. If it is
@@ -119,7 +134,7 @@ class StoreHost {
       Error taken(posix_error(EADDRINUSE, format_text("another store answers at {}:{}, and the store of this elastic "
                                                       "job is to listen there",
                                                       {host, port})));
-      async::Task<bool> asking = is_answered(loop, host, port);
+      async::Task<bool> asking = is_answered(loop, host, port);  // a name that does not resolve yet is this pod's own
       if (!co_await std::move(asking)) {
         try {
           async::Task<std::vector<net::Listener>> listening =
@@ -145,20 +160,6 @@ class StoreHost {
                         process.identity.job.value_or("")};
     job.owner = format_text("the process with index 0 on host {}", {rendezvous::host_identity(process.host_id).name});
     formation_.reset(new Formation(formation_at(loop, *store_, job, AttemptLog())));
-  }
-
-  /// Whether a process accepts connections at the address. A name that does not resolve yet is this pod's own.
-  static async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port) {
-    net::Backoff once;
-    once.connects_once = true;
-    try {
-      async::Task<net::Connection> connecting =
-          net::connect_with_backoff(loop, host, port, Deadline::after(std::chrono::milliseconds(1500)), once);
-      static_cast<void>(co_await std::move(connecting));
-      co_return true;
-    } catch (const Error&) {
-      co_return false;
-    }
   }
 
   async::Task<void> close() {
