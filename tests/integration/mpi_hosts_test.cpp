@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "integration/prelude.hpp"
+#include "support/free_port.hpp"
 #include "support/traffic_model.hpp"
 #include "support/virtual_cluster.hpp"
 

@@ -5,6 +5,7 @@
 // ctest: TIMEOUT 360
 
 #include "integration/prelude.hpp"
+#include "support/free_port.hpp"
 
 using support::find_program;
 
