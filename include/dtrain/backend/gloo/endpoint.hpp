@@ -119,6 +119,8 @@ class Endpoint {
   std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
 
  private:
+  friend struct message_passing::BlockingAwaiter<Endpoint>;
+
   static constexpr std::size_t longest_framed = 16 * 1024;
   static constexpr unsigned length_bits = 40;
   static constexpr unsigned number_bits = 23;
