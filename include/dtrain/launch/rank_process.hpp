@@ -80,10 +80,12 @@ enum class Takes : bool { group, elastic };
 ///
 /// DTRAIN_WORLD_SIZE=MIN:MAX describes a worker of an elastic job. MASTER_ADDR and MASTER_PORT (or DTRAIN_MASTER_*) are
 /// the address of the job's store, which the process with index 0 hosts (StoreHost). The index is DTRAIN_RANK,
-/// JOB_COMPLETION_INDEX, SLURM_PROCID or RANK, the first one that is set, and becomes identity.rank. It is no rank, and
-/// identifies no process: two processes may have the same one.
-/// @throws identity::IdentityError (elastic-range for MIN:MAX, if the program takes a group); Error (usage) for an
-/// invalid setting, or a flag of PerNode's launcher
+/// JOB_COMPLETION_INDEX, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID in a step, or RANK, the first one that is set,
+/// and becomes identity.rank. It is no rank, and identifies no process: two processes may have the same one. In a step
+/// of Slurm the step is the job's name, unless DTRAIN_JOB_ID is set, and its number chooses the port. DTRAIN_LAUNCHER
+/// names another source: then the range is not read.
+/// @throws identity::IdentityError (elastic-range for MIN:MAX, if the program takes a group, or torchrun has started
+/// it); Error (usage) for an invalid setting, or a flag of PerNode's launcher
 RankProcess rank_process_of(JoinOptions options, Takes takes = Takes::group);
 
 /// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
@@ -107,6 +109,7 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/launcher_variables.hpp"
+#include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/launchers/variable_tables.hpp"
 #include "dtrain/identity/resolve_identity.hpp"
@@ -117,6 +120,7 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 #include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/diagnostics/network_report.hpp"
 #include "dtrain/launch/supervise/process_setup.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -156,11 +160,11 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   const auto stated = variables.text("DTRAIN_MASTER_ADDR");
   const auto address = stated ? stated : variables.text("MASTER_ADDR");
   const auto port = variables.port("DTRAIN_MASTER_PORT");
-  if (least < 1 || most < least || !address) {
+  if (least < 1 || most < least || most > rendezvous::max_world_size || !address) {
     throw_error(Errc::identity,
                 "DTRAIN_WORLD_SIZE={} with MASTER_ADDR={} describes no worker of an elastic job; it is MIN:MAX, 1 at "
-                "least, and MASTER_ADDR and MASTER_PORT are the address of the job's store",
-                {in_quotes(sizes, 64), in_quotes(address.value_or(""), 64)});
+                "least and {} at most, and MASTER_ADDR and MASTER_PORT are the address of the job's store",
+                {in_quotes(sizes, 64), in_quotes(address.value_or(""), 64), rendezvous::max_world_size});
   }
   identity::ProcessIdentity identity;
   identity.launcher = "dtrain";
@@ -183,9 +187,25 @@ inline RankProcess elastic_process(const identity::Variables& variables, Takes t
                                    "that takes a dtrain::Elastic, or set DTRAIN_WORLD_SIZE to one number",
                                    {sizes});
   }
+  if (variables.has("TORCHELASTIC_RUN_ID")) {  // its own store is at MASTER_ADDR and MASTER_PORT
+    identity::throw_identity_error(identity::IdentityErrc::elastic_range,
+                                   "{} is a range, and torchrun starts no elastic job of dtrain; unset it, or start a "
+                                   "program with launch::PerNode in torchrun's place, with --min-ranks",
+                                   {sizes});
+  }
   RankProcess worker = elastic_worker(variables);
+  // Open MPI's daemons may be a step: its processes inherit the daemon's variables, on some nodes.
+  const bool in_step = identity::in_slurm_step(variables) && !variables.has("OMPI_COMM_WORLD_RANK");
+  std::optional<std::string>& job = worker.identity.job;
+  if (in_step) {
+    job = job ? job : identity::detail::launch_name(variables, "slurm");
+    if (!variables.has("DTRAIN_MASTER_PORT")) {
+      worker.identity.master_port = identity::job_port(variables, identity::SlurmNumbers::step);
+    }
+  }
   std::optional<int> index;
-  for (const char* const name : {"DTRAIN_RANK", "JOB_COMPLETION_INDEX", "SLURM_PROCID", "RANK"}) {
+  for (const char* const name : {"DTRAIN_RANK", "JOB_COMPLETION_INDEX", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                 in_step ? "SLURM_PROCID" : "", "RANK"}) {  // a batch script has SLURM_PROCID=0
     variables.fill(index, name);
   }
   if (!index) {
@@ -196,7 +216,7 @@ inline RankProcess elastic_process(const identity::Variables& variables, Takes t
                                    {sizes});
   }
   worker.identity.rank = *index;
-  for (const char* const name : {"LOCAL_RANK", "SLURM_LOCALID"}) {
+  for (const char* const name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", in_step ? "SLURM_LOCALID" : ""}) {
     variables.fill(worker.identity.local_rank, name);
   }
   worker.hosts_store = *index == 0;
