@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "integration/prelude.hpp"
+#include "support/cutting_proxy.hpp"
 #include "support/free_port.hpp"
 #include "support/gate.hpp"
 #include "support/stopwatch.hpp"
@@ -242,4 +243,22 @@ TEST_CASE("torchrun's processes of an elastic program are a job of fixed size, w
     CHECK(job[0].wait().exit_code == (is_killed ? 75 : 0));
     CHECK(job[1].wait().exit_code == (is_killed ? 137 : 0));
   }
+}
+
+TEST_CASE("a store that is not at MASTER_ADDR says where it is") {
+  Job job({"steps=100000"}, "1:1");
+  job.start(0, {{"MASTER_ADDR", "192.0.2.1"}, {"DTRAIN_SECRET", std::string(64, 'a')}});
+  CHECK(job[0].wait_for("MASTER_ADDR is 192.0.2.1, which is no address of its host"));
+  CHECK(job[0].wait_for("commit 10 size 1"));
+}
+
+TEST_CASE("index 0 opens its store behind a program that accepts connections for it") {
+  Job job({"steps=100000"}, "1:2");
+  const auto port = static_cast<std::uint16_t>(std::stoi(job.port()));
+  const dtrain_test::CuttingProxy forwarder(port, port, 2);
+  for (const int index : {0, 1}) {
+    job.start(index, {{"MASTER_ADDR", "127.0.0.2"}, {"DTRAIN_INTERFACE", "127.0.0.1"}});
+  }
+  CHECK_MESSAGE(job[0].wait_for("commit 10 size 2"), job[0].wait().error);
+  CHECK(forwarder.accepted() > 0);
 }

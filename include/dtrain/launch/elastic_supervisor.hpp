@@ -299,17 +299,17 @@ struct FormationListener : AttemptLog {
   async::AutoResetEvent& changed;
 };
 
-/// Ends a job whose store has not answered for `timeout` and 10 s, unless a worker of this node has reported the job's
-/// end. Workers that run have ended by themselves by then. A node of which all workers hang has no other sign of the
-/// job's end. Lifetime: the arguments outlive it.
+/// Ends a job whose store has not answered for DTRAIN_TIMEOUT_SECONDS and 10 s, unless a worker of this node has
+/// reported the job's end. Workers that run have ended by themselves by then. A node of which all workers hang has no
+/// other sign of the job's end. Lifetime: the arguments outlive it.
 template <class = void>
-async::Task<void> watch_store(async::EventLoop& loop, const NodePlan& plan, std::chrono::nanoseconds timeout,
+async::Task<void> watch_store(async::EventLoop& loop, const NodePlan& plan, const NodeLauncherOptions& options,
                               RemoteFormation& formation) {
   const auto port = static_cast<std::uint16_t>(plan.master_port);
-  const auto longest = in_milliseconds(timeout) + std::chrono::seconds(10);
+  const auto longest = in_milliseconds(options.join_timeout) + std::chrono::seconds(10);
   for (Deadline latest = Deadline::after(longest); !formation.is_over();) {
     co_await loop.sleep_for(std::chrono::seconds(5));
-    async::Task<bool> asking = is_answered(loop, plan.master_addr, port);
+    async::Task<bool> asking = is_answered(loop, plan.master_addr, port, options.secret.has_value());
     if (co_await std::move(asking)) {
       latest = Deadline::after(longest);
     } else if (latest.passed() && !formation.is_over()) {
@@ -329,7 +329,7 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
     attempt.report_ends_to(formation.report_writer());
     ElasticSupervisor supervisor(attempt, options, host.id, formation);
     const async::TaskHandle asking =
-        services.loop.spawn(watch_store(services.loop, attempt.plan(), options.join_timeout, formation));
+        services.loop.spawn(watch_store(services.loop, attempt.plan(), options, formation));
     async::Task<void> watching = supervisor.watch();
     co_await std::move(watching);
     co_return supervisor.result();

@@ -3,6 +3,7 @@
 /// StoreHost: thread with the store of an elastic job that has no launcher of dtrain, in the process with index 0;
 /// ElasticWorker owns it. formation_at(): the formation of an elastic job, also for the launcher's run_elastic_job().
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -14,18 +15,23 @@
 #include <vector>
 
 #include "dtrain/async/loop_handle.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/version.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/net/listener.hpp"
+#include "dtrain/net/resolve_host.hpp"
 #include "dtrain/rendezvous/formation/formation_server.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/server/listen.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
+#include "dtrain/rendezvous/session/session.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -75,16 +81,22 @@ struct AttemptLog {
   void on_end() const {}
 };
 
-/// Whether a process accepts connections at the address, 1.5 s later at most. A name that does not resolve has none.
+/// Whether a store answers at the address, or accepts a connection in silence: its process may be stopped. A program
+/// that only forwards the address ends the connection. 1.5 s later at most. A name that does not resolve has none.
 template <class = void>
-async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port) {
+async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port, bool has_secret) {
   net::Backoff once;
   once.connects_once = true;
+  const Deadline soon = Deadline::after(std::chrono::milliseconds(1500));
   try {
-    async::Task<net::Connection> connecting =
-        net::connect_with_backoff(loop, host, port, Deadline::after(std::chrono::milliseconds(1500)), once);
-    static_cast<void>(co_await std::move(connecting));
-    co_return true;
+    async::Task<net::Connection> connecting = net::connect_with_backoff(loop, host, port, soon, once);
+    net::Connection connection = co_await std::move(connecting);
+    rendezvous::Session session(std::move(connection));
+    const rendezvous::Hello hello{version_text, rendezvous::ClientRole::worker, 0, random_bytes<16>(), has_secret};
+    static_cast<void>(co_await session.write_frame(rendezvous::encode(hello), soon));
+    const net::FrameResult reply = co_await session.read_frame(soon);
+    co_return reply.ok() ? rendezvous::decode<rendezvous::HandshakeReply>(reply.payload).has_value()
+                         : reply.status == net::FrameStatus::timed_out;
   } catch (const Error&) {
     co_return false;
   }
@@ -107,7 +119,12 @@ class StoreHost {
   explicit StoreHost(const RankProcess& process) {
     const Deadline deadline = Deadline::after(process.timeout);
     const auto opening = [&](async::EventLoop& loop) { return open(loop, process, deadline); };
-    thread_.run_blocking(opening, with_grace(deadline), "opening the store of an elastic job");
+    try {
+      thread_.run_blocking(opening, with_grace(deadline), "opening the store of an elastic job");
+    } catch (...) {
+      thread_.end();  // it must not use the members while they are destroyed
+      throw;
+    }
   }
   StoreHost(const StoreHost&) = delete;
   StoreHost& operator=(const StoreHost&) = delete;
@@ -117,7 +134,8 @@ class StoreHost {
     try {
       const auto closing = [this](async::EventLoop&) { return close(); };
       thread_.run_blocking(closing, Deadline::after(std::chrono::seconds(12)), "closing the store of an elastic job");
-    } catch (...) {  // the loop has ended, and with it every task
+    } catch (...) {  // the loop has ended, or is late
+      thread_.end();
     }
   }
 
@@ -134,7 +152,7 @@ class StoreHost {
       Error taken(posix_error(EADDRINUSE, format_text("another store answers at {}:{}, and the store of this elastic "
                                                       "job is to listen there",
                                                       {host, port})));
-      async::Task<bool> asking = is_answered(loop, host, port);  // a name that does not resolve yet is this pod's own
+      async::Task<bool> asking = is_answered(loop, host, port, process.secret.has_value());
       if (!co_await std::move(asking)) {
         try {
           async::Task<std::vector<net::Listener>> listening =
@@ -151,6 +169,17 @@ class StoreHost {
         log(LogLevel::warning, format_text("{}; this process waits until that one has ended", {taken.what()}));
       }
       co_await loop.sleep_for(std::chrono::milliseconds(200));
+    }
+    if (!process.interface) {
+      async::Task<std::vector<net::SocketAddress>> lookup = net::resolve_with_backoff(loop, host, port, deadline);
+      const std::vector<net::SocketAddress> resolved = co_await std::move(lookup);
+      const auto is_resolved = [&resolved](const net::Listener& each) {
+        return std::find(resolved.begin(), resolved.end(), each.local()) != resolved.end();
+      };
+      if (std::none_of(listeners.begin(), listeners.end(), is_resolved)) {
+        log(LogLevel::warning, format_text("{}; other hosts reach the store only if MASTER_ADDR is forwarded to it",
+                                           {rendezvous::listens_at("the elastic job's store", listeners, host)}));
+      }
     }
     const net::SocketAddress bound = listeners.front().local();
     address_ = bound.is_any() ? net::SocketAddress::loopback_v4(bound.port()) : bound;
