@@ -30,6 +30,9 @@ namespace DTRAIN_NAMESPACE {
 using elastic::LibraryState;
 using elastic::WorkerEnded;
 
+template <class P>
+class ElasticJob;
+
 /// Handle of an elastic worker: run() gives it to a body that takes it in place of a ProcessGroup. The process, its
 /// model and its optimizer live through the loss of other ranks; everything that belongs to a set of ranks is made in
 /// the function that train() calls again for each of them.
@@ -48,6 +51,8 @@ class Elastic {
 
   Elastic(elastic::ElasticWorker& worker, const GroupOptions& options) noexcept
       : worker_(&worker), options_(&options) {}
+  /// `Elastic<P> job = init_elastic<P>()` would end the worker at once; keep the ElasticJob.
+  Elastic(const ElasticJob<P>&&) = delete;
 
   /// Adds tensors to what a worker receives that comes later: parameters, the optimizer's state. Before train().
   /// They are written inside commit() only. Lifetime: the memory outlives train().
@@ -153,6 +158,9 @@ namespace elastic {
 /// has made leave ends its process by that signal, so that a launcher sees what has ended it; PID 1 returns 143.
 DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
 
+/// @throws Error (invalid_argument) for the second elastic job in this process: the store of the first may still answer
+DTRAIN_ON_USE void require_first_job(const launch::RankProcess& process);
+
 /// Selects the device for the program's model, which is made before train(), if the backend has one.
 template <class P>
 void select_device(const launch::RankProcess& process) {
@@ -187,9 +195,10 @@ class ElasticJob : public Elastic<P> {
   ElasticJob(launch::RankProcess process, const GroupOptions& options)
       : ElasticJob(std::make_unique<Owned>(std::move(process), options)) {}
 
-  /// As Elastic::train(), but errors leave it: the program ends with exit code 75 after a JobFailed, and with
+  /// As Elastic::train(), but errors leave it. The program should end with exit code 75 after a JobFailed, and with
   /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
-  /// @throws the function's exception, which the job is told of; JobFailed; WorkerEnded, which is no std::exception
+  /// @throws the function's exception, which the job is told of; JobFailed; WorkerEnded, which is no std::exception;
+  /// Error (usage) for a worker unlike the others, (refused) for one without the job's secret
   template <class F>
   int train(F&& function) const {
     try {
@@ -221,20 +230,26 @@ class ElasticJob : public Elastic<P> {
 
 /// Joins the elastic job of DTRAIN_WORLD_SIZE=MIN:MAX, for programs whose main() cannot be handed over to run(). In a
 /// job of fixed size, train() calls its function once. Blocking: as StoreHost, if this process hosts the store.
-/// @throws as launch::rank_process_of and StoreHost
+/// @throws as launch::rank_process_of and StoreHost; Error (invalid_argument) for a second elastic job in this process
 /// @ingroup jobs
 template <class P>
 ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
   static_assert(P::Launcher::returns_into_user_code,
                 "dtrain: init_elastic needs launch::PerProcess; the launcher process of launch::PerNode never returns "
                 "into user code, so use dtrain::run");
-  return {launch::rank_process_of(std::move(options), launch::Takes::elastic), group_options};
+  launch::RankProcess process = launch::rank_process_of(std::move(options), launch::Takes::elastic);
+  elastic::require_first_job(process);
+  return {std::move(process), group_options};
 }
 
 }  // namespace DTRAIN_NAMESPACE
 
 #if DTRAIN_DEFINITIONS
 
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdio>
 #include <string>
 
@@ -246,7 +261,17 @@ ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions&
 
 namespace DTRAIN_NAMESPACE::elastic {
 
+DTRAIN_ON_USE void require_first_job(const launch::RankProcess& process) {
+  static std::atomic<bool> has_job{false};
+  if (process.min_ranks != 0 && has_job.exchange(true)) {
+    throw_error(Errc::invalid_argument,
+                "this process was a worker of an elastic job before, and can be one of a single job; start another "
+                "process for the next job");
+  }
+}
+
 DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
+  const pid_t own = ::getpid();
   const int number = process.identity.local_rank.value_or(process.identity.rank);
   const std::string prefix = format_text("worker {}: ", {number});
   std::optional<ElasticWorker> worker;
@@ -256,8 +281,17 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
     return exit_code;
   };
   try {
+    require_first_job(process);
     worker.emplace(process);
-    return program(*worker);
+    int exit_code = exit_code_exception;
+    try {
+      exit_code = program(*worker);
+    } catch (...) {
+      group::end_if_forked(own, prefix, exit_code);
+      throw;
+    }
+    group::end_if_forked(own, prefix, exit_code);
+    return exit_code;
   } catch (const WorkerEnded& ended) {
     if (ended.exit_code == 0) return 0;
     log(LogLevel::warning, prefix + "leaves the job, because it got SIGTERM");
@@ -268,8 +302,7 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
     log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
     return exit_code_job_failed;
   } catch (const Error& error) {
-    const bool is_refused = error.code() == make_error_code(Errc::refused);
-    return fail(error.what(), is_refused ? exit_code_job_failed : group::detail::exit_code_of(error));
+    return fail(error.what(), group::detail::exit_code_of(error));
   } catch (...) {
     return fail(exception_text(), exit_code_exception);
   }

@@ -28,15 +28,12 @@ class Job {
       : words_(std::move(words)), sizes_(std::move(sizes)), port_(std::to_string(support::free_port())) {}
 
   /// Starts another process. @returns a reference that stays valid
-  Program& start(int index, const Program::Variables& more = {}) {
-    const std::string number = std::to_string(index);
-    Program::Variables variables{{"DTRAIN_WORLD_SIZE", sizes_},   {"MASTER_ADDR", "127.0.0.1"},
-                                 {"MASTER_PORT", port_},          {"JOB_COMPLETION_INDEX", number},
-                                 {"DTRAIN_TEST_INDEX", number},   {"DTRAIN_TIMEOUT_SECONDS", "20"},
-                                 {"DTRAIN_LIVENESS_SECONDS", "2"}};
-    for (const auto& [name, value] : more)
-      variables[name] = value;
-    return processes_.emplace_back(training, words_, variables);
+  Program& start(int index, const Program::Variables& more = {}) { return start(training, words_, index, more); }
+  /// Starts a process that is PID 1 of a namespace, as a container's. @returns the process that waits for it
+  Program& start_as_pid_1(int index) {
+    std::vector<std::string> words{"unshare", "--pid", "--fork", "--kill-child", training};
+    words.insert(words.end(), words_.begin(), words_.end());
+    return start("/usr/bin/env", std::move(words), index, {});
   }
   void start_three() {
     for (int index = 0; index < 3; ++index)
@@ -49,6 +46,17 @@ class Job {
   const std::string& port() const { return port_; }
 
  private:
+  Program& start(const std::string& path, std::vector<std::string> words, int index, const Program::Variables& more) {
+    const std::string number = std::to_string(index);
+    Program::Variables variables{{"DTRAIN_WORLD_SIZE", sizes_},   {"MASTER_ADDR", "127.0.0.1"},
+                                 {"MASTER_PORT", port_},          {"JOB_COMPLETION_INDEX", number},
+                                 {"DTRAIN_TEST_INDEX", number},   {"DTRAIN_TIMEOUT_SECONDS", "20"},
+                                 {"DTRAIN_LIVENESS_SECONDS", "2"}};
+    for (const auto& [name, value] : more)
+      variables[name] = value;
+    return processes_.emplace_back(path, std::move(words), variables);
+  }
+
   std::vector<std::string> words_;
   std::string sizes_;
   std::string port_;
@@ -245,6 +253,40 @@ TEST_CASE("torchrun's processes of an elastic program are a job of fixed size, w
   }
 }
 
+TEST_CASE("SIGTERM ends a worker that is PID 1 with 143, also outside of train") {
+  const Result allowed = support::run("/usr/bin/env", {"unshare", "--pid", "--fork", "true"});
+  if (allowed.exit_code != 0) {
+    dtrain_test::skip("a PID namespace cannot be made here: " + allowed.error);
+    return;
+  }
+  Job job({"steps=100000"}, "1:1");
+  Program& inside = job.start_as_pid_1(0);
+  REQUIRE(inside.wait_for("commit 10"));
+  Program& outside = job.start_as_pid_1(0);
+  REQUIRE(outside.wait_for("waits until that one has ended"));
+  const auto end = [](Program& each) {
+    const std::vector<pid_t> first = support::children_of(each.process());
+    REQUIRE(first.size() == 1);
+    REQUIRE(::kill(first[0], SIGTERM) == 0);
+    return each.wait();
+  };
+  support::check_ended(end(outside), 143, {"has not left its job in 5 s"});
+  support::check_ended(end(inside), 143, {"leaves the job, because it got SIGTERM"});
+}
+
+TEST_CASE("a process that a body forked returns from it, and neither the store nor a worker is disturbed") {
+  for (const char* const way : {"run", "init"}) {
+    CAPTURE(way);
+    Job job({"steps=600", "child", way});  // longer than DTRAIN_LIVENESS_SECONDS
+    job.start_three();
+    for (const std::size_t index : {0U, 1U, 2U}) {
+      const Result result = job[index].wait(support::soon(minute));
+      CHECK_MESSAGE(result.exit_code == 0, result.error);
+      CHECK_CONTAINS(result.output, "child returned", " of 3: ");
+    }
+  }
+}
+
 TEST_CASE("a store that is not at MASTER_ADDR says where it is") {
   Job job({"steps=100000"}, "1:1");
   job.start(0, {{"MASTER_ADDR", "192.0.2.1"}, {"DTRAIN_SECRET", std::string(64, 'a')}});
@@ -261,4 +303,28 @@ TEST_CASE("index 0 opens its store behind a program that accepts connections for
   }
   CHECK_MESSAGE(job[0].wait_for("commit 10 size 2"), job[0].wait().error);
   CHECK(forwarder.accepted() > 0);
+}
+
+TEST_CASE("a process has one elastic job, and says so when it begins another one") {
+  Job job({"steps=10", "init", "again"}, "1:1");
+  job.start(0);
+  support::check_ended(job[0].wait(), 1, {"this process was a worker of an elastic job before"});
+}
+
+TEST_CASE("SIGTERM makes a worker leave at once that does not reach the store") {
+  Job job({"steps=10"});
+  Program& alone = job.start(1);
+  REQUIRE(alone.wait_for("begins"));
+  REQUIRE(support::holds_soon([&] { return handles(alone.process(), SIGTERM); }));
+  const support::Stopwatch watch;
+  alone.signal(SIGTERM);
+  support::check_ended(alone.wait(), 143, {"leaves the job, because it got SIGTERM"});
+  CHECK(watch.elapsed() < std::chrono::milliseconds(4500));  // after 5 s it would have ended without leaving
+}
+
+TEST_CASE("a process with another secret ends with exit code 1, as in a job of fixed size") {
+  Job job({"steps=100000"}, "1:2");
+  job.start(0, {{"DTRAIN_SECRET", std::string(64, 'a')}});
+  job.start(1, {{"DTRAIN_SECRET", std::string(64, 'b')}});
+  support::check_ended(job[1].wait(), 1, {"its secret is not the job's"});
 }

@@ -10,7 +10,9 @@
 //   stuck=S     calls nothing of dtrain any more in step S
 //   throw=S     throws in step S
 //   handler     has a handler for SIGTERM, which prints "handled"
-//   fork        starts a process that sleeps, and prints "child P" and, when the child ends, "child ended by signal N"
+//   child       forks a process before train() that returns from the body, and prints "child returned" when it has
+//   ended again       calls init_elastic() a second time fork        starts a process that sleeps, and prints "child P"
+//   and, when the child ends, "child ended by signal N"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -70,6 +72,12 @@ int train(const Job& job, dtrain::Arguments arguments) {
   if (number(arguments, "handler", 0) != 0) {
     static_cast<void>(std::signal(SIGTERM, [](int) { static_cast<void>(::write(STDOUT_FILENO, "handled\n", 8)); }));
   }
+  if (number(arguments, "child", 0) != 0) {
+    const pid_t child = ::fork();
+    if (child == 0) return 0;
+    static_cast<void>(::waitpid(child, nullptr, 0));
+    std::printf("child returned\n");
+  }
   ElasticModel model;
   job.keep(dtrain::parameter_values(model.parameters()));
   std::printf("index %s begins\n", index);
@@ -115,7 +123,9 @@ int main(int argc, char** argv) {
     dtrain::launch::JoinOptions options;
     options.arguments.assign(argv, argv + argc);
     const dtrain::ElasticJob<Policy> job = dtrain::init_elastic<Policy>(options);
-    return train(job, arguments);
+    const int exit_code = train(job, arguments);
+    if (number(arguments, "again", 0) != 0) static_cast<void>(dtrain::init_elastic<Policy>(options));
+    return exit_code;
   } catch (const dtrain::WorkerEnded& ended) {
     std::printf("ended with %d\n", ended.exit_code);
     return ended.exit_code;

@@ -33,6 +33,9 @@ class StoreHost;
 
 namespace DTRAIN_NAMESPACE::elastic {
 
+template <class>
+class Termination;
+
 /// An attempt on one rank, typed by the policy.
 class AttemptBody {
  public:
@@ -56,10 +59,12 @@ struct WorkerEnded {
   int exit_code = 0;
 };
 
-/// A worker of an elastic job for its life. Threads: the program's one.
+/// A worker of an elastic job for its life. A forked process leaves its connection and store alone, for they are the
+/// worker's. Threads: the program's one.
 class ElasticWorker {
  public:
-  /// Blocking, if the process hosts the job's store: as StoreHost. @throws as StoreHost
+  /// Blocking, if the process hosts the job's store: as StoreHost. @throws as StoreHost. PID 1 ends at SIGTERM from
+  /// here on: without a handler the kernel would drop the signal.
   /// @param process not elastic: the job's ranks are fixed, and this object counts steps only
   DTRAIN_ON_USE explicit ElasticWorker(const launch::RankProcess& process);
   ElasticWorker(const ElasticWorker&) = delete;
@@ -111,11 +116,11 @@ class ElasticWorker {
   DTRAIN_ON_USE void begin_commit();
   DTRAIN_ON_USE void end_commit();
   DTRAIN_ON_USE rendezvous::Announce announce(const std::string& settings) const;
-  DTRAIN_ON_USE std::uint64_t weights_digest() const;
   DTRAIN_ON_USE bool is_own_error(group::RankContext* context, const std::exception_ptr& error,
                                   const std::string& text) const;
   DTRAIN_ON_USE int run_attempts(AttemptBody& body, const std::string& settings);
   DTRAIN_ON_USE void end(group::RankContext& context);
+  DTRAIN_ON_USE std::shared_ptr<Termination<void>> handle_termination();
   DTRAIN_ON_USE void set_latch(std::shared_ptr<FailureLatch> latch);
   DTRAIN_ON_USE void report_leaving();
 
@@ -127,6 +132,7 @@ class ElasticWorker {
   std::uint64_t committed_attempt_ = 0;  ///< the last one in which the store was told of a commit
   bool has_run_ = false;
   bool is_torn_ = false;
+  int exit_code_ = 0;                      ///< of the function's last call
   group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
@@ -135,6 +141,7 @@ class ElasticWorker {
   bool is_leaving_ = false;                        ///< guarded by mutex_
   std::shared_ptr<launch::StoreHost<void>> host_;  ///< null: another process hosts the store
   std::shared_ptr<rendezvous::FormationClient<void>> client_;
+  std::shared_ptr<Termination<void>> termination_;  ///< of PID 1
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -148,7 +155,6 @@ class ElasticWorker {
 #include <chrono>
 #include <iterator>
 #include <optional>
-#include <span>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -157,9 +163,10 @@ class ElasticWorker {
 #include "dtrain/core/crypto.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/elastic/state_transfer.hpp"
 #include "dtrain/elastic/termination.hpp"
-#include "dtrain/kernels/digest.hpp"
 #include "dtrain/launch/remote_formation.hpp"
 #include "dtrain/launch/store_host.hpp"
 #include "dtrain/rendezvous/formation/formation_client.hpp"
@@ -167,18 +174,32 @@ class ElasticWorker {
 
 namespace DTRAIN_NAMESPACE::elastic {
 
+inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
+
 DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
   if (!is_elastic()) return;
   id_.host_id = rendezvous::host_identity(process.host_id).id;
   id_.process = ::getpid();
   id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
   rendezvous::StoreAddress address;
-  if (process.hosts_store) host_ = std::make_shared<launch::StoreHost<>>(process);
-  address.host = host_ ? host_->address().host() : process.identity.master_addr.value_or("");
+  address.host = process.identity.master_addr.value_or("");
   address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
   address.secret = process.secret;
   client_ =
-      std::make_shared<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
+      make_process_owned<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
+  if (::getpid() == 1) termination_ = handle_termination();
+  if (!process.hosts_store) return;
+  host_ = make_process_owned<launch::StoreHost<>>(process);
+  client_->set_host(host_->address().host());
+}
+
+DTRAIN_ON_USE std::shared_ptr<Termination<>> ElasticWorker::handle_termination() {
+  return std::make_shared<Termination<>>(*client_->loop(), [this] {
+    client_->leave();
+    const std::lock_guard lock(mutex_);
+    is_leaving_ = true;
+    report_leaving();
+  });
 }
 
 DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
@@ -199,30 +220,29 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
   state_.commit();  // the program may have loaded it since keep()
-  const Termination<> termination(*client_->loop(), [this] {
-    client_->leave();
-    const std::lock_guard lock(mutex_);
-    is_leaving_ = true;
-    report_leaving();
-  });
+  const std::shared_ptr<Termination<>> termination = termination_ ? termination_ : handle_termination();
   try {
     return run_attempts(body, settings);
   } catch (const WorkerEnded&) {
     throw;
+  } catch (const JobFailed&) {
+    if (!termination->has_been_requested()) throw;
   } catch (...) {
-    if (!termination.has_been_requested()) throw;
+    if (!termination->has_been_requested()) throw;
+    log(LogLevel::error, format_text("worker {}: {}", {slot(), exception_text()}));
   }
-  client_->report_blocking({});  // so that nobody waits for this worker
-  throw WorkerEnded{Termination<>::exit_code};
+  const auto finished = client_->report_blocking({CauseKind::lost, -1, {}, leaving_text});  // nobody waits for it then
+  if (!finished || !finished->is_member) throw WorkerEnded{Termination<>::exit_code};
+  launch::report_end(process_.report_descriptor, {id_.process, true});
+  return exit_code_;
 }
 
 DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::string& settings) {
-  int exit_code = 0;
   for (;;) {
     const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
       launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
-      if (finished->is_member) return exit_code;
+      if (finished->is_member) return exit_code_;
       throw WorkerEnded{};
     }
     assignment_ = std::get<rendezvous::Assignment>(answer);
@@ -253,8 +273,8 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       context->sharded.needs_checkpoint = assignment_.source.is_sharded;
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
-      exit_code = body.call();
-      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code);
+      exit_code_ = body.call();
+      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_);
       if (is_torn_) {
         throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
       }
@@ -271,7 +291,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
     const bool is_own = error && !has_finished && (is_own_error(context, error, text) || is_torn_);
     if (context != nullptr) end(*context);
     body.drop();
-    if (has_finished) return exit_code;  // whatever leaving has met: all ranks have called the function to its end
+    if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
     if (is_own) std::rethrow_exception(error);
     log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}",
                                     {slot(), assignment_.attempt, error ? text : "not all ranks had finished"}));
@@ -287,9 +307,7 @@ DTRAIN_ON_USE void ElasticWorker::set_latch(std::shared_ptr<FailureLatch> latch)
 
 /// The caller holds the mutex. The other ranks do not wait for a rank that leaves, and its own next call throws.
 DTRAIN_ON_USE void ElasticWorker::report_leaving() {
-  if (is_leaving_ && latch_) {
-    latch_->report({CauseKind::lost, assignment_.rank, {}, "it got SIGTERM, and leaves the job"});
-  }
+  if (is_leaving_ && latch_) latch_->report({CauseKind::lost, assignment_.rank, {}, leaving_text});
 }
 
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
@@ -307,7 +325,7 @@ DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
 }
 
 DTRAIN_ON_USE void ElasticWorker::report_blocking(const std::string& error) noexcept {
-  if (client_ && ::getpid() == id_.process) client_->report_blocking(error);
+  if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
 }
 
 /// Whether this worker cannot go on. The attempt's first cause decides, whatever was thrown. A loss that the rank has
@@ -331,9 +349,7 @@ DTRAIN_ON_USE bool ElasticWorker::is_own_error(group::RankContext* context, cons
   const bool is_of_another = is_loss || rank.value_or(assignment_.rank) != assignment_.rank;
   if (context == nullptr) return !is_of_another;
   const FailureLatch& latch = *context->control_plane.failure();
-  if (is_of_another && latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) {
-    return false;
-  }
+  if (is_of_another && latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) return false;
   if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
     context->report_exception(text, is_loss ? std::nullopt : rank);
   }
@@ -394,7 +410,7 @@ DTRAIN_ON_USE void ElasticWorker::end_commit() {
   state_.commit();
   if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
     context_->kept_are_equal = false;  // a later wrapper of this attempt may wrap what a rank has written
-    client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest()});
+    client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest(*context_)});
   }
 }
 
@@ -403,26 +419,6 @@ DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
     throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
   }
   return state_;
-}
-
-/// The digest of what this rank has wrapped in host memory: the same on all ranks if those that received the state got
-/// all of it.
-DTRAIN_ON_USE std::uint64_t ElasticWorker::weights_digest() const {
-  std::uint64_t hash = kernels::digest_start;
-  for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
-    if (const auto model = each.lock()) {
-      const std::vector<TensorView> weights = model->list_weights();
-      std::vector<std::span<const std::byte>> memory;
-      std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
-                     [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
-      context_->pending_weights->wait_for(memory);
-      for (const TensorView& tensor : weights) {
-        const bool is_on_host = tensor.device.kind == DeviceKind::host;
-        hash = is_on_host ? kernels::digest(tensor.data, tensor.bytes(), hash) : hash;
-      }
-    }
-  }
-  return hash;
 }
 
 DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {

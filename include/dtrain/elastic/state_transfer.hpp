@@ -8,10 +8,12 @@
 #include <cstring>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/elastic/kept_state.hpp"
+#include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/formation/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
@@ -84,4 +86,39 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   state.commit();
 }
 
+/// The digest of what this rank has wrapped in host memory: the same on all ranks if those that received the state got
+/// all of it.
+DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context);
+
 }  // namespace DTRAIN_NAMESPACE::elastic
+
+#if DTRAIN_DEFINITIONS
+
+#include <iterator>
+#include <memory>
+#include <span>
+
+#include "dtrain/kernels/digest.hpp"
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context) {
+  std::uint64_t hash = kernels::digest_start;
+  for (const std::weak_ptr<const group::WrappedModel>& each : context.wrapped) {
+    if (const auto model = each.lock()) {
+      const std::vector<TensorView> weights = model->list_weights();
+      std::vector<std::span<const std::byte>> memory;
+      std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
+                     [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
+      context.pending_weights->wait_for(memory);
+      for (const TensorView& tensor : weights) {
+        if (tensor.device.kind == DeviceKind::host) hash = kernels::digest(tensor.data, tensor.bytes(), hash);
+      }
+    }
+  }
+  return hash;
+}
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+#endif  // DTRAIN_DEFINITIONS

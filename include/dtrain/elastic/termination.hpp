@@ -20,8 +20,9 @@
 namespace DTRAIN_NAMESPACE::elastic {
 
 /// Handles SIGTERM while it lives, unless the program handles or ignores it, or another object handles it. (PID 1 of a
-/// container ignores the signal without a handler.) A second SIGTERM ends the process at once. So does the first one
-/// after 5 s in which this object is not destroyed.
+/// container ignores the signal without a handler.) A second SIGTERM ends the process at once, but not PID 1. So does
+/// the first one after 5 s in which this object is not destroyed, PID 1 after 6 s. A signal that comes in the last
+/// 20 ms, or when the job finishes all the same, has no effect: a job that has finished returns its exit code.
 /// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
 template <class = void>
 class Termination {
@@ -79,7 +80,8 @@ class Termination {
     }
     leave();
     co_await loop.sleep_for(std::chrono::seconds(5));
-    log(LogLevel::error, "this worker got SIGTERM and has not left its job in 5 s, because it made no call of dtrain");
+    log(LogLevel::error,
+        "this worker got SIGTERM and has not left its job in 5 s: it was in no call of dtrain that it could leave");
     static_cast<void>(::kill(::getpid(), SIGTERM));
     co_await loop.sleep_for(std::chrono::seconds(1));
     ::_exit(exit_code);  // PID 1

@@ -56,13 +56,17 @@ class FormationClient final : private SessionHandler {
     }
   }
 
+  /// Sets another host of the store. @pre announce_blocking() was not called
+  void set_host(std::string host) { address_.host = std::move(host); }
+
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
   /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. Once its
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, or Finished
-  /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
-  /// with the cause that has ended the job, if the store does not answer in time, and after leave(); Error (posix) if
-  /// this process lacks what it needs to connect
+  /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one without the job's secret,
+  /// (protocol) if no store of dtrain is there; JobFailed with the cause that has ended the job, if the store does not
+  /// answer in time or is another job's than this rank's, and after leave(); Error (posix) if this process lacks what
+  /// it needs to connect
   ToWorker announce_blocking(const Announce& announce) {
     for (;;) {
       throw_if_leaving();
@@ -73,17 +77,23 @@ class FormationClient final : private SessionHandler {
       try {
         thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
       } catch (const Error& error) {
-        const bool is_local = error.code().category() == std::generic_category() &&
-                              !net::detail::is_retriable(error.code().value());  // no descriptors are left
-        if (is_local) throw;
-        throw_cause({CauseKind::lost, -1, {}, format_text("its store does not answer any more: {}", {error.what()})});
+        throw_if_leaving();
+        const bool is_posix = error.code().category() == std::generic_category();
+        const bool is_mistake = !was_rank && is_reached_ && error.code() != make_error_code(Errc::timeout);
+        const bool is_local = !net::detail::is_retriable(error.code().value());  // no descriptors are left
+        if (is_posix ? is_local : is_mistake) throw;
+        throw_cause({CauseKind::lost,
+                     -1,
+                     {},
+                     format_text("its store does not answer{}: {}", {was_rank ? " any more" : "", error.what()})});
       }
       const std::optional<ToWorker> answer = await_answer();
       if (!answer) continue;
       if (const Failure* failure = std::get_if<Failure>(&*answer)) throw_cause(failure->cause);
       if (const Refused* refused = std::get_if<Refused>(&*answer)) {
-        throw Error(refused->other_job ? Errc::refused : Errc::usage,
-                    format_text("this worker was refused: {}", {refused->sentence}));
+        const std::string text = format_text("this worker was refused: {}", {refused->sentence});
+        if (refused->other_job && was_rank) throw_cause({CauseKind::lost, -1, {}, text});
+        throw Error(refused->other_job ? Errc::refused : Errc::usage, text);
       }
       return *answer;
     }
@@ -121,26 +131,31 @@ class FormationClient final : private SessionHandler {
       block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
                   [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); });
     }
-    const std::optional<ToWorker> answer = take_answer();
-    const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
-    return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
+    return take_end();
   }
 
-  /// Tells the store, if there is a connection, that this worker ends with an error. Blocking: until the store has
-  /// ended the connection, 2 s at most.
-  void report_blocking(const std::string& error) noexcept {
+  /// Tells the store, if there is a connection, why this worker ends. Blocking: until the store has ended the
+  /// connection, 2 s at most. @returns the end of the job, if the store had sent it before
+  std::optional<Finished> report_blocking(Cause cause) noexcept {
     try {
-      post(encode(FailureReport{{CauseKind::exception, -1, {}, error}}));
+      post(encode(FailureReport{std::move(cause)}));
       std::unique_lock lock(mutex_);
       block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
     } catch (...) {  // the store sees the end of the connection
     }
+    return take_end();
   }
 
  private:
   std::optional<ToWorker> take_answer() {
     const std::lock_guard lock(mutex_);
     return std::exchange(answer_, std::nullopt);
+  }
+
+  std::optional<Finished> take_end() {
+    const std::optional<ToWorker> answer = take_answer();
+    const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
+    return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
   }
 
   void throw_if_leaving() {
@@ -215,10 +230,13 @@ class FormationClient final : private SessionHandler {
       co_return;
     }
     const std::string doing = format_text("joining the elastic job at {}", {address_.text()});
-    for (;;) {
+    net::Backoff backoff;
+    backoff.on_retry = [this](const std::string&) { throw_if_leaving(); };
+    for (is_reached_ = false;; throw_if_leaving()) {
       async::Task<net::Connection> connecting =
-          net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline);
+          net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline, backoff);
       net::Connection connection = co_await std::move(connecting);
+      is_reached_ = true;
       auto session = std::make_shared<Session>(std::move(connection));
       async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
       const HandshakeResult result = co_await std::move(shaking);
@@ -279,6 +297,7 @@ class FormationClient final : private SessionHandler {
   bool is_connected_ = false;
   bool is_leaving_ = false;
   /// @}
+  bool is_reached_ = false;           ///< the last announce_blocking() has made a connection
   std::shared_ptr<Session> session_;  ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;
   async::LoopThread thread_;  ///< last: its loop ends before what it uses

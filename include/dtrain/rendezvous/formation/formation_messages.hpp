@@ -18,7 +18,7 @@
 ///                                <-      Finished    on all ranks of the attempt: the job has finished
 ///   Announce                     ->              its attempt has failed, and the worker has ended all of it
 ///                                <-      Barred, Assignment, Finished, or Failure: the job's cause
-///   FailureReport                ->              the worker ends with this error; the store closes the connection
+///   FailureReport                ->              the worker ends for this cause; the store closes the connection
 ///   Heartbeat                    <->
 ///
 /// After the end of a connection the worker connects and announces itself again.

@@ -130,7 +130,8 @@ class FormationServer final : public WorkerConnections {
     } else if (const Committed* committed = std::get_if<Committed>(&*message)) {
       state_.committed(id, *committed, now());
     } else if (const FailureReport* report = std::get_if<FailureReport>(&*message)) {
-      state_.lost(id, CauseKind::exception, report->cause.text, now());
+      const bool is_loss = report->cause.kind == CauseKind::lost;  // SIGTERM; any other kind is the worker's own error
+      state_.lost(id, is_loss ? CauseKind::lost : CauseKind::exception, report->cause.text, now());
     } else {
       state_.finished(id, std::get<Finished>(*message).attempt, now());
     }

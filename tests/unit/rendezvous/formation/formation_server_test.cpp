@@ -343,7 +343,7 @@ TEST_CASE("a worker that ends with an error tells it to the others") {
     REQUIRE_FALSE(worker.join());
     worker.control_plane->store().barrier("all have joined", soon()).wait();
     if (index == 1) {
-      worker.client.report_blocking("no such file");
+      worker.client.report_blocking({CauseKind::exception, -1, {}, "no such file"});
       REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
     } else {
       REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
@@ -364,7 +364,7 @@ TEST_CASE("a worker that does not know the secret, is of another job or unlike t
   CHECK_ERROR(bare.join(), Errc::refused, "the job has a secret");
   TestWorker of_another(launcher.address(), 4);
   of_another.announce.job = 1;
-  CHECK_ERROR(of_another.join(), Errc::refused, "another job");
+  CHECK_ERROR(of_another.join(), Errc::peer_lost, "another job");  // its own has ended
   TestWorker last(launcher.address(), 6);
   std::thread joins([&] { static_cast<void>(last.join()); });
   joins.join();
@@ -374,4 +374,52 @@ TEST_CASE("a worker that does not know the secret, is of another job or unlike t
   unlike.announce.settings = "kept=others\n";
   CHECK_ERROR(unlike.join(), Errc::usage, "kept=others");
   CHECK_FALSE(first.control_plane->failure()->failed());
+}
+
+TEST_CASE("workers that leave are lost, and two of them in a row do not end the job") {
+  FormationOptions options = sizes(1, 3);
+  options.reconnect_timeout = 100ms;
+  FormationProcess launcher(options);
+  const auto errors = on_ranks(3, [&](int index) {
+    TestWorker worker(launcher.address(), 100 + index);
+    for (int left = 0; left < 3; ++left) {
+      REQUIRE_FALSE(worker.join());
+      worker.control_plane->store().barrier("all have joined", soon()).wait();
+      const int size = worker.assignment.world_size;
+      CHECK(size == 3 - left);
+      if (size == 1) return;
+      if (worker.assignment.rank == size - 1) {
+        worker.client.report_blocking({CauseKind::lost, -1, {}, "it leaves"});
+        return;
+      }
+      REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
+      CHECK_CONTAINS(worker.control_plane->failure()->cause()->sentence(), "was lost: it leaves");
+      worker.control_plane.reset();
+    }
+  });
+  CHECK(errors == std::vector<std::string>(3));
+}
+
+TEST_CASE("a worker that leaves in the moment of the job's end learns that the job has finished") {
+  FormationProcess launcher(sizes(2, 2));
+  support::Gate has_finished;
+  const auto errors = on_ranks(2, [&](int index) {
+    TestWorker worker(launcher.address(), 100 + index);
+    REQUIRE_FALSE(worker.join());
+    worker.control_plane->store().barrier("all have joined", soon()).wait();
+    if (index == 1) {
+      CHECK(worker.client.finish_blocking(1, *worker.control_plane->failure()).has_value());
+      has_finished.open();
+    } else {
+      const auto leaving = std::make_shared<FailureLatch>();
+      leaving->set({CauseKind::lost, 0, {}, "it leaves"});
+      CHECK_FALSE(worker.client.finish_blocking(1, *leaving));
+      has_finished.pass();
+      const std::optional<Finished> end = worker.client.report_blocking({CauseKind::lost, -1, {}, "it leaves"});
+      REQUIRE(end.has_value());
+      CHECK(end->is_member);
+    }
+    worker.control_plane->leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(2));
 }
