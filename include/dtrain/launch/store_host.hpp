@@ -92,8 +92,9 @@ async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uin
     async::Task<net::Connection> connecting = net::connect_with_backoff(loop, host, port, soon, once);
     net::Connection connection = co_await std::move(connecting);
     rendezvous::Session session(std::move(connection));
-    const rendezvous::Hello hello{version_text, rendezvous::ClientRole::worker, 0, random_bytes<16>(), has_secret};
-    static_cast<void>(co_await session.write_frame(rendezvous::encode(hello), soon));
+    const std::vector<std::byte> hello = rendezvous::encode(
+        rendezvous::Hello{version_text, rendezvous::ClientRole::worker, 0, random_bytes<16>(), has_secret});
+    static_cast<void>(co_await session.write_frame(hello, soon));
     const net::FrameResult reply = co_await session.read_frame(soon);
     co_return reply.ok() ? rendezvous::decode<rendezvous::HandshakeReply>(reply.payload).has_value()
                          : reply.status == net::FrameStatus::timed_out;
