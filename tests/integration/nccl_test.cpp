@@ -190,6 +190,16 @@ TEST_CASE("a killed rank ends the others over NCCL within 2 s, and they name it"
   support::check_killed_rank_is_named(well, job(3, "kill", {{"DTRAIN_LOG", "debug"}}), devices_are_slow());
 }
 
+TEST_CASE(
+    "a rank killed in the middle of a step with a sharded optimizer ends the others within 2 s, and they name it") {
+  if (!can_run(3)) return;
+  const Result well = job(3, "hello");
+  for (const char* const stage : {"states", "gradients"}) {
+    CAPTURE(stage);
+    support::check_killed_rank_is_named(well, job(3, stage, {{"DTRAIN_LOG", "debug"}}), devices_are_slow());
+  }
+}
+
 TEST_CASE("the next attempt begins when a killed rank has ended, and with it what it has on its device") {
   if (!can_run(2)) return;
   Program program(nccl_probe, {"--nproc-per-node=2", "--max-restarts=1", "stop_once"},

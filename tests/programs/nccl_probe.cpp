@@ -1,5 +1,5 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
-//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|late|leave|stop|stop_once|endless|early
+//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|late|leave|stop|stop_once|endless|early|states|gradients
 // With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts, with blocking communicators where it is
 // "blocking". With the argument absent, rank 1 then stops before its first operation.
 #include <dtrain/dtrain.hpp>
@@ -162,6 +162,51 @@ int endless(const Group& group, std::string_view how) {
   }
 }
 
+/// Four parameters of f32 on the rank's device. Their gradients are zeros.
+class Model {
+ public:
+  static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;
+
+  Model() {
+    const auto view_of = [](const Values& values) {
+      const dtrain::BufferView view = values.view();
+      return dtrain::TensorView{view.data, {static_cast<std::int64_t>(view.count)}, view.dtype, view.device};
+    };
+    for (const char* const name : {"first", "second", "third", "fourth"}) {
+      values_.emplace_back(500, 1.0F);
+      gradients_.emplace_back(500, 0.0F);
+      list_.push_back({name, view_of(values_.back()), view_of(gradients_.back())});
+    }
+  }
+
+  const std::vector<dtrain::Parameter>& parameters() const { return list_; }
+
+ private:
+  std::vector<Values> values_;
+  std::vector<Values> gradients_;
+  std::vector<dtrain::Parameter> list_;
+};
+
+/// Trains without end by a ShardedOptimizer, a bucket for each parameter. Rank 1 is killed in its eleventh step, when
+/// two of the four buckets are on their way.
+template <class Stage, class Group>
+int sharded(const Group& group) {
+  Model model;
+  const dtrain::stream::cuda::Stream stream;
+  dtrain::DistributedDataParallel ddp{model, group, {.bucket_bytes = 2000, .reorder_gradients = false}};
+  dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}, Stage{}};
+  for (int step = 0;; ++step) {
+    ddp.backward(
+        [&](dtrain::Ready ready) {
+          for (std::size_t i = model.parameters().size(); i-- > 0;) {
+            if (step == 10 && group.rank() == 1 && i == 1) static_cast<void>(::kill(::getpid(), SIGKILL));
+            ready(i, stream.ref().handle());
+          }
+        },
+        optimizer);
+  }
+}
+
 /// Rank 1 leaves at once, the others some seconds after NCCL was to have ended its communicators.
 template <class Group>
 int early(const Group& group) {
@@ -186,6 +231,8 @@ int job(int argc, char** argv) {
            : what == "graph"     ? graph(group)
            : what == "stop_once" ? stop_once(group)
            : what == "early"     ? early(group)
+           : what == "states"    ? sharded<dtrain::zero::States>(group)
+           : what == "gradients" ? sharded<dtrain::zero::Gradients>(group)
                                  : endless(group, what);
   });
 }
