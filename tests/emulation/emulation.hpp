@@ -113,6 +113,16 @@ void set_polls_in_progress(int polls);
 void hold_launches(bool held);
 /// Collectives of one rank that NCCL runs a kernel for, because they multiply, since the last call of reset.
 int kernels_of_one_rank();
+/// Bytes of the buffers of NCCL's operations. A buffer with a block for each rank counts with all of its blocks.
+struct Traffic {
+  std::size_t all_reduced = 0;
+  std::size_t reduce_scattered = 0;
+  std::size_t gathered = 0;
+  std::size_t other = 0;  ///< broadcasts, sends, receives, and reductions to one rank
+};
+/// Of the operations that have begun to run on the device, since the last call of reset. A collective of one rank
+/// counts.
+Traffic traffic(int device);
 /// Calls on one communicator that ran at once in two threads, which NCCL forbids.
 int concurrent_calls();
 /// Calls that deregistered memory while its device still ran something, or freed memory that was registered.

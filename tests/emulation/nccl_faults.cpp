@@ -1,6 +1,7 @@
 /// @file
 /// What tests let NCCL do wrong.
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include "communicator.hpp"
 #include "emulation.hpp"
 #include "group.hpp"
+#include "operation.hpp"
 
 namespace emulation {
 namespace {
@@ -28,6 +30,14 @@ std::atomic<int> polls{1};
 std::atomic<int> calls_at_once{0};
 std::atomic<int> init_count{0};
 std::atomic<int> one_rank_kernels{0};
+
+struct CountedTraffic {
+  std::atomic<std::size_t> all_reduced{0};
+  std::atomic<std::size_t> reduce_scattered{0};
+  std::atomic<std::size_t> gathered{0};
+  std::atomic<std::size_t> other{0};
+};
+std::array<CountedTraffic, most_devices> traffic_counts;
 
 constexpr auto relaxed = std::memory_order_relaxed;
 
@@ -51,6 +61,28 @@ void fault_in_operation(Fault fault, int nth, int device) {
 int fault_of_next_operation(int device) noexcept {
   if (planned_place.load(relaxed) <= 0 || !fits(planned_device, device)) return -1;
   return planned_place.fetch_sub(1, relaxed) == 1 ? planned_fault.load(relaxed) : -1;
+}
+
+void count_traffic(const Communicator& communicator, const Operation& operation) noexcept {
+  CountedTraffic& counts = traffic_counts[static_cast<std::size_t>(communicator.device())];
+  const std::size_t own = operation.count * element_bytes(operation.type);
+  const std::size_t all = own * static_cast<std::size_t>(communicator.size());
+  switch (operation.kind) {
+    case Operation::Kind::all_reduce: counts.all_reduced.fetch_add(own, relaxed); break;
+    case Operation::Kind::reduce_scatter: counts.reduce_scattered.fetch_add(all, relaxed); break;
+    case Operation::Kind::all_gather: counts.gathered.fetch_add(all, relaxed); break;
+    case Operation::Kind::reduce:
+    case Operation::Kind::broadcast: counts.other.fetch_add(own, relaxed); break;
+    case Operation::Kind::messages:
+      for (const Message& message : operation.messages)
+        counts.other.fetch_add(message.bytes, relaxed);
+      break;
+  }
+}
+Traffic traffic(int device) {
+  const CountedTraffic& counts = traffic_counts[static_cast<std::size_t>(device)];
+  return {counts.all_reduced.load(relaxed), counts.reduce_scattered.load(relaxed), counts.gathered.load(relaxed),
+          counts.other.load(relaxed)};
 }
 
 void count_initialisation() noexcept {
@@ -132,6 +164,11 @@ void reset_nccl() noexcept {
   failing_init.store(false, relaxed);
   init_count.store(0, relaxed);
   one_rank_kernels.store(0, relaxed);
+  for (CountedTraffic& counts : traffic_counts) {
+    for (std::atomic<std::size_t>* const count :
+         {&counts.all_reduced, &counts.reduce_scattered, &counts.gathered, &counts.other})
+      count->store(0, relaxed);
+  }
   forget_mistakes_with_memory();
 }
 

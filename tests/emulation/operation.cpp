@@ -39,6 +39,7 @@ Work issued(Communicator& communicator, const Operation& operation) {
   return [&communicator, operation, place, turn] {
     turn.start();
     if (communicator.start(place) && survives_fault(communicator)) {
+      count_traffic(communicator, operation);
       if (operation.kind == Operation::Kind::messages)
         run_messages(communicator, operation.messages);
       else

@@ -38,6 +38,9 @@ struct Operation {
 void run_collective(Communicator& communicator, const Operation& operation);
 void run_messages(Communicator& communicator, const std::vector<Message>& messages);
 
+/// Adds the operation's bytes to traffic().
+void count_traffic(const Communicator& communicator, const Operation& operation) noexcept;
+
 /// What becomes of ranks that do not fit together: they hang until they are aborted, or say ncclInvalidUsage.
 void mismatched(Communicator& communicator);
 
