@@ -1,7 +1,9 @@
 // ctest: TIMEOUT 240
-// What a step with a ShardedOptimizer on devices sends, by the emulation's counters.
+// What a step with a ShardedOptimizer on devices sends, and the memory that it takes and frees, by the emulation's
+// counters.
 
 #include "dtrain/ddp/sharded/sharded_optimizer.hpp"
+#include "support/sanitized.hpp"
 #include "unit/cuda/ddp/device_model.hpp"
 #include "unit/cuda/prelude.hpp"
 
@@ -106,6 +108,101 @@ TEST_CASE("a sharded step sends 2 (n - 1) / n of the gradients' bytes from each 
     CAPTURE(ranks);
     expect_traffic_of_an_all_reduce<float>(ranks);
     expect_traffic_of_an_all_reduce<bfloat16>(ranks);
+  }
+}
+
+constexpr std::size_t layers = 64;
+constexpr std::size_t layer_elements = 16'400;  // no multiple of what is divided by: 16 elements for each of 3 ranks
+constexpr double elements = layers * layer_elements;
+static_assert(elements > 1e6);
+
+/// Device memory of all ranks after a step, without the models' own, in bytes of a parameter on each rank.
+template <class T, class Step>
+double measured(int ranks, Step step) {
+  const EmulatedDevices emulated(ranks);
+  std::barrier together(ranks);
+  std::atomic<double> result{0};
+  run_well<NcclPolicy>(
+      ranks,
+      [&](const NcclGroup& group) {
+        OnesModel<T> model(std::vector<std::size_t>(layers, layer_elements));
+        together.arrive_and_wait();
+        const std::size_t before = emulation::allocated_device_bytes();
+        together.arrive_and_wait();
+        DistributedDataParallel ddp{model, group, {.bucket_bytes = layer_elements * sizeof(T)}};
+        step(ddp, model, [&] {
+          model.block();
+          together.arrive_and_wait();
+          const auto bytes = static_cast<double>(emulation::allocated_device_bytes() - before);
+          result = bytes / ranks / elements;
+          together.arrive_and_wait();
+        });
+      },
+      200s);
+  return result;
+}
+
+template <class T, class Stage>
+double measured_with(int ranks, const Stage& stage) {
+  return measured<T>(ranks, [&](auto& ddp, const auto& model, const auto& measure) {
+    ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}, stage};
+    ddp.backward(model.pass(), optimizer);
+    measure();
+  });
+}
+
+/// The formulas of the guide's GPU page, without the weights: the arena and the shares of state and gradients, for f32
+/// and for 16-bit models.
+template <class T>
+void expect_formulas(int ranks) {
+  CAPTURE(ranks);
+  const double gradient = sizeof(T);
+  const double state = (sizeof(T) == 2 ? 12.0 : 8.0) / ranks;                    // two moments, and f32 weights
+  const double scratch = (sizeof(T) == 2 ? 4.0 : 8.0) / ranks / double{layers};  // f32 arrays of the largest part
+  const auto near = [](double found, double expected) {
+    CAPTURE(found);
+    CAPTURE(expected);
+    CHECK(std::abs(found / expected - 1) < 0.02);
+  };
+  near(measured<T>(ranks,
+                   [](auto& ddp, const auto& model, const auto& measure) {
+                     ddp.backward(model.pass());
+                     measure();
+                   }),
+       gradient);
+  near(measured_with<T>(ranks, States{}), gradient + state + scratch);
+  near(measured_with<T>(ranks, Gradients{}), gradient * 2 / double{layers} + gradient / ranks + state + scratch);
+}
+
+TEST_CASE("what dtrain takes of a device's memory is within 2% of the guide's formulas, for a million parameters") {
+  if (support::is_sanitized) return dtrain_test::skip("it takes minutes under a sanitizer");
+  expect_formulas<float>(2);
+  expect_formulas<bfloat16>(2);
+}
+
+TEST_CASE("ranks whose step fails between two buckets name the first cause, and free what they have on devices") {
+  for (const bool divides_gradients : {false, true}) {
+    CAPTURE(divides_gradients);
+    const EmulatedDevices emulated(2);
+    const std::size_t before = emulation::allocated_device_bytes();
+    const auto train = [](const NcclGroup& group, const auto& stage) {
+      OnesModel<float> model(std::vector<std::size_t>(8, 1000));
+      DistributedDataParallel ddp{model, group, {.bucket_bytes = 4000, .reorder_gradients = false}};
+      ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}, stage};
+      for (int step = 0; step < 100; ++step) {
+        if (step == 2 && group.rank() == 1) {
+          optimizer.wait();
+          emulation::fault_in_operation(emulation::Fault::async_error, 6, 1);
+        }
+        ddp.backward(model.pass(), optimizer);
+        if (step >= 2) optimizer.wait();
+      }
+    };
+    const std::vector<RankEnd> ends = run_groups<NcclPolicy>(
+        2, [&](const NcclGroup& group) { divides_gradients ? train(group, Gradients{}) : train(group, States{}); });
+    for (const RankEnd& end : ends)
+      CHECK_CONTAINS(end.text, "on rank 1, device 1: ncclRemoteError");
+    CHECK(emulation::allocated_device_bytes() == before);
   }
 }
 
