@@ -28,6 +28,8 @@
 #include "dtrain/ddp/sharded/sharded_work.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
+#include "dtrain/stream/cuda/kernels/norm_kernels.hpp"
+#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 
@@ -35,12 +37,15 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Work of a step with a ShardedOptimizer whose model is in device memory. The host waits for nothing, except in a step
 /// with an inspection.
-/// - Update: a bucket is updated behind its reduction, on the same stream. A step with an inspection updates buckets in
-/// finish().
+/// - Update: a bucket is updated behind its reduction, on the same stream. A step that inspects or clips its gradients
+/// updates buckets in finish().
+/// - Norm: behind a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In
+/// finish() one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host:
+/// a kernel writes the factor behind the norm, and each bucket's f32 gradients are multiplied by it in place.
 /// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
 /// apart, and gathers buckets in finish().
 /// - Storing: in finish(), behind all that the streams of the step's gradients hold then: the backward pass, which uses
-/// the present values. With ready_frees_value a step without an inspection gathers and stores behind each update.
+/// the present values. With ready_frees_value a step that updates at once gathers and stores behind each update.
 /// - The update's number: the host gives it to kernels. In a captured step, and in each step after one, a function of
 /// the host counts the updates in the order of the stream, and a copy brings the numbers to device memory: each replay
 /// is one more update. A replay reads the rule when it runs; any other step has the rule as it is when the step begins.
@@ -63,20 +68,21 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     if constexpr (Stage::divides_gradients) {
       memory_->parts = stream::cuda::DeviceBuffer(memory_->places.bytes(), stream.device().index);
     }
-    std::size_t sums = 0;
     for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
       const BucketShard& shard = device_shards().shard(bucket);
       const std::size_t element = device_shards().element_bytes(bucket);
-      sums_.push_back({sums, stream::cuda::square_sum_blocks(shard.block * element),
-                       stream::cuda::square_sum_blocks(shard.rest_count * element)});
-      sums += sums_.back().own + sums_.back().rest;
+      sums_.push_back({own_sums_, rest_sums_});
+      own_sums_ += stream::cuda::square_sum_blocks(shard.block * element);
+      rest_sums_ += stream::cuda::square_sum_blocks(shard.rest_count * element);
     }
-    memory_->live = stream::cuda::DeviceBuffer(sizeof(Live), stream.device().index);
-    memory_->pinned = stream::cuda::PinnedBuffer(sizeof(Live) + (sums + 1) * sizeof(double));
+    const std::size_t sums = own_sums_ + rest_sums_ + 1;  // loading writes one
+    memory_->live = stream::cuda::DeviceBuffer(sizeof(Live) + sums * sizeof(double), stream.device().index);
+    memory_->pinned = stream::cuda::PinnedBuffer(sizeof(Live));
     std::memset(memory_->pinned.data(), 0, memory_->pinned.bytes());
-    bool loads = true;
+    bool loads = norm_kernels_.load(&live()->norm, &pinned().norm, stream) &&
+                 stream::cuda::ScaledCopyBatch::load_in_place(DType::f32, &live()->norm.factor, stream);
     for (const PlannedBucket& bucket : plan.buckets) {
-      loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums() + sums, stream);
+      loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums(), stream);
     }
     if (!loads) DeviceShards::refuse_without_kernels(stream.device());
   }
@@ -116,9 +122,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   void begin(Buckets& buckets) override {
     buckets_ = &buckets;
     inspect_ = nullptr;
+    max_norm_ = 0;
     factor_ = 1;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
   }
+
+  /// For the present step, after begin(): the device clips the gradients. @pre `max_norm` is positive
+  void clip_to(double max_norm) noexcept { max_norm_ = max_norm; }
 
   /// Not called: the gradient copier packs gradients.
   void pack(std::size_t, const std::byte*, const GradientSlot&) override {}
@@ -127,7 +137,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     ranges_[bucket] = range;
     if (bucket == 0) begin_update(stream);
     this->reduce(bucket, own_part(bucket), op, channel, stream);
-    if (inspect_) {
+    if (updates_last()) {
       sum_squares(bucket, stream);
       return;
     }
@@ -136,12 +146,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   void finish(C& channel, Stream stream) override {
-    const bool inspects = inspect_ != nullptr;
-    if (!inspects || inspected(channel, stream)) {
-      for (std::size_t bucket = 0; inspects && bucket < ranges_.size(); ++bucket) {
+    if (updates_last()) measure(channel, stream);
+    if (clips()) norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
+    if (!inspect_ || inspected(stream)) {
+      for (std::size_t bucket = 0; updates_last() && bucket < ranges_.size(); ++bucket) {
         update(bucket, channel, stream);
       }
-      if (inspects || !stage_.ready_frees_value) {
+      if (updates_last() || !stage_.ready_frees_value) {
         buckets_->wait_for_producers();
         for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
           gather_and_store(bucket, channel, stream);  // in the order of the forward pass
@@ -167,10 +178,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   using ShardedWork<C, Stage>::place_of;
   using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
 
-  /// Numbers that the host writes to pinned memory, and their copy on the device.
+  /// In pinned memory and in device memory: numbers that the host writes, and the norm, which kernels write to both.
   struct Live {
     LiveUpdate update;
-    double squares;
+    stream::cuda::DeviceNorm norm;
   };
   /// Memory that the enqueued work of a step uses, and the rule.
   struct Memory {
@@ -178,7 +189,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     std::unique_ptr<DeviceShards> shards;
     std::shared_ptr<const R> rule;
     stream::cuda::DeviceBuffer parts;  ///< stage 2: this rank's gradients, then its new weights
-    stream::cuda::DeviceBuffer live;
+    stream::cuda::DeviceBuffer live;   ///< a Live; sums of squares of all buckets' blocks, then those of all rests
     stream::cuda::PinnedBuffer pinned;
 
     Live& numbers() const noexcept { return *reinterpret_cast<Live*>(pinned.data()); }
@@ -192,17 +203,20 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       }
     }
   };
-  /// A bucket's sums of squares.
+  /// Places of a bucket's first sums of squares, among the blocks' sums and among the rests'.
   struct Sums {
-    std::size_t first;
-    std::size_t own;  ///< number of sums of this rank's block
+    std::size_t own;
     std::size_t rest;
   };
+
+  bool clips() const noexcept { return max_norm_ != 0; }
+  /// Whether buckets are updated when all are reduced.
+  bool updates_last() const noexcept { return inspect_ || clips(); }
 
   DeviceShards& device_shards() const noexcept { return *memory_->shards; }
   Live& pinned() const noexcept { return memory_->numbers(); }
   Live* live() const noexcept { return reinterpret_cast<Live*>(memory_->live.data()); }
-  double* square_sums() const noexcept { return reinterpret_cast<double*>(memory_->pinned.data() + sizeof(Live)); }
+  double* square_sums() const noexcept { return reinterpret_cast<double*>(memory_->live.data() + sizeof(Live)); }
 
   /// Memory of this rank's reduced gradients of the bucket.
   ShardMemory own_part(std::size_t bucket) const noexcept {
@@ -261,6 +275,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   void update(std::size_t bucket, C& channel, Stream stream) {
     const ShardMemory own = own_part(bucket);
     device_shards().load(bucket, own, factor_);
+    if (clips()) device_shards().scale(bucket, &live()->norm.factor);
     const DeviceShards::Elements elements = device_shards().elements(bucket);
     if (elements.weights.count != 0) {
       const DeviceStepInfo info =
@@ -295,35 +310,28 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     const BucketShard& shard = shards().shard(bucket);
     const ShardMemory own = own_part(bucket);
     const auto kernel = stream::cuda::SquareSumKernel::find(ranges_[bucket].dtype);
-    double* const sums = square_sums() + sums_[bucket].first;
-    if (shard.block != 0) kernel.enqueue(this->like(ranges_[bucket], own.block, shard.block), sums, stream);
+    const Sums& at = sums_[bucket];
+    if (shard.block != 0) {
+      kernel.enqueue(this->like(ranges_[bucket], own.block, shard.block), square_sums() + at.own, stream);
+    }
     if (shard.rest_count != 0) {
-      kernel.enqueue(this->like(ranges_[bucket], own.rest, shard.rest_count), sums + sums_[bucket].own, stream);
+      double* const sums = square_sums() + own_sums_ + at.rest;
+      kernel.enqueue(this->like(ranges_[bucket], own.rest, shard.rest_count), sums, stream);
     }
   }
 
-  /// Collective, blocking: the norm, and whether the step updates.
-  bool inspected(C& channel, Stream stream) {
+  /// Collective, enqueued: the norm of all ranks' gradients. All ranks have the rests, and as many sums of blocks.
+  void measure(C& channel, Stream stream) {
+    const BufferView own{reinterpret_cast<std::byte*>(square_sums()), own_sums_, DType::f64, stream.device()};
+    if (own_sums_ != 0) channel.enqueue(backend::AllReduce{own, own, ReduceOp::sum}, stream);
+    norm_kernels_.measure(&live()->norm, &pinned().norm, square_sums(), own_sums_ + rest_sums_, stream);
+  }
+
+  /// Blocking, after measure(): whether the step updates.
+  bool inspected(Stream stream) {
     wait_for(stream);
-    double common = 0;
-    double& squares = pinned().squares = 0;
-    for (const Sums& sums : sums_) {
-      const double* next = square_sums() + sums.first;
-      for (std::size_t i = 0; i < sums.own; ++i)
-        squares += *next++;
-      for (std::size_t i = 0; i < sums.rest; ++i)
-        common += *next++;
-    }
-    const auto transfer = [&](void* to, const void* from) {
-      stream::cuda::check(cudaMemcpyAsync(to, from, sizeof(double), cudaMemcpyDefault, stream.native()),
-                          "cudaMemcpyAsync");
-    };
-    transfer(&live()->squares, &squares);
-    const BufferView sum{reinterpret_cast<std::byte*>(&live()->squares), 1, DType::f64, stream.device()};
-    channel.enqueue(backend::AllReduce{sum, sum, ReduceOp::sum}, stream);
-    transfer(&squares, &live()->squares);
-    wait_for(stream);
-    ShardedGradients gradients(GradientNorm::of_squares(squares + common));
+    const stream::cuda::DeviceNorm& norm = pinned().norm;
+    ShardedGradients gradients(GradientNorm{norm.norm, norm.found_inf == 0, norm.before_clipping});
     if (!inspect_(gradients)) return false;
     factor_ = gradients.factor();
     if (is_live_) count_update(stream);
@@ -340,6 +348,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   std::unique_ptr<Memory> memory_;
   Stage stage_;
   std::vector<Sums> sums_;
+  std::size_t own_sums_ = 0;   ///< number of the blocks' sums of squares, equal on all ranks
+  std::size_t rest_sums_ = 0;  ///< number of the rests'
+  stream::cuda::NormKernels norm_kernels_;
+  double max_norm_ = 0;  ///< of a step that clips; else 0
   double factor_ = 1;
   bool is_live_ = false;  ///< whether a step was captured: the stream counts updates
   Event ended_;           ///< recorded at the end of each step that is not captured

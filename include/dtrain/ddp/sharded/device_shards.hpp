@@ -122,6 +122,12 @@ class DeviceShards final : public Shards {
     copies.equal.enqueue(1, stream_);
   }
 
+  /// Enqueued, after load(): multiplies the bucket's f32 gradients by the f64 that device memory has at `factor` then.
+  void scale(std::size_t bucket, const double* factor) {
+    scaled_.add(gradients_.data(), gradients_.data(), parts_[bucket].count);
+    scaled_.enqueue_in_place(factor, stream_);
+  }
+
   /// Enqueued: replaces the bucket's reduced gradients by the new weights.
   void unload(std::size_t bucket, const ShardMemory& memory) {
     Copies& copies = copies_[parts_[bucket].copies];
@@ -245,6 +251,7 @@ class DeviceShards final : public Shards {
   std::vector<stream::cuda::DeviceBuffer> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   stream::cuda::DeviceBuffer gradients_;            ///< of one bucket, in f32
   stream::cuda::DeviceBuffer weights_;              ///< of one bucket of f32
+  stream::cuda::ScaledCopyBatch scaled_{DType::f32, DType::f32};
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -120,7 +120,7 @@ class ShardedOptimizer {
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
-/// new weights. Only a function that inspects the gradients waits for them.
+/// new weights. Only a function that inspects the gradients waits for them; ClipGradients does not.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
 /// rule then, so change the rule when earlier replays have run, on every rank behind the same one. Other steps have the
 /// rule as it is when the step begins. The optimizer outlives the graph.
@@ -244,6 +244,7 @@ class ShardedOptimizer<R, C, Stage> {
     return *reduction_;
   }
   void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
+  void inspect_with(const ClipGradients& clip) requires(is_on_device) { reduction_->clip_to(clip.max_norm()); }
 
  private:
   using Reduction = typename ddp::detail::ShardedFor<typename C::Stream>::template Work<C, R, Stage>;

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// ShardedWork: the common part of ShardedReduction and DeviceShardedReduction: places of a bucket's parts, and the
-/// collectives on them; ShardedGradients: the argument of a function between the reduction and the update.
+/// collectives on them; ShardedGradients: the argument of a function between the reduction and the update;
+/// ClipGradients: such a function that clips.
 
 #include <cstddef>
 #include <functional>
@@ -44,6 +45,31 @@ class ShardedGradients {
 
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
+
+/// Clips the gradients of a step with a ShardedOptimizer as clip_gradients() does, and updates by them:
+///
+///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0));  // the same on every rank
+///
+/// In host memory the same as a function that calls clip_gradients(). In device memory the host waits for nothing, and
+/// the step may be captured in a CUDA graph: one all-reduce adds up the ranks' sums of squares (8 bytes for each 32 KiB
+/// of a rank's gradients), a kernel writes the factor to device memory, and the update reads the factor there. The host
+/// does not learn the norm. Gradients whose norm is not finite stay as they are, and the update uses them.
+/// @ingroup sharding
+class ClipGradients {
+ public:
+  /// @throws Error (invalid_argument) if `max_norm` is not positive
+  explicit ClipGradients(double max_norm) : max_norm_(max_norm) { require_max_norm(max_norm); }
+
+  double max_norm() const noexcept { return max_norm_; }
+
+  bool operator()(ShardedGradients& gradients) const {
+    clip_gradients(gradients, max_norm_);
+    return true;
+  }
+
+ private:
+  double max_norm_;
+};
 
 /// Lifetime: as StepWork.
 template <class C, class Stage>
@@ -119,5 +145,6 @@ class ShardedWork : public StepWork<C> {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::ClipGradients;
 using ddp::ShardedGradients;
 }  // namespace DTRAIN_NAMESPACE

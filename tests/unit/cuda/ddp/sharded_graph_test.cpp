@@ -29,32 +29,6 @@ std::vector<Weights<float>> expected_weights(int steps, int steps_with_first, fl
   return all;
 }
 
-/// A pass without a wait of the host; its streams begin behind the model's first, which ends behind them.
-auto pass_of(const Model<float>& model) {
-  return [&model](Ready ready) {
-    static thread_local Event begun, joined;
-    model.stream(0).record(begun);
-    model.stream(1).wait(begun);
-    for (std::size_t i = model.parameters().size(); i-- > 0;)
-      model.compute(i, ready);
-    model.stream(1).record(joined);
-    model.stream(0).wait(joined);
-  };
-}
-
-template <class Ddp, class Optimizer>
-Graph captured_step(const Model<float>& model, Ddp& ddp, Optimizer& optimizer) {
-  return captured(
-      model.stream(0),
-      [&] {
-        ddp.backward(pass_of(model), optimizer);
-        static thread_local Event ended;
-        model.stream(1).record(ended);
-        model.stream(0).wait(ended);
-      },
-      cudaStreamCaptureModeThreadLocal);
-}
-
 template <class Stage>
 void expect_replays(const Stage& stage, int warm_up) {
   constexpr int replays = 6;

@@ -16,6 +16,7 @@
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "support/cuda_memory.hpp"
+#include "support/graph_replays.hpp"
 #include "support/thread_group.hpp"
 #include "unit/cuda/ddp/device_model.hpp"
 
@@ -137,6 +138,33 @@ class Model : public DeviceModel {
     return all;
   }
 };
+
+/// A pass without a wait of the host; its streams begin behind the model's first, which ends behind them.
+inline auto pass_of(const Model<float>& model) {
+  return [&model](Ready ready) {
+    static thread_local dtrain::stream::cuda::Event begun, joined;
+    model.stream(0).record(begun);
+    model.stream(1).wait(begun);
+    for (std::size_t i = model.parameters().size(); i-- > 0;)
+      model.compute(i, ready);
+    model.stream(1).record(joined);
+    model.stream(0).wait(joined);
+  };
+}
+
+/// A step of that pass. @param inspect as of backward()
+template <class Ddp, class Optimizer, class... Inspect>
+support::Graph captured_step(const Model<float>& model, Ddp& ddp, Optimizer& optimizer, Inspect... inspect) {
+  return support::captured(
+      model.stream(0),
+      [&] {
+        ddp.backward(pass_of(model), optimizer, inspect...);
+        static thread_local dtrain::stream::cuda::Event ended;
+        model.stream(1).record(ended);
+        model.stream(0).wait(ended);
+      },
+      cudaStreamCaptureModeThreadLocal);
+}
 
 /// Rank 0's weights after each step with a ShardedOptimizer of the host. @param inspect gets rank and step; null: none
 template <class T, class Rule>
