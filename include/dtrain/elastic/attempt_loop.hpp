@@ -340,9 +340,12 @@ DTRAIN_ON_USE bool ElasticWorker::is_own_error(group::RankContext* context, cons
     is_loss = true;
   } catch (const Error& thrown) {
     const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
-    // Before the attempt is joined, the store refuses a worker that comes too late, and others may not come.
-    is_loss =
-        is(Errc::job_failed) || is(Errc::closed) || (context == nullptr && (is(Errc::refused) || is(Errc::timeout)));
+    // Before the attempt is joined, the store refuses a worker that comes too late or may be gone, and others may not
+    // come.
+    const bool is_unreachable =
+        thrown.code().category() == std::generic_category() && net::detail::is_retriable(thrown.code().value());
+    is_loss = is(Errc::job_failed) || is(Errc::closed) ||
+              (context == nullptr && (is(Errc::refused) || is(Errc::timeout) || is_unreachable));
     rank = thrown.rank();
   } catch (...) {
   }
