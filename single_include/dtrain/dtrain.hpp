@@ -1216,7 +1216,11 @@ class Sha256 {
   Sha256Digest digest() const noexcept;
 
  private:
-  void copy(std::span<const std::byte> bytes) noexcept;
+  void copy(std::span<const std::byte> bytes) noexcept {
+    if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
+    std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
+    pending_ += bytes.size();
+  }
 
   DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
     return value >> bits | value << (32 - bits);
@@ -1356,12 +1360,6 @@ DTRAIN_DEFINED Sha256Digest Sha256::digest() const noexcept {
   return bytes;
 }
 
-DTRAIN_DEFINED void Sha256::copy(std::span<const std::byte> bytes) noexcept {
-  if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
-  std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
-  pending_ += bytes.size();
-}
-
 DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) noexcept {
   const auto* bytes = reinterpret_cast<const unsigned char*>(block);
   const std::uint32_t* constants = round_constants.data();
@@ -1423,24 +1421,43 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
   /// The first cause; empty while the job has not failed.
-  std::optional<Cause> cause() const;
+  std::optional<Cause> cause() const {
+    if (!failed()) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
 
   /// Stores `cause` if it is the first, and calls every callback with it, in this thread, before it returns.
   /// @returns whether it was the first
   bool set(const Cause& cause);
 
   /// Blocking: until the job has failed or the deadline passes. @returns whether it has failed.
-  bool block_until_failed(Deadline deadline) const;
+  bool block_until_failed(Deadline deadline) const {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return failed(); });
+  }
 
   /// Reports a failure of this rank to the job, whose first cause may be another one. Does nothing in a forked process,
   /// which is not the rank.
   void report(const Cause& cause);
 
   /// Installs the function that sends reports to the store; an empty one removes it.
-  void set_reporter(Reporter reporter);
+  void set_reporter(Reporter reporter) {
+    const std::lock_guard lock(mutex_);
+    reporter_ = std::move(reporter);
+  }
 
   /// Calls `callback` once: when the job fails, or now if it has. It must not block, throw or touch this latch.
-  [[nodiscard]] Subscription subscribe(Callback callback);
+  [[nodiscard]] Subscription subscribe(Callback callback) {
+    const std::lock_guard lock(mutex_);
+    Callback& kept = callbacks_.emplace_back(std::move(callback));
+    if (failed()) {
+      kept(*cause_);
+    }
+    return {&kept, Unsubscribe{shared_from_this()}};
+  }
 
   /// @throws PeerLost, JobFailed with the job's first cause, on ranks other than its origin; Error on the origin
   void throw_if_failed(int own_rank) const;
@@ -1462,14 +1479,6 @@ DTRAIN_DEFINED void FailureLatch::Unsubscribe::operator()(Callback* callback) co
   latch->callbacks_.remove_if([callback](const Callback& each) { return &each == callback; });
 }
 
-DTRAIN_DEFINED std::optional<Cause> FailureLatch::cause() const {
-  if (!failed()) {
-    return std::nullopt;
-  }
-  const std::lock_guard lock(mutex_);
-  return cause_;
-}
-
 DTRAIN_DEFINED bool FailureLatch::set(const Cause& cause) {
   const std::lock_guard lock(mutex_);
   if (failed()) {
@@ -1482,11 +1491,6 @@ DTRAIN_DEFINED bool FailureLatch::set(const Cause& cause) {
   }
   changed_.notify_all();
   return true;
-}
-
-DTRAIN_DEFINED bool FailureLatch::block_until_failed(Deadline deadline) const {
-  std::unique_lock lock(mutex_);
-  return block_until(changed_, lock, deadline, [this] { return failed(); });
 }
 
 DTRAIN_DEFINED void FailureLatch::report(const Cause& cause) {
@@ -1503,20 +1507,6 @@ DTRAIN_DEFINED void FailureLatch::report(const Cause& cause) {
   } else {
     set(cause);
   }
-}
-
-DTRAIN_DEFINED void FailureLatch::set_reporter(Reporter reporter) {
-  const std::lock_guard lock(mutex_);
-  reporter_ = std::move(reporter);
-}
-
-DTRAIN_DEFINED FailureLatch::Subscription FailureLatch::subscribe(Callback callback) {
-  const std::lock_guard lock(mutex_);
-  Callback& kept = callbacks_.emplace_back(std::move(callback));
-  if (failed()) {
-    kept(*cause_);
-  }
-  return {&kept, Unsubscribe{shared_from_this()}};
 }
 
 DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
@@ -1642,10 +1632,14 @@ std::string sanitize(std::string_view text);
 std::string_view truncate_utf8(std::string_view text, std::size_t longest);
 
 /// A printable excerpt of any text for a message, with "..." if it is truncated.
-std::string excerpt(std::string_view text, std::size_t longest = 128);
+inline std::string excerpt(std::string_view text, std::size_t longest = 128) {
+  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
+}
 
 /// excerpt() in single quotes.
-std::string in_quotes(std::string_view text, std::size_t longest = 128);
+inline std::string in_quotes(std::string_view text, std::size_t longest = 128) {
+  return "'" + excerpt(text, longest) + "'";
+}
 
 #if DTRAIN_DEFINITIONS
 
@@ -1707,14 +1701,6 @@ DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t
   return text.substr(0, length);
 }
 
-DTRAIN_DEFINED std::string excerpt(std::string_view text, std::size_t longest) {
-  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
-}
-
-DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest) {
-  return "'" + excerpt(text, longest) + "'";
-}
-
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
@@ -1760,17 +1746,47 @@ class Serializer {
     number(found, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last));
     value = static_cast<E>(found);
   }
-  void flag(bool& value);
+  void flag(bool& value) {
+    std::uint8_t found = value ? 1 : 0;
+    number(found, 0, 1);
+    value = found == 1;
+  }
 
   /// Any bytes, such as a key or a value; a writer cuts them to `longest`. Error sentences contain them only through
   /// in_quotes() or sanitize().
-  void raw_text(std::string& value, std::size_t longest);
+  void raw_text(std::string& value, std::size_t longest) {
+    const std::string_view written = truncate_utf8(value, longest);
+    auto size = static_cast<std::uint32_t>(written.size());
+    number(size);
+    if (!reads_) return append(written);
+    if (size > longest) fail("has a text that is too long");
+    value = take_text(size);
+  }
   /// A name or a sentence: it arrives printable, whatever bytes the peer sent.
-  void text(std::string& value, std::size_t longest);
+  void text(std::string& value, std::size_t longest) {
+    raw_text(value, longest);
+    if (reads_) {
+      value = sanitize(value);
+      value.resize(truncate_utf8(value, longest).size());
+    }
+  }
   /// Bytes without a length.
-  void bytes(std::span<std::byte> value);
+  void bytes(std::span<std::byte> value) {
+    if (!reads_) {
+      out_.insert(out_.end(), value.begin(), value.end());
+    } else {
+      const std::span<const std::byte> found = take_bytes(value.size());
+      std::copy(found.begin(), found.end(), value.begin());
+    }
+  }
   /// A mark of the format, which a reader requires.
-  void constant(std::string_view expected);
+  void constant(std::string_view expected) {
+    if (!reads_) {
+      append(expected);
+    } else if (take_text(expected.size()) != expected) {
+      fail("has another format");
+    }
+  }
 
   /// `least` to `most` elements. `each(element)` passes the fields of one; none is empty on the wire.
   template <class T, class Each>
@@ -1822,9 +1838,22 @@ class Serializer {
   /// @returns what a number out of its bounds becomes: `first` in a reader, which fails
   std::uint64_t out_of_bounds(std::uint64_t value, std::uint64_t first) noexcept;
 
-  void append(std::string_view written);
-  std::span<const std::byte> take_bytes(std::size_t size) noexcept;
-  std::string take_text(std::size_t size);
+  void append(std::string_view written) {
+    const auto from = std::as_bytes(std::span(written.data(), written.size()));
+    out_.insert(out_.end(), from.begin(), from.end());
+  }
+  std::span<const std::byte> take_bytes(std::size_t size) noexcept {
+    if (size > remaining()) {
+      fail("ends too early");
+      return {};
+    }
+    at_ += size;
+    return in_.subspan(at_ - size, size);
+  }
+  std::string take_text(std::size_t size) {
+    const std::span<const std::byte> found = take_bytes(size);
+    return {reinterpret_cast<const char*>(found.data()), found.size()};
+  }
 
   std::span<const std::byte> in_;
   std::size_t at_ = 0;  ///< of in_: the next byte; after a failure, the end of what was read
@@ -1882,46 +1911,6 @@ DTRAIN_DEFINED void Serializer::number(std::optional<int>& value, int last) {
   value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
 }
 
-DTRAIN_DEFINED void Serializer::flag(bool& value) {
-  std::uint8_t found = value ? 1 : 0;
-  number(found, 0, 1);
-  value = found == 1;
-}
-
-DTRAIN_DEFINED void Serializer::raw_text(std::string& value, std::size_t longest) {
-  const std::string_view written = truncate_utf8(value, longest);
-  auto size = static_cast<std::uint32_t>(written.size());
-  number(size);
-  if (!reads_) return append(written);
-  if (size > longest) fail("has a text that is too long");
-  value = take_text(size);
-}
-
-DTRAIN_DEFINED void Serializer::text(std::string& value, std::size_t longest) {
-  raw_text(value, longest);
-  if (reads_) {
-    value = sanitize(value);
-    value.resize(truncate_utf8(value, longest).size());
-  }
-}
-
-DTRAIN_DEFINED void Serializer::bytes(std::span<std::byte> value) {
-  if (!reads_) {
-    out_.insert(out_.end(), value.begin(), value.end());
-  } else {
-    const std::span<const std::byte> found = take_bytes(value.size());
-    std::copy(found.begin(), found.end(), value.begin());
-  }
-}
-
-DTRAIN_DEFINED void Serializer::constant(std::string_view expected) {
-  if (!reads_) {
-    append(expected);
-  } else if (take_text(expected.size()) != expected) {
-    fail("has another format");
-  }
-}
-
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::fail(const char* problem) noexcept {
   if (ok()) {
     problem_ = problem;
@@ -1961,25 +1950,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::out_of_bounds(std::u
   return reads_ ? first : value;
 }
 
-DTRAIN_DEFINED void Serializer::append(std::string_view written) {
-  const auto from = std::as_bytes(std::span(written.data(), written.size()));
-  out_.insert(out_.end(), from.begin(), from.end());
-}
-
-DTRAIN_DEFINED std::span<const std::byte> Serializer::take_bytes(std::size_t size) noexcept {
-  if (size > remaining()) {
-    fail("ends too early");
-    return {};
-  }
-  at_ += size;
-  return in_.subspan(at_ - size, size);
-}
-
-DTRAIN_DEFINED std::string Serializer::take_text(std::size_t size) {
-  const std::span<const std::byte> found = take_bytes(size);
-  return {reinterpret_cast<const char*>(found.data()), found.size()};
-}
-
 DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
   std::int64_t count = time.count();
   of.number(count, -max_time_read.count(), max_time_read.count());
@@ -1999,7 +1969,7 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 namespace DTRAIN_NAMESPACE {
 
 /// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
-/// floats of the Open Compute Project (see float8.hpp). Checkpoints contain the numbers, so they never change.
+/// floats of the Open Compute Project (see small_floats.hpp). Checkpoints contain the numbers, so they never change.
 /// @ingroup views
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
 
@@ -2057,7 +2027,7 @@ constexpr bool is_float(DType dtype) noexcept {
 }
 
 /// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
-/// such as another library's half (see dtrain/core/types/float16.hpp).
+/// such as another library's half (see dtrain/core/types/small_floats.hpp).
 /// @ingroup views
 template <class T>
 struct dtype_of;
@@ -2086,48 +2056,6 @@ template <class T>
 concept Element = requires {
   dtype_of<T>::value;
 };
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/bfloat16.hpp
-
-/// @file
-/// bfloat16: the upper half of a float, without arithmetic; the conversion from float rounds to nearest even, the
-/// conversion to float is exact. Programs store gradients in it; hooks::Cast takes it as its 16-bit type.
-
-namespace DTRAIN_NAMESPACE {
-
-/// The upper half of an f32, for programs without another bfloat16 type; float16.hpp describes how to register another
-/// type (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
-/// @ingroup views
-struct bfloat16 {
-  std::uint16_t bits = 0;
-
-  constexpr bfloat16() noexcept = default;
-
-  /// Rounds to nearest even; a value beyond the largest finite one becomes infinity. Every NaN becomes 0x7fc0.
-  constexpr explicit bfloat16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
-
-  static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {
-    bfloat16 value;
-    value.bits = bits;
-    return value;
-  }
-
-  /// Exact.
-  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }
-
- private:
-  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
-    if ((value & 0x7fffffffU) > 0x7f800000U) {
-      return 0x7fc0;
-    }
-    return static_cast<std::uint16_t>((value + 0x7fffU + (value >> 16U & 1U)) >> 16U);
-  }
-};
-
-template <>
-struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -2216,12 +2144,52 @@ inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/types/float16.hpp
+// ---- dtrain/core/types/reduce_op.hpp
 
 /// @file
-/// float16: IEEE 754's 16-bit float, without arithmetic, in which programs store gradients; hooks::Cast takes it as its
-/// 16-bit type. SmallFloat: the template of float16 and of the 8-bit floats: the conversion from float rounds to
-/// nearest even, the conversion to float is exact.
+/// ReduceOp: the reduction operators; a program gives one to each reduction. Accumulate: the type of partial results,
+/// in GroupOptions.
+
+namespace DTRAIN_NAMESPACE {
+
+/// `average` is the sum divided by the number of ranks, in one pass if the backend can.
+/// @ingroup collectives
+enum class ReduceOp : std::uint8_t { sum = 1, average, min, max, product };
+
+/// The name in messages, such as "average".
+/// @ingroup collectives
+constexpr const char* name(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::average: return "average";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
+    case ReduceOp::product: return "product";
+  }
+  return "unknown reduction";
+}
+
+/// Type of the partial results of 16-bit floats that travel between ranks, as round a ring. `element`: the elements'
+/// own type, rounded at every rank. `f32`: twice as many bytes, rounded once at the end.
+/// @ingroup collectives
+enum class Accumulate : std::uint8_t { element = 0, f32 };
+
+constexpr const char* name(Accumulate accumulate) noexcept {
+  switch (accumulate) {
+    case Accumulate::element: return "element";
+    case Accumulate::f32: return "f32";
+  }
+  return "unknown type";
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/small_floats.hpp
+
+/// @file
+/// float16, bfloat16, and float8_e4m3 and float8_e5m2 of the Open Compute Project, without arithmetic: the conversion
+/// from float rounds to nearest even, the conversion to float is exact. Programs store gradients in those of 16 bits,
+/// which hooks::Cast takes as its type.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2311,21 +2279,43 @@ using float16 = detail::SmallFloat<std::uint16_t, 10, 0x7bff, 0x7c00, 0x7e00>;
 template <>
 struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};
 
-}  // namespace DTRAIN_NAMESPACE
+/// The upper half of an f32, for programs without another bfloat16 type; float16 describes how to register another type
+/// (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
+/// @ingroup views
+struct bfloat16 {
+  std::uint16_t bits = 0;
 
-// ---- dtrain/core/types/float8.hpp
+  constexpr bfloat16() noexcept = default;
 
-/// @file
-/// float8_e4m3 and float8_e5m2 of the Open Compute Project, without arithmetic; the conversion from float rounds to
-/// nearest even, the conversion to float is exact. A program moves such elements by broadcast, all_gather, send and
-/// recv; no backend reduces them.
+  /// Rounds to nearest even; a value beyond the largest finite one becomes infinity. Every NaN becomes 0x7fc0.
+  constexpr explicit bfloat16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
 
-namespace DTRAIN_NAMESPACE {
+  static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {
+    bfloat16 value;
+    value.bits = bits;
+    return value;
+  }
+
+  /// Exact.
+  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }
+
+ private:
+  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
+    if ((value & 0x7fffffffU) > 0x7f800000U) {
+      return 0x7fc0;
+    }
+    return static_cast<std::uint16_t>((value + 0x7fffU + (value >> 16U & 1U)) >> 16U);
+  }
+};
+
+template <>
+struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
 
 /// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. A float is rounded to
 /// nearest even, and saturates as with CUDA's type and NCCL: larger values and infinity become the largest finite one.
-/// Every NaN becomes 0x7f. For programs without another such type; float16.hpp describes how to register one
-/// (__nv_fp8_e4m3, c10::Float8_e4m3fn). Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
+/// Every NaN becomes 0x7f. For programs without another such type; float16 describes how to register one
+/// (__nv_fp8_e4m3, c10::Float8_e4m3fn). No backend reduces these; broadcast, all_gather, send and recv move them.
+/// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
 /// @ingroup views
 using float8_e4m3 = detail::SmallFloat<std::uint8_t, 3, 0x7e, 0x7e, 0x7f>;
 
@@ -2337,46 +2327,6 @@ template <>
 struct dtype_of<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};
 template <>
 struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/reduce_op.hpp
-
-/// @file
-/// ReduceOp: the reduction operators; a program gives one to each reduction. Accumulate: the type of partial results,
-/// in GroupOptions.
-
-namespace DTRAIN_NAMESPACE {
-
-/// `average` is the sum divided by the number of ranks, in one pass if the backend can.
-/// @ingroup collectives
-enum class ReduceOp : std::uint8_t { sum = 1, average, min, max, product };
-
-/// The name in messages, such as "average".
-/// @ingroup collectives
-constexpr const char* name(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::sum: return "sum";
-    case ReduceOp::average: return "average";
-    case ReduceOp::min: return "min";
-    case ReduceOp::max: return "max";
-    case ReduceOp::product: return "product";
-  }
-  return "unknown reduction";
-}
-
-/// Type of the partial results of 16-bit floats that travel between ranks, as round a ring. `element`: the elements'
-/// own type, rounded at every rank. `f32`: twice as many bytes, rounded once at the end.
-/// @ingroup collectives
-enum class Accumulate : std::uint8_t { element = 0, f32 };
-
-constexpr const char* name(Accumulate accumulate) noexcept {
-  switch (accumulate) {
-    case Accumulate::element: return "element";
-    case Accumulate::f32: return "f32";
-  }
-  return "unknown type";
-}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -3255,7 +3205,12 @@ class TimerHeap {
   std::size_t size() const noexcept { return heap_.size(); }
 
   /// Adds a timer that is in no heap.
-  void insert(Waiter& timer, Deadline deadline);
+  void insert(Waiter& timer, Deadline deadline) {
+    heap_.push_back(&timer);
+    timer.instant = deadline.instant();
+    timer.sequence = next_sequence_++;
+    sift_up(heap_.size() - 1, timer);
+  }
 
   /// Removes a timer; no effect on one that is not in the heap.
   void remove(Waiter& timer) noexcept;
@@ -3275,7 +3230,13 @@ class TimerHeap {
     timer.index = index;
   }
 
-  void sift_up(std::size_t index, Waiter& timer) noexcept;
+  void sift_up(std::size_t index, Waiter& timer) noexcept {
+    while (index > 0 && before(timer, *heap_[parent_of(index)])) {
+      put(index, *heap_[parent_of(index)]);
+      index = parent_of(index);
+    }
+    put(index, timer);
+  }
 
   void sift_down(std::size_t index, Waiter& timer) noexcept;
 
@@ -3284,13 +3245,6 @@ class TimerHeap {
 };
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void TimerHeap::insert(Waiter& timer, Deadline deadline) {
-  heap_.push_back(&timer);
-  timer.instant = deadline.instant();
-  timer.sequence = next_sequence_++;
-  sift_up(heap_.size() - 1, timer);
-}
 
 DTRAIN_DEFINED void TimerHeap::remove(Waiter& timer) noexcept {
   if (timer.index == Waiter::not_in_heap) {
@@ -3308,14 +3262,6 @@ DTRAIN_DEFINED void TimerHeap::remove(Waiter& timer) noexcept {
   } else {
     sift_down(hole, last);
   }
-}
-
-DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, Waiter& timer) noexcept {
-  while (index > 0 && before(timer, *heap_[parent_of(index)])) {
-    put(index, *heap_[parent_of(index)]);
-    index = parent_of(index);
-  }
-  put(index, timer);
 }
 
 DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexcept {
@@ -3779,7 +3725,12 @@ class Scheduler {
   /// Resumes the ready waiters. Waiters woken meanwhile wait for the next call, so that waiters that wake each other do
   /// not delay the others without end.
   /// @throws the exception of a task without a handler; the other waiters run in the next call
-  void resume_ready();
+  void resume_ready() {
+    batch_.splice_back(ready_);
+    while (Waiter* waiter = batch_.pop_front()) {
+      resume(*waiter);
+    }
+  }
 
   void destroy_all() noexcept {
     while (TaskRecord* record = records_.front()) {
@@ -3905,7 +3856,7 @@ class EventLoop {
   EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
-  ~EventLoop();
+  ~EventLoop() { close(); }
 
   /// Adds a task, which starts in the loop's next turn. The result owns it; TaskHandle::detach gives it to the loop.
   /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
@@ -3915,7 +3866,9 @@ class EventLoop {
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception, DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
-  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {});
+  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
+    spawn(std::move(task), std::move(on_exception)).detach();
+  }
 
   /// Runs `function()` on the loop's thread, in order of posting. Its exception leaves run(). After close() it returns
   /// false and destroys the function without running it; close() destroys functions that have not run.
@@ -3979,7 +3932,11 @@ class EventLoop {
   }
 
   /// Destroys all tasks, and refuses new tasks and posts. The destructor calls it. Not from inside run().
-  void close() noexcept;
+  void close() noexcept {
+    closed_ = true;
+    posts_.close();
+    scheduler_.destroy_all();
+  }
 
   /// Number of descriptors and timers that coroutines wait for: for tests and diagnosis.
   std::size_t registered_descriptors() const noexcept { return scheduler_.registered_descriptors(); }
@@ -4082,10 +4039,6 @@ DTRAIN_DEFINED void PostQueue::wake() noexcept {
 
 DTRAIN_DEFINED EventLoop::EventLoop() : scheduler_(posts_.descriptor()) {}
 
-DTRAIN_DEFINED EventLoop::~EventLoop() {
-  close();
-}
-
 DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
   return spawn(std::move(task), {});
 }
@@ -4101,16 +4054,6 @@ DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_
   auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
   scheduler_.start(*record);
   return TaskHandle(record.release());
-}
-
-DTRAIN_DEFINED void EventLoop::spawn_detached(Task<void> task, ExceptionHandler on_exception) {
-  spawn(std::move(task), std::move(on_exception)).detach();
-}
-
-DTRAIN_DEFINED void EventLoop::close() noexcept {
-  closed_ = true;
-  posts_.close();
-  scheduler_.destroy_all();
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -4265,13 +4208,23 @@ struct TaskOf {
 class SpawnState : public ListNode {
  public:
   /// The coroutine's frame is gone, or was never made: frees `make`, then notifies the owner.
-  void end() noexcept;
+  void end() noexcept {
+    unlink();
+    task.detach();
+    make = nullptr;
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    changed_.notify_all();
+  }
   bool gone() const {
     const std::lock_guard lock(mutex_);
     return gone_;
   }
   /// Blocking: until the coroutine is destroyed or the deadline passes. @returns whether it is destroyed
-  bool wait_until_gone(Deadline deadline) const;
+  bool wait_until_gone(Deadline deadline) const {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return gone_; });
+  }
 
   std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
   TaskHandle task;
@@ -4450,7 +4403,7 @@ class LoopThread {
   LoopThread();
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
-  ~LoopThread();
+  ~LoopThread() { end(); }
 
   /// For post(); its other functions belong to the loop's thread.
   EventLoop& loop() noexcept { return *loop_; }
@@ -4477,20 +4430,6 @@ class LoopThread {
 };
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void SpawnState::end() noexcept {
-  unlink();
-  task.detach();
-  make = nullptr;
-  const std::lock_guard lock(mutex_);
-  gone_ = true;
-  changed_.notify_all();
-}
-
-DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
-  std::unique_lock lock(mutex_);
-  return block_until(changed_, lock, deadline, [this] { return gone_; });
-}
 
 DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
                                       std::string_view doing) {
@@ -4588,10 +4527,6 @@ DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadli
 DTRAIN_DEFINED LoopThread::LoopThread()
     : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
   thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
-}
-
-DTRAIN_DEFINED LoopThread::~LoopThread() {
-  end();
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -5974,10 +5909,31 @@ bool launches(Launch launch) {
 /// A kernel of the driver. Trivially copyable; valid until the process ends.
 class DriverKernel {
  public:
-  DriverKernel() = default;
+  /// `kept`, a static variable that gets the entry `name` of the text `text()` at the first call; none if the driver
+  /// does not load it, which is logged: the next call tries again. The driver may compile the text as late as at the
+  /// first launch on a device, and fail then. Threads: any.
+  template <class Text>
+  static DriverKernel load_once(DriverKernel& kept, Text text, const char* name) {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    if (!kept) kept = load(text(), name);
+    return kept;
+  }
 
-  /// The entry `name` of the text; none if the driver does not load it, which is logged. The driver may compile the
-  /// text as late as at the first launch on a device, and fail then.
+  explicit operator bool() const noexcept { return kernel_ != nullptr; }
+
+  /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
+  /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
+  void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
+    // The runtime makes the device's context the driver's current one only at a thread's first call that needs the
+    // device. A function of the driver that is called earlier fails (201, invalid device context).
+    check(cudaSetDevice(stream.device().index), "cudaSetDevice");
+    const int code = launch_(kernel_, blocks, 1, 1, threads, 1, 1, 0, stream.native(), arguments, nullptr);
+    check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
+  }
+
+ private:
+  /// @returns none if the driver does not load the text, which is logged
   static DriverKernel load(const std::string& text, const char* name) {
     constexpr unsigned int version = 12000;
     const auto load_data = reinterpret_cast<driver::LibraryLoadData>(driver_function("cuLibraryLoadData", version));
@@ -6001,19 +5957,6 @@ class DriverKernel {
     return kernel;
   }
 
-  explicit operator bool() const noexcept { return kernel_ != nullptr; }
-
-  /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
-  /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
-  void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
-    // The runtime makes the device's context the driver's current one only at a thread's first call that needs the
-    // device. A function of the driver that is called earlier fails (201, invalid device context).
-    check(cudaSetDevice(stream.device().index), "cudaSetDevice");
-    const int code = launch_(kernel_, blocks, 1, 1, threads, 1, 1, 0, stream.native(), arguments, nullptr);
-    check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
-  }
-
- private:
   void* kernel_ = nullptr;
   driver::LaunchKernel launch_ = nullptr;
 };
@@ -6321,14 +6264,10 @@ class NormKernels {
   /// Loads the kernels, and launches each once. Writes `norm` and `copy`. Call load() before other functions.
   /// @returns false if the driver has not loaded the kernels for the stream's device, which is logged
   bool load(DeviceNorm* norm, DeviceNorm* copy, StreamRef stream) {
-    static std::mutex mutex;
-    static NormKernels found;
-    {
-      const std::lock_guard lock(mutex);
-      if (!found.norm_) found.norm_ = DriverKernel::load(norm_text(), norm_name);
-      if (!found.rescale_) found.rescale_ = DriverKernel::load(rescale_text(), rescale_name);
-      *this = found;
-    }
+    static DriverKernel norm_kernel;
+    static DriverKernel rescale_kernel;
+    norm_ = DriverKernel::load_once(norm_kernel, norm_text, norm_name);
+    rescale_ = DriverKernel::load_once(rescale_kernel, rescale_text, rescale_name);
     return norm_ && rescale_ && launches([&] {
              measure(norm, copy, nullptr, 0, stream);
              rescale(norm, copy, 1, 1, stream);
@@ -6363,13 +6302,8 @@ class UnscaleKernel {
  public:
   /// Loads the kernel, and launches it once; writes all three.
   bool load(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, StreamRef stream) {
-    static std::mutex mutex;
-    static DriverKernel found;
-    {
-      const std::lock_guard lock(mutex);
-      if (!found) found = DriverKernel::load(unscale_text(), unscale_name);
-      kernel_ = found;
-    }
+    static DriverKernel kernel;
+    kernel_ = DriverKernel::load_once(kernel, unscale_text, unscale_name);
     return kernel_ && launches([&] { enqueue(norm, copy, scale, {2, 0.5F, 1}, stream); });
   }
 
@@ -6399,7 +6333,6 @@ class UnscaleKernel {
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -6578,21 +6511,15 @@ inline std::string scale_kernel_text(DType from, DType to, FactorSource source =
 /// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
 class ScaleKernel {
  public:
-  ScaleKernel() = default;
-
   /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The driver may compile
   /// the text as late as at the first launch, and fail then: see ScaledCopyBatch::load. Threads: any.
   static ScaleKernel find(DType from, DType to, FactorSource source = FactorSource::parameter) {
-    static std::mutex mutex;
-    static ScaleKernel found[2][types][types];
-    if (!can_scale(from, to)) {
-      return {};
-    }
-    const std::lock_guard lock(mutex);
-    ScaleKernel& kernel =
-        found[static_cast<std::size_t>(source)][static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
-    if (!kernel) {
-      kernel.kernel_ = DriverKernel::load(scale_kernel_text(from, to, source), scale_kernel_name);
+    static DriverKernel kept[2][types][types];
+    ScaleKernel kernel;
+    if (can_scale(from, to)) {
+      kernel.kernel_ = DriverKernel::load_once(
+          kept[static_cast<std::size_t>(source)][static_cast<std::size_t>(from)][static_cast<std::size_t>(to)],
+          [&] { return scale_kernel_text(from, to, source); }, scale_kernel_name);
       kernel.is_double_ = from == DType::f64;
     }
     return kernel;
@@ -6732,10 +6659,6 @@ inline constexpr std::size_t square_sum_bytes = 16;
 /// Bytes of a block of threads: 8 reads for each thread.
 inline constexpr std::size_t square_sum_block_bytes = 8 * square_sum_bytes * square_sum_threads;
 
-constexpr bool can_sum_squares(DType dtype) noexcept {
-  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
 /// Blocks for an array of so many bytes, at most as many as keep a large GPU busy. The number depends on the bytes
 /// only, so that all ranks add in the same order.
 constexpr std::uint32_t square_sum_blocks(std::size_t bytes) noexcept {
@@ -6800,20 +6723,13 @@ inline std::string square_sum_text(DType dtype) {
 /// The kernel of square_sum_text(), for one type. Trivially copyable; valid until the process ends.
 class SquareSumKernel {
  public:
-  SquareSumKernel() = default;
-
-  /// The kernel for this type, or none if can_sum_squares() is false or the driver does not load it: see load().
-  /// Threads: any.
+  /// The kernel for this type, or none if is_float() is false or the driver does not load it: see load(). Threads: any.
   static SquareSumKernel find(DType dtype) {
-    static std::mutex mutex;
-    static SquareSumKernel found[types];
-    if (!can_sum_squares(dtype)) {
-      return {};
-    }
-    const std::lock_guard lock(mutex);
-    SquareSumKernel& kernel = found[static_cast<std::size_t>(dtype)];
-    if (!kernel) {
-      kernel.kernel_ = DriverKernel::load(square_sum_text(dtype), square_sum_name);
+    static DriverKernel kept[types];
+    SquareSumKernel kernel;
+    if (is_float(dtype)) {
+      kernel.kernel_ = DriverKernel::load_once(
+          kept[static_cast<std::size_t>(dtype)], [&] { return square_sum_text(dtype); }, square_sum_name);
     }
     return kernel;
   }
@@ -6835,7 +6751,7 @@ class SquareSumKernel {
   }
 
  private:
-  /// Enumerators up to the last that can_sum_squares() takes.
+  /// Enumerators up to the last that is_float() takes.
   static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
 
   void launch(const std::byte* array, std::uint64_t bytes, std::uint32_t blocks, double* sums, StreamRef stream) const {
@@ -6863,7 +6779,6 @@ class SquareSumKernel {
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
@@ -6987,17 +6902,12 @@ inline std::string update_text(Update update) {
 /// The kernel of update_text(), for one formula. Trivially copyable; valid until the process ends.
 class UpdateKernel {
  public:
-  UpdateKernel() = default;
-
   /// The kernel for this formula, or none if the driver does not load it: see load(). Threads: any.
   static UpdateKernel find(Update update) {
-    static std::mutex mutex;
-    static UpdateKernel found[static_cast<std::size_t>(Update::adam) + 1];
-    const std::lock_guard lock(mutex);
-    UpdateKernel& kernel = found[static_cast<std::size_t>(update)];
-    if (!kernel) {
-      kernel.kernel_ = DriverKernel::load(update_text(update), update_name);
-    }
+    static DriverKernel kept[static_cast<std::size_t>(Update::adam) + 1];
+    UpdateKernel kernel;
+    kernel.kernel_ = DriverKernel::load_once(
+        kept[static_cast<std::size_t>(update)], [&] { return update_text(update); }, update_name);
     return kernel;
   }
 
@@ -7005,14 +6915,7 @@ class UpdateKernel {
   /// it does at the first launch there
   static bool load(Update update, StreamRef stream) {
     const UpdateKernel kernel = find(update);
-    if (!kernel) return false;
-    try {
-      kernel.enqueue({}, 0, {}, nullptr, stream);
-    } catch (const Error& error) {
-      log_unloaded_kernel(error.what());
-      return false;
-    }
-    return true;
+    return kernel && launches([&] { kernel.enqueue({}, 0, {}, nullptr, stream); });
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
@@ -7104,56 +7007,6 @@ class CommunicationStream {
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/stream/cuda/timing_event.hpp
-
-/// @file
-/// TimingEvent: a point in a CUDA stream, with the time at which the device reached it. DeviceTimes records it.
-
-#if DTRAIN_WITH_CUDA
-
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <type_traits>
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
-
-/// Owns a cudaEvent_t with timing, which costs the device more than an Event. Threads: any, except during a record.
-class TimingEvent {
- public:
-  /// @throws Error (cuda)
-  explicit TimingEvent(int device) {
-    const DeviceGuard guard(device);
-    cudaEvent_t event = nullptr;
-    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
-    event_.reset(event);
-  }
-
-  /// Enqueues the point on a stream of the device that is not captured. @throws Error (cuda)
-  void record(StreamRef stream) { check(cudaEventRecord(event_.get(), stream.native()), "cudaEventRecord"); }
-
-  /// Also false if the device has failed. Not while a stream is being captured, except under RelaxedCapture.
-  bool is_complete() const noexcept { return quiet(cudaEventQuery(event_.get())); }
-
-  /// Device time between two events, negative if `to` was first. Empty if an event is not complete, or the time is
-  /// unknown.
-  friend std::optional<std::chrono::nanoseconds> between(const TimingEvent& from, const TimingEvent& to) noexcept {
-    float milliseconds = 0;
-    if (!quiet(cudaEventElapsedTime(&milliseconds, from.event_.get(), to.event_.get()))) {
-      return std::nullopt;
-    }
-    return std::chrono::nanoseconds(
-        static_cast<std::chrono::nanoseconds::rep>(static_cast<double>(milliseconds) * 1e6));
-  }
-
- private:
-  std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, ReleasedBy<cudaEventDestroy>> event_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
 // ---- dtrain/stream/host/queue.hpp
 
 /// @file
@@ -7237,7 +7090,14 @@ class Queue {
 
   /// Makes the ring hold at least `items` work items. Blocks until the work enqueued so far is done. Threads: no other
   /// thread enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
-  void reserve(std::uint64_t items);
+  void reserve(std::uint64_t items) {
+    if (items <= ring_.size()) {
+      return;
+    }
+    while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
+    }
+    ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
+  }
 
   /// Enqueues work. Blocks only if the ring is full. Wakes a parked HelperThread.
   /// @throws Error (invalid_argument) if the ring is full and the caller is itself work of this queue
@@ -7322,7 +7182,11 @@ class Queue {
   /// least one of the two sees the other's store.
   FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept;
 
-  void wake_waiters() noexcept;
+  void wake_waiters() noexcept {
+    wanted_.store(no_waiter);
+    signal_.fetch_add(1);
+    futex_wake_all(signal_, FutexScope::process);
+  }
 
   /// Wakes the helper at most once for each time it parked.
   void wake_helper() noexcept {
@@ -7333,7 +7197,14 @@ class Queue {
   }
 
   /// Puts the helper to sleep until there is work that no thread runs, or until the helper is to stop.
-  void park_helper() noexcept;
+  void park_helper() noexcept {
+    helper_.store(helper_parked);
+    const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
+    if (!has_work && has_helper_.load()) {
+      futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
+    }
+    helper_.store(helper_awake);
+  }
 
   alignas(64) std::mutex producers_;
   std::atomic<std::uint64_t> published_{0};
@@ -7348,15 +7219,6 @@ class Queue {
 };
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void Queue::reserve(std::uint64_t items) {
-  if (items <= ring_.size()) {
-    return;
-  }
-  while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
-  }
-  ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
-}
 
 DTRAIN_DEFINED WaitResult Queue::block_until_complete(std::uint64_t ticket, Deadline deadline) {
   while (!is_complete(ticket)) {
@@ -7388,21 +7250,6 @@ DTRAIN_DEFINED FutexResult Queue::sleep_until_progress(std::uint64_t ticket, Dea
   while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
   }
   return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
-}
-
-DTRAIN_DEFINED void Queue::wake_waiters() noexcept {
-  wanted_.store(no_waiter);
-  signal_.fetch_add(1);
-  futex_wake_all(signal_, FutexScope::process);
-}
-
-DTRAIN_DEFINED void Queue::park_helper() noexcept {
-  helper_.store(helper_parked);
-  const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
-  if (!has_work && has_helper_.load()) {
-    futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
-  }
-  helper_.store(helper_awake);
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -7634,9 +7481,15 @@ class StreamRegistry {
   void run_unattended() noexcept;
 
  private:
-  void add(OnDemandRunner& runner);
+  void add(OnDemandRunner& runner) {
+    const std::lock_guard lock(mutex_);
+    streams_.push_back(&runner);
+  }
 
-  void remove(OnDemandRunner& runner) noexcept;
+  void remove(OnDemandRunner& runner) noexcept {
+    const std::lock_guard lock(mutex_);
+    streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
+  }
 
   std::mutex mutex_;
   std::vector<OnDemandRunner*> streams_;
@@ -7667,16 +7520,6 @@ DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
   for (OnDemandRunner* runner : streams_) {
     runner->start_if_idle();
   }
-}
-
-DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
-  const std::lock_guard lock(mutex_);
-  streams_.push_back(&runner);
-}
-
-DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
-  const std::lock_guard lock(mutex_);
-  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -7722,14 +7565,20 @@ class CommunicationStream {
   StreamRef ref() const noexcept { return owned_->queue.ref(); }
 
   /// Starts a thread that runs the work; a second call does nothing. @throws Error if the system cannot start a thread.
-  void start_helper();
+  void start_helper() {
+    if (!owned_->helper) {
+      owned_->helper.emplace(owned_->queue);
+    }
+  }
 
   /// Blocking: until the running work has ended. Waiting threads run the remaining work.
   void stop_helper() noexcept { owned_->helper.reset(); }
 
   /// Registers the stream as one of the rank's streams. Its work runs in the background while the rank is blocked
   /// elsewhere.
-  void register_with(std::shared_ptr<StreamRegistry> registry);
+  void register_with(std::shared_ptr<StreamRegistry> registry) {
+    owned_->registration.emplace(std::move(registry), owned_->queue);
+  }
 
   bool has_helper() const noexcept { return owned_->helper.has_value(); }
 
@@ -7764,16 +7613,6 @@ DTRAIN_DEFINED void HelperThread::main() noexcept {
 }
 
 DTRAIN_DEFINED CommunicationStream::CommunicationStream() : owned_(std::make_unique<QueueAndHelper>()) {}
-
-DTRAIN_DEFINED void CommunicationStream::start_helper() {
-  if (!owned_->helper) {
-    owned_->helper.emplace(owned_->queue);
-  }
-}
-
-DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamRegistry> registry) {
-  owned_->registration.emplace(std::move(registry), owned_->queue);
-}
 
 #endif  // DTRAIN_DEFINITIONS
 
@@ -7967,9 +7806,11 @@ struct ProcessIdentity {
   std::vector<std::string> ignored;      ///< other launchers and variables that are set to other values
 
   /// Name of the source, for messages.
-  std::string source_text() const;
+  std::string source_text() const { return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher; }
 
-  bool is_provisional(std::string_view field) const;
+  bool is_provisional(std::string_view field) const {
+    return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
+  }
 
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
@@ -7981,14 +7822,6 @@ std::string to_string(const ProcessIdentity& identity);
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINE_MEMBERS(ProcessIdentity);
-
-DTRAIN_DEFINED std::string ProcessIdentity::source_text() const {
-  return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher;
-}
-
-DTRAIN_DEFINED bool ProcessIdentity::is_provisional(std::string_view field) const {
-  return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
-}
 
 namespace detail {
 
@@ -8045,7 +7878,9 @@ namespace DTRAIN_NAMESPACE::identity {
 using Environment = std::map<std::string, std::string, std::less<>>;
 
 /// `NAME='value'` for messages.
-std::string quoted(std::string_view variable, std::string_view value);
+inline std::string quoted(std::string_view variable, std::string_view value) {
+  return format_text("{}={}", {variable, in_quotes(value, 64)});
+}
 
 /// A number in decimal digits, at most 2147483647; nullopt for other text.
 std::optional<int> parse_integer(std::string_view text) noexcept;
@@ -8064,7 +7899,7 @@ class Variables {
 
   std::optional<std::string_view> text(std::string_view variable) const;
 
-  bool has(std::string_view variable) const;
+  bool has(std::string_view variable) const { return text(variable).has_value(); }
 
   /// The names of the set variables that begin with `prefix`, in the order of their bytes. A name with other bytes than
   /// letters, digits and underscores, which no shell can set, is left out: messages quote the names as they are.
@@ -8125,15 +7960,6 @@ inline Environment snapshot_environment() {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Keys and values for the parts of `bytes`; none for no bytes.
-std::vector<std::pair<std::string, std::string>> value_chunks(const std::string& key, std::string_view bytes);
-
-/// Joins what `read(name)` returns for the name of each part of a value of `size` bytes.
-std::string join_value_chunks(const std::string& key, std::size_t size,
-                              const std::function<std::string(const std::string& name)>& read);
-
-#if DTRAIN_DEFINITIONS
-
 namespace detail {
 
 inline constexpr std::size_t value_chunk_bytes = std::size_t{256} << 10;
@@ -8144,8 +7970,8 @@ inline std::string value_chunk_name(const std::string& key, std::size_t begin) {
 
 }  // namespace detail
 
-DTRAIN_DEFINED std::vector<std::pair<std::string, std::string>> value_chunks(const std::string& key,
-                                                                             std::string_view bytes) {
+/// Keys and values for the parts of `bytes`; none for no bytes.
+inline std::vector<std::pair<std::string, std::string>> value_chunks(const std::string& key, std::string_view bytes) {
   std::vector<std::pair<std::string, std::string>> chunks;
   for (std::size_t begin = 0; begin < bytes.size(); begin += detail::value_chunk_bytes) {
     chunks.emplace_back(detail::value_chunk_name(key, begin), bytes.substr(begin, detail::value_chunk_bytes));
@@ -8153,16 +7979,15 @@ DTRAIN_DEFINED std::vector<std::pair<std::string, std::string>> value_chunks(con
   return chunks;
 }
 
-DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t size,
-                                             const std::function<std::string(const std::string& name)>& read) {
+/// Joins what `read(name)` returns for the name of each part of a value of `size` bytes.
+inline std::string join_value_chunks(const std::string& key, std::size_t size,
+                                     const std::function<std::string(const std::string& name)>& read) {
   std::string bytes;
   for (std::size_t begin = 0; begin < size; begin += detail::value_chunk_bytes) {
     bytes += read(detail::value_chunk_name(key, begin));
   }
   return bytes;
 }
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -8219,7 +8044,12 @@ class TaskRunner {
     RunningTasks(std::shared_ptr<FailureLatch> latch, int own_rank) : failure(std::move(latch)), rank(own_rank) {}
 
     /// @throws the job's first cause; Error (closed) with `sentence` if the rank has left. Threads: any.
-    void require_open(const char* sentence) const;
+    void require_open(const char* sentence) const {
+      failure->throw_if_failed(rank);
+      if (left) {
+        throw Error(Errc::closed, sentence);
+      }
+    }
 
     /// For what require_open() throws. Threads: the loop's.
     void cancel_all() noexcept;
@@ -8281,13 +8111,6 @@ DTRAIN_DEFINED void TaskRunner::close_blocking() noexcept {
     handle_->run_blocking(end, Deadline::after(std::chrono::seconds(60)), "ending the coroutines of this rank");
   } catch (...) {
     // The loop has ended, and with it every coroutine.
-  }
-}
-
-DTRAIN_DEFINED void TaskRunner::RunningTasks::require_open(const char* sentence) const {
-  failure->throw_if_failed(rank);
-  if (left) {
-    throw Error(Errc::closed, sentence);
   }
 }
 
@@ -8439,7 +8262,12 @@ struct Membership {
   /// @}
 
   /// other_host for error sentences, with a remedy if both names are equal: two containers of a host have two host ids.
-  std::string other_host_text() const;
+  std::string other_host_text() const {
+    return other_host != host ? other_host
+                              : other_host +
+                                    " (of the same name but with another host id: where both are one host, set "
+                                    "DTRAIN_HOST_ID to one value for all of its ranks)";
+  }
 
   /// This rank's number in the job: causes contain it, and the job's failure is compared with it.
   int rank_in_job() const noexcept { return rank_in_job(rank); }
@@ -8450,7 +8278,13 @@ struct Membership {
   }
 
   /// Job ranks of the group, in the order of its ranks.
-  std::vector<int> ranks_in_job() const;
+  std::vector<int> ranks_in_job() const {
+    std::vector<int> ranks;
+    for (int other = 0; other < world_size; ++other) {
+      ranks.push_back(rank_in_job(other));
+    }
+    return ranks;
+  }
 
   /// This rank's Membership in a subgroup.
   /// @param ranks members by their ranks in this group, in the order of their new ranks; this rank is among them
@@ -8485,21 +8319,6 @@ std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<R
 
 DTRAIN_DEFINE_MEMBERS(Membership);
 DTRAIN_DEFINE_MEMBERS(RankInfo);
-
-DTRAIN_DEFINED std::string Membership::other_host_text() const {
-  return other_host != host ? other_host
-                            : other_host +
-                                  " (of the same name but with another host id: where both are one host, set "
-                                  "DTRAIN_HOST_ID to one value for all of its ranks)";
-}
-
-DTRAIN_DEFINED std::vector<int> Membership::ranks_in_job() const {
-  std::vector<int> ranks;
-  for (int other = 0; other < world_size; ++other) {
-    ranks.push_back(rank_in_job(other));
-  }
-  return ranks;
-}
 
 DTRAIN_DEFINED Membership Membership::in_part_of(const std::vector<int>& ranks) const {
   std::vector<int> in_job;
@@ -9265,56 +9084,112 @@ class Store {
   Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle);
 
   /// The same store, with `prefix` before every key, after the prefix of this handle.
-  Store with_prefix(const std::string& prefix) const;
+  Store with_prefix(const std::string& prefix) const {
+    Store store = *this;
+    store.prefix_ += prefix;
+    return store;
+  }
   const std::string& prefix() const noexcept { return prefix_; }
 
   /// The same store, with this timeout for calls without a deadline. ProcessGroup::store() has the group's timeout.
-  Store with_timeout(std::chrono::nanoseconds timeout) const;
+  Store with_timeout(std::chrono::nanoseconds timeout) const {
+    Store store = *this;
+    store.timeout_ = timeout;
+    return store;
+  }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
   /// The same store, with barriers among these ranks of the job instead of all.
-  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const;
+  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
+    Store store = *this;
+    store.barrier_ranks_ = std::move(ranks);
+    return store;
+  }
 
   /// Sets or replaces a value.
-  StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const;
+  StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::set, key, deadline);
+    made.request.value = std::move(value);
+    return made;
+  }
 
   /// Sets or replaces all values, or none. If a key occurs twice, its last value counts.
   StoreCall<void> set_many(std::vector<std::pair<std::string, std::string>> entries,
-                           OptionalDeadline deadline = {}) const;
+                           OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::set_many, deadline);
+    for (auto& [key, value] : entries) {
+      made.request.keys.push_back(prefix_ + key);
+      made.request.values.push_back(std::move(value));
+    }
+    return made;
+  }
 
   /// Sets the key to `desired` if it has the value `expected`; nullopt as `expected` means that the key must not exist.
   StoreCall<CompareSet> compare_set(std::string key, std::optional<std::string> expected, std::string desired,
-                                    OptionalDeadline deadline = {}) const;
+                                    OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
+    made.request.value = std::move(desired);
+    made.request.expected = std::move(expected);
+    return made;
+  }
 
   /// The value; waits until some rank has set it.
-  StoreCall<std::string> get(std::string key, OptionalDeadline deadline = {}) const;
+  StoreCall<std::string> get(std::string key, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::get, key, deadline);
+  }
 
   /// As get; the store erases the key after `readers` takes, so that a value for that many readers leaves no key
   /// behind. Each call counts once; a call that timed out may have counted.
-  StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const;
+  StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::take, key, deadline);
+    made.request.number = readers;
+    return made;
+  }
 
   /// The values in the order of the keys; waits until all exist at once. At most max_keys_per_wait keys.
-  StoreCall<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
+  StoreCall<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::get_many, keys, deadline);
+  }
 
   /// The value, or nothing if the key does not exist.
-  StoreCall<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const;
+  StoreCall<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::try_get, key, deadline);
+  }
 
   /// Removes the key, and returns whether it existed. Waits for the key continue.
-  StoreCall<bool> erase(std::string key, OptionalDeadline deadline = {}) const;
+  StoreCall<bool> erase(std::string key, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::erase, key, deadline);
+  }
 
   /// Adds to the decimal integer under the key (a missing key counts as 0) and returns the sum. Each call counts once;
   /// a call that timed out may have counted.
-  StoreCall<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const;
+  StoreCall<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::add, key, deadline);
+    made.request.number = delta;
+    return made;
+  }
 
   /// Appends to the value (a missing key counts as empty) and returns its new length in bytes.
-  StoreCall<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const;
+  StoreCall<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::append, key, deadline);
+    made.request.value = std::move(text);
+    return made;
+  }
 
   /// Waits until all keys exist at once; at most max_keys_per_wait.
-  StoreCall<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
+  StoreCall<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::wait, keys, deadline);
+  }
 
   /// Collective: waits until every rank of the job (or of with_barrier_ranks) has reached the barrier of this name;
   /// then the name may be used again. A rank may wait in a barrier of one name only once at a time.
-  StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const;
+  StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::barrier, name, deadline);
+    if (barrier_ranks_) {
+      made.request.members = *barrier_ranks_;
+    }
+    return made;
+  }
 
  private:
   StoreRequest make_request(RequestKind kind, const OptionalDeadline& deadline) const;
@@ -9432,7 +9307,7 @@ class Secret {
   static Secret of(std::string text, std::string_view where);
 
   /// A new random secret of 64 hexadecimal digits. @throws Error (posix)
-  static Secret drawn();
+  static Secret drawn() { return Secret(hex(random_bytes<32>())); }
 
   /// The text to pass on to the processes that are to join.
   const std::string& text() const noexcept { return text_; }
@@ -9502,10 +9377,6 @@ DTRAIN_DEFINED Secret Secret::of(std::string text, std::string_view where) {
                 {where, text.size(), fewest_characters, most_characters});
   }
   return Secret(std::move(text));
-}
-
-DTRAIN_DEFINED Secret Secret::drawn() {
-  return Secret(hex(random_bytes<32>()));
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -9666,27 +9537,19 @@ enum class AlgorithmPreference : std::uint8_t {
 };
 
 /// "alpha 2e-06 s, beta 1e-10 s/byte".
-std::string to_string(const LinkCost& link);
-
-/// "fixed", "measured", or "alpha 2e-06 s, beta 1e-10 s/byte".
-std::string to_string(const AlgorithmChoice& choice);
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
+inline std::string to_string(const LinkCost& link) {
   return format_text("alpha {} s, beta {} s/byte",
                      {number_text(link.message_seconds, 3), number_text(link.byte_seconds, 3)});
 }
 
-DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
+/// "fixed", "measured", or "alpha 2e-06 s, beta 1e-10 s/byte".
+inline std::string to_string(const AlgorithmChoice& choice) {
   switch (choice.basis) {
     case AlgorithmChoice::Basis::fixed: return "fixed";
     case AlgorithmChoice::Basis::measured: return "measured";
     default: return to_string(choice.link);
   }
 }
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -10149,6 +10012,17 @@ enum class TagClass : std::uint8_t {
   direct,      ///< the user's send and recv
 };
 inline constexpr int tag_class_count = 2;
+
+/// `done` of an endpoint that blocks. The routine is suspended only if the wait was ended, and then never resumed.
+template <class E>
+struct BlockingAwaiter {
+  E& endpoint;
+  typename E::MessageHandle handle;
+
+  bool await_ready() const { return endpoint.block_until_done(handle); }
+  void await_suspend(std::coroutine_handle<>) const noexcept {}
+  std::size_t await_resume() const { return endpoint.take(handle); }
+};
 
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
@@ -10919,8 +10793,8 @@ inline void prepare_environment() {
 // ---- dtrain/backend/nccl/async_result.hpp
 
 /// @file
-/// AsyncResult of a nonblocking NCCL call, which finishes in threads of NCCL's own: Channel, Watchdog and init.hpp wait
-/// for it. CommLock: the lock of one ncclComm_t, held in every call to NCCL on it.
+/// Asynchronous result of a nonblocking NCCL call, which finishes in threads of NCCL's own: Channel, Watchdog and
+/// init.hpp wait for it. CommLock: the lock of one ncclComm_t, held in every call to NCCL on it.
 
 #if DTRAIN_WITH_NCCL
 
@@ -10970,12 +10844,6 @@ class CommLock {
   ncclComm_t communicator_ = nullptr;
 };
 
-/// Result of the wait. `code` is NCCL's: ncclInProgress if the deadline passed or the wait was given up.
-struct AsyncResult {
-  ncclResult_t code = ncclSuccess;
-  bool given_up = false;
-};
-
 /// NCCL's asynchronous state: an error found in its own threads puts the communicator out of service.
 inline ncclResult_t state_of(const CommLock::Guard& held) {
   ncclResult_t state = ncclSuccess;
@@ -10988,8 +10856,9 @@ inline ncclResult_t state_of(const CommLock::Guard& held) {
 /// has ended, no thread makes another call or enqueues CUDA work on its stream. Blocking: launching an operation takes
 /// tens of microseconds, so the lock is kept for 300; after that it is released between queries, for aborts.
 /// @param give_up is called without the lock
+/// @returns the call's result: ncclInProgress if the deadline passed or the wait was given up
 template <class GiveUp>
-AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, Deadline deadline, GiveUp give_up) {
+ncclResult_t wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, Deadline deadline, GiveUp give_up) {
   constexpr std::chrono::microseconds longest_sleep{2000};
   constexpr std::chrono::microseconds kept{300};
   const auto began = Deadline::Clock::now();
@@ -11010,14 +10879,13 @@ AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, D
     }
     held.lock();
     if (gives_up || held.communicator() == nullptr) {
-      return {ncclInProgress, true};
+      return ncclInProgress;
     }
     if (deadline.passed()) {
-      code = state_of(held);
-      return {code, false};
+      return state_of(held);
     }
   }
-  return {code, false};
+  return code;
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -11092,16 +10960,24 @@ inline std::string described(const Operation& operation, const DescribeOperation
 }
 
 /// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
-std::string position_of(const Operation& operation, const std::string& channel);
+inline std::string position_of(const Operation& operation, const std::string& channel) {
+  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
+                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
+}
 
 /// "all_reduce (sum) of 1024 f32, operation 5 of channel 'group'".
-std::string described_on(const std::string& channel, const Operation& operation,
-                         const DescribeOperation& describe = {});
+inline std::string described_on(const std::string& channel, const Operation& operation,
+                                const DescribeOperation& describe = {}) {
+  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
+}
 
 /// The sentence for ranks that call different operations. @param call what `rank` calls @param act what `other` does:
 /// "called barrier"
-std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
-                          std::string_view act);
+inline std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                                 std::string_view act) {
+  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
+                     {position, rank, call, other, act});
+}
 
 /// One rank's description of a message.
 struct MessageEnd {
@@ -11111,7 +10987,11 @@ struct MessageEnd {
 };
 
 /// The sentence for a message whose ends differ. @param place "on channel 'group'"
-std::string unequal_message(const std::string& place, const MessageEnd& sent, const MessageEnd& received);
+inline std::string unequal_message(const std::string& place, const MessageEnd& sent, const MessageEnd& received) {
+  return format_text(
+      "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
+      {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
+}
 
 /// The end of the sentence for an operation on a wrong stream.
 inline constexpr const char* began_early =
@@ -11172,29 +11052,6 @@ DTRAIN_DEFINED std::string to_string(const Operation& operation) {
     case OperationKind::none: break;
   }
   return kind;
-}
-
-DTRAIN_DEFINED std::string position_of(const Operation& operation, const std::string& channel) {
-  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
-                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
-}
-
-DTRAIN_DEFINED std::string described_on(const std::string& channel, const Operation& operation,
-                                        const DescribeOperation& describe) {
-  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
-}
-
-DTRAIN_DEFINED std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
-                                         std::string_view act) {
-  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
-                     {position, rank, call, other, act});
-}
-
-DTRAIN_DEFINED std::string unequal_message(const std::string& place, const MessageEnd& sent,
-                                           const MessageEnd& received) {
-  return format_text(
-      "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
-      {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -13489,15 +13346,12 @@ Routine reduce_scatter(OperationContext<E>& context, const Buffers& buffers) {
   const Operation& operation = context.operation;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (uses_direct_exchange(context, bytes)) {
-    Routine routine = direct_exchange(context, buffers);
-    co_await routine;
-  } else {
-    const Tuning& tuning = context.channel.tuning;
-    const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
-    const std::size_t count = operation.count * static_cast<std::size_t>(context.size());
-    Routine routine = reduce_long(context, buffers, count, false, direct);
-    co_await routine;
+    return direct_exchange(context, buffers);
   }
+  const Tuning& tuning = context.channel.tuning;
+  const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
+  const std::size_t count = operation.count * static_cast<std::size_t>(context.size());
+  return reduce_long(context, buffers, count, false, direct);
 }
 
 template <Endpoint E>
@@ -13524,9 +13378,8 @@ template <Endpoint E>
 Routine broadcast(OperationContext<E>& context, const Buffers& buffers) {
   const std::size_t bytes = context.operation.count * size_bytes(context.operation.dtype);
   const std::span buffer(buffers.output, bytes);
-  Routine routine =
-      bytes <= context.channel.tuning.small_bytes ? broadcast_small(context, buffer) : broadcast_large(context, buffer);
-  co_await routine;
+  return bytes <= context.channel.tuning.small_bytes ? broadcast_small(context, buffer)
+                                                     : broadcast_large(context, buffer);
 }
 
 /// A channel of one rank: copies input to output.
@@ -16749,18 +16602,9 @@ class Endpoint {
     return {message.index};
   }
 
-  struct Awaiter {
-    Endpoint& endpoint;
-    MessageHandle handle;
-
-    bool await_ready() const { return endpoint.block_until_done(handle); }
-    void await_suspend(std::coroutine_handle<>) const noexcept {}
-    std::size_t await_resume() const { return endpoint.take(handle); }
-  };
-
-  /// Blocking, in await_ready. The routine is suspended only if interrupt() ended the wait, and then never resumed.
+  /// Blocking, until the message is complete or interrupt() ends the wait.
   /// @throws Error (closed) if the peer has closed its connection; (disagreement) if a message exceeds its memory
-  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
+  message_passing::BlockingAwaiter<Endpoint> done(MessageHandle handle) noexcept { return {*this, handle}; }
 
   /// Ends the current wait; later waits do not begin. Threads: any.
   void interrupt() noexcept {
@@ -16789,6 +16633,8 @@ class Endpoint {
   std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
 
  private:
+  friend struct message_passing::BlockingAwaiter<Endpoint>;
+
   static constexpr std::size_t longest_framed = 16 * 1024;
   static constexpr unsigned length_bits = 40;
   static constexpr unsigned number_bits = 23;
@@ -18232,8 +18078,6 @@ class ChannelStatus {
   }
   /// @}
 
-  int job_rank() const noexcept { return job_rank_; }
-
  private:
   /// Precondition: the caller holds the mutex.
   void begin_ending() noexcept {
@@ -18635,8 +18479,8 @@ class Channel {
       watched.emplace(ring_, operation, stream);
     }
     CommLock::Guard held = lock_or_throw();
-    const AsyncResult result = call_blocking(held, Deadline::after(context.timeout), call);
-    if (result.code != ncclSuccess) {
+    const ncclResult_t result = call_blocking(held, Deadline::after(context.timeout), call);
+    if (result != ncclSuccess) {
       watched.reset();
       turn.reset();
       throw_with_diagnosis(result, function, &operation, std::move(held));
@@ -18655,8 +18499,8 @@ class Channel {
   void manage(const std::string& doing, Deadline deadline, Call call) {
     const stream::cuda::DeviceGuard guard(device_);
     CommLock::Guard held = lock_or_throw();
-    const AsyncResult result = call_blocking(held, deadline, call);
-    if (result.code != ncclSuccess) {
+    const ncclResult_t result = call_blocking(held, deadline, call);
+    if (result != ncclSuccess) {
       throw_with_diagnosis(result, doing, nullptr, std::move(held));
     }
   }
@@ -18779,7 +18623,7 @@ class Channel {
 
  private:
   template <class Call>
-  AsyncResult call_blocking(CommLock::Guard& held, Deadline deadline, Call& call) {
+  ncclResult_t call_blocking(CommLock::Guard& held, Deadline deadline, Call& call) {
     const TimedCall timed(*this, deadline);
     return wait_for_result_blocking(held, call(held.communicator()), deadline, [this] { return status.aborted(); });
   }
@@ -18813,12 +18657,12 @@ class Channel {
   /// Fails the channel: after a failed call its communicator is unusable. A thread of NCCL's works on a call in
   /// progress until the communicator has ended.
   /// @param action the function that `operation` called, or what was done without one
-  [[noreturn]] DTRAIN_NOT_INLINED void throw_with_diagnosis(const AsyncResult& result, std::string_view action,
+  [[noreturn]] DTRAIN_NOT_INLINED void throw_with_diagnosis(ncclResult_t result, std::string_view action,
                                                             const Operation* operation, CommLock::Guard held) {
     try {
       diagnose(result, action, operation, std::move(held));
     } catch (...) {
-      if (result.code == ncclInProgress) {
+      if (result == ncclInProgress) {
         if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
         // Shorter than a launcher waits for the other ranks, and than the destructor waits: unwinding may free what
         // NCCL waits for, such as a graph.
@@ -18829,14 +18673,14 @@ class Channel {
   }
 
   /// @throws always, as issue()
-  [[noreturn]] void diagnose(const AsyncResult& result, std::string_view action, const Operation* operation,
+  [[noreturn]] void diagnose(ncclResult_t result, std::string_view action, const Operation* operation,
                              CommLock::Guard held) {
     const std::string doing =
         operation != nullptr ? format_text("{} by {}", {to_string(*operation), action}) : std::string(action);
     const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : std::string();
     held.unlock();
     status.check();
-    const bool waited = result.code == ncclInProgress;
+    const bool waited = result == ncclInProgress;
     if (waited && operation != nullptr) {
       if (const std::optional<Cause> cause = diagnose_timeout_blocking(context, *operation)) {
         status.fail(*cause);
@@ -18848,7 +18692,7 @@ class Channel {
       status.wait_for_first_cause();  // another rank may have failed
       status.check();
       const std::string call = format_text("{} on channel '{}'", {doing, context.name});
-      const Error error = nccl_error(result.code, call, caller(), error_text);
+      const Error error = nccl_error(result, call, caller(), error_text);
       status.fail(CauseKind::exception, error.what());
       throw error;
     }
@@ -18923,22 +18767,22 @@ inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t 
                           Deadline deadline) {
   const auto began = Deadline::Clock::now();
   const auto& job = channel.context.failure;
-  const AsyncResult result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
-  if (result.code == ncclSuccess && held.communicator() != nullptr) {
+  const ncclResult_t result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
+  if (result == ncclSuccess && held.communicator() != nullptr) {
     return;
   }
   const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
   held.unlock();
   job->throw_if_failed(channel.context.reporting_rank());
   const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
-  if (result.code == ncclInProgress) {
+  if (result == ncclInProgress) {
     const rendezvous::Membership& members = channel.context.members;
     throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
                                            {doing, members.rank, members.world_size,
                                             duration_text(Deadline::Clock::now() - began), hint(channel)}))
         .with_rank(channel.context.reporting_rank());
   }
-  throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
+  throw nccl_error(result, doing, channel.caller(), error_text, hint(channel));
 }
 
 /// Collective, blocking: makes the channel's communicator.
@@ -19042,10 +18886,10 @@ inline void end_blocking(Channel& channel) noexcept {
   if (held.communicator() != nullptr && !channel.status.aborted()) {
     channel.deregister_all(held);
     const auto finalize = [&] {
-      const AsyncResult result = wait_for_result_blocking(held, ncclCommFinalize(held.communicator()),
-                                                          Deadline::unbounded("the watchdog thread can be left behind"),
-                                                          [&] { return channel.status.aborted(); });
-      return result.code == ncclSuccess;
+      const ncclResult_t result = wait_for_result_blocking(
+          held, ncclCommFinalize(held.communicator()), Deadline::unbounded("the watchdog thread can be left behind"),
+          [&] { return channel.status.aborted(); });
+      return result == ncclSuccess;
     };
     finalized = channel.options.blocking || finalize();  // ncclCommDestroy does it for the former, without the lock
   }
@@ -20642,26 +20486,36 @@ class MailboxEndpoint {
   }
 
   /// As send and recv; the two ends of a user's message (TagClass::direct) give the same count and type.
-  MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class);
-  MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class);
+  MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class) {
+    const std::uint32_t index = free_entry();
+    const std::size_t list = static_cast<std::size_t>(tag_class);
+    messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list],
+                        0};
+    sends_.push_back(index);
+    while (send_chunk()) {
+    }
+    return {index};
+  }
+  MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class) {
+    const std::uint32_t index = free_entry();
+    const std::size_t list = static_cast<std::size_t>(tag_class);
+    messages_[index] = {
+        output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
+    recvs_.push_back(index);
+    return {index};
+  }
 
-  struct Awaiter {
-    MailboxEndpoint& endpoint;
-    MessageHandle handle;
-
-    bool await_ready() const { return endpoint.block_until_done(handle); }
-    void await_suspend(std::coroutine_handle<>) const noexcept {}
-    std::size_t await_resume() const { return endpoint.take(handle); }
-  };
-
-  /// Blocking, in await_ready. The routine is suspended only if the channel has failed, and then never resumed.
-  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
+  /// Blocking, until the message is complete or the channel has failed.
+  message_passing::BlockingAwaiter<MailboxEndpoint> done(MessageHandle handle) noexcept { return {*this, handle}; }
 
   /// Blocking: moves chunks of every message. @returns false if the channel has failed
   bool block_until_done(MessageHandle handle) noexcept;
 
   /// Frees the handle of a message that is done. @returns the message's bytes
-  std::size_t take(MessageHandle handle) noexcept;
+  std::size_t take(MessageHandle handle) noexcept {
+    free_.push_back(handle.index);
+    return messages_[handle.index].moved;
+  }
 
  private:
   /// A message in flight, or a free entry for one.
@@ -20694,7 +20548,10 @@ class MailboxEndpoint {
   void receive_chunk(PendingMessage& message, MailboxSlot& slot) noexcept;
   MailboxSlot* free_slot() const noexcept;
   MailboxSlot* filled_slot(const PendingMessage& message) const noexcept;
-  std::byte* memory_of(int rank, const MailboxSlot& slot) const noexcept;
+  std::byte* memory_of(int rank, const MailboxSlot& slot) const noexcept {
+    const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
+    return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
+  }
 
   Channel& channel_;
   const int rank_;
@@ -20862,27 +20719,6 @@ DTRAIN_DEFINED std::uint32_t MailboxEndpoint::free_entry() {
   return index;
 }
 
-DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_send(const ConstBufferView& input, int peer,
-                                                                          TagClass tag_class) {
-  const std::uint32_t index = free_entry();
-  const std::size_t list = static_cast<std::size_t>(tag_class);
-  messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list], 0};
-  sends_.push_back(index);
-  while (send_chunk()) {
-  }
-  return {index};
-}
-
-DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_recv(const BufferView& output, int peer,
-                                                                          TagClass tag_class) {
-  const std::uint32_t index = free_entry();
-  const std::size_t list = static_cast<std::size_t>(tag_class);
-  messages_[index] = {
-      output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
-  recvs_.push_back(index);
-  return {index};
-}
-
 DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noexcept {
   while (!messages_[handle.index].done) {
     if (channel_.aborted() || (!move_chunks() && !channel_.wait(ChunkWait(*this, messages_[handle.index])))) {
@@ -20890,11 +20726,6 @@ DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noex
     }
   }
   return true;
-}
-
-DTRAIN_DEFINED std::size_t MailboxEndpoint::take(MessageHandle handle) noexcept {
-  free_.push_back(handle.index);
-  return messages_[handle.index].moved;
 }
 
 /// Sends one chunk and receives one, if they can be moved now. @returns whether it moved any
@@ -20986,11 +20817,6 @@ DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::filled_slot(const PendingMessage& m
   return nullptr;
 }
 
-DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot& slot) const noexcept {
-  const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
-  return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
-}
-
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -21035,7 +20861,7 @@ class Communicator {
   /// - A message of up to 128 KiB does not wait for its receiver if no other is in flight.
   /// - exchange_blocks and reduce_blocks allocate a copy of their BlockExchange.
   /// @{
-  void enqueue(const AllReduce& call, Stream stream);
+  void enqueue(const AllReduce& call, Stream stream) { enqueue(AllReduceWithSquares{call, nullptr}, stream); }
   void enqueue(const AllReduceWithSquares& call, Stream stream);
   void enqueue(const Broadcast& call, Stream stream);
   void enqueue(const Barrier& call, Stream stream);
@@ -22452,7 +22278,14 @@ struct NodeLayout {
   bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
   bool is_uniform() const noexcept { return ranks == cross_node_groups * nodes; }
   /// Whether all nodes have the same number of ranks, and each node's ranks follow the ranks of the node before.
-  bool is_in_rank_order() const noexcept;
+  bool is_in_rank_order() const noexcept {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (places[static_cast<std::size_t>(rank)].node != rank / cross_node_groups) {
+        return false;
+      }
+    }
+    return is_uniform();
+  }
   /// Whether every rank of this node has a cross-node group.
   bool is_even() const noexcept { return local_size == cross_node_groups; }
 };
@@ -22466,21 +22299,24 @@ NodeLayout node_layout(const std::vector<int>& node_of, int rank);
 NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline);
 
 /// Context with the ranks of this rank's node, which are all on one host.
-backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout);
+inline backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/node-" + std::to_string(layout.node);
+  made.members = context.members.in_part_of(layout.node_members);
+  made.members.other_host_rank = -1;
+  made.members.other_host.clear();
+  return made;
+}
 
 /// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
-backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout);
+inline backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/across-" + std::to_string(layout.local_rank);
+  made.members = context.members.in_part_of(layout.cross_node_members);
+  return made;
+}
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED bool NodeLayout::is_in_rank_order() const noexcept {
-  for (int rank = 0; rank < ranks; ++rank) {
-    if (places[static_cast<std::size_t>(rank)].node != rank / cross_node_groups) {
-      return false;
-    }
-  }
-  return is_uniform();
-}
 
 DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
@@ -22519,22 +22355,6 @@ DTRAIN_DEFINED NodeLayout exchange_node_layout(const backend::ChannelContext& co
   const auto own = [&] { return context.members.node_rank; };
   const std::vector<int> node_of = backend::store_all_gather(self, context.name + "/nodes", own, "a rank's node");
   return node_layout(node_of, context.members.rank);
-}
-
-DTRAIN_DEFINED backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
-  backend::ChannelContext made = context;
-  made.name += "/node-" + std::to_string(layout.node);
-  made.members = context.members.in_part_of(layout.node_members);
-  made.members.other_host_rank = -1;
-  made.members.other_host.clear();
-  return made;
-}
-
-DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
-  backend::ChannelContext made = context;
-  made.name += "/across-" + std::to_string(layout.local_rank);
-  made.members = context.members.in_part_of(layout.cross_node_members);
-  return made;
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -22689,7 +22509,8 @@ class ParallelRunner {
 // ---- dtrain/topology/topology.hpp
 
 /// @file
-/// Concept Topology: the all-reduce algorithm over a backend's channels. Policy requires it.
+/// Concept Topology: the all-reduce algorithm over a backend's channels, which Policy requires; topology::Flat, the
+/// default: the backend's own all-reduce.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -22775,15 +22596,6 @@ requires(T::template supports_backend<typename B::InnerBackend>) struct ChannelB
 template <class T, class B>
 using ChannelBackend = typename detail::ChannelBackend<T, B>::Type;
 
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/flat.hpp
-
-/// @file
-/// topology::Flat: the topology that uses the backend's own all-reduce. A program names it in its Policy.
-
-namespace DTRAIN_NAMESPACE::topology {
-
 /// The default: the backend's own algorithms. Flat rebinds a backend to itself.
 /// @ingroup topologies
 struct Flat {
@@ -22807,13 +22619,66 @@ static_assert(Topology<Flat>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/parameter_server.hpp
+// ---- dtrain/topology/message_algorithms.hpp
 
 /// @file
-/// topology::ParameterServer: synchronous parameter server; the first ranks reduce one shard each. A program names it
-/// in its Policy.
+/// topology::Ring, Tree and ParameterServer: all-reduce by an algorithm over messages, in place of the backend's own. A
+/// program names one in its Policy.
 
 namespace DTRAIN_NAMESPACE::topology {
+
+/// Reduce-scatter and all-gather round a ring of n ranks, in 2 (n - 1) steps. Each rank sends 2 (n - 1) / n of the
+/// bytes, the minimum. For large buffers; with many ranks, the number of steps makes small buffers slow.
+/// @ingroup topologies
+struct Ring {
+  static constexpr std::string_view name() noexcept { return "Ring"; }
+
+  template <class B>
+  static constexpr bool supports_backend = SelectsAllReduce<B>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(supports_backend<B>,
+                  "dtrain: topology::Ring needs a backend with send and recv on host streams, and an endpoint "
+                  "(SelectsAllReduce in dtrain/topology/backend_with_algorithm.hpp)");
+  }
+
+  template <message_passing::Endpoint E>
+  static message_passing::Routine all_reduce(message_passing::OperationContext<E>& context,
+                                             const message_passing::Buffers& buffers) {
+    return message_passing::ring_all_reduce(context, buffers);
+  }
+
+  template <class B>
+  using Rebind = BackendWithAlgorithm<B, Ring>;
+};
+
+/// Reduce and broadcast along one tree: about 2 log2(n) steps, for small buffers on many ranks. Sanders, Speck and
+/// Traeff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009) balance the links with two
+/// trees. Tree has one tree: if links are the limit, Ring sends less.
+/// @ingroup topologies
+struct Tree {
+  static constexpr std::string_view name() noexcept { return "Tree"; }
+
+  template <class B>
+  static constexpr bool supports_backend = SelectsAllReduce<B>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(supports_backend<B>,
+                  "dtrain: topology::Tree needs a backend with send and recv on host streams, and an endpoint "
+                  "(SelectsAllReduce in dtrain/topology/backend_with_algorithm.hpp)");
+  }
+
+  template <message_passing::Endpoint E>
+  static message_passing::Routine all_reduce(message_passing::OperationContext<E>& context,
+                                             const message_passing::Buffers& buffers) {
+    return message_passing::tree(context, buffers);
+  }
+
+  template <class B>
+  using Rebind = BackendWithAlgorithm<B, Tree>;
+};
 
 /// Servers are ranks 0 to S-1, or all ranks if there are fewer; servers train, too. Every rank sends each server its
 /// shard. The server reduces the shards of all ranks in rank order, as SharedMemory does, and sends the result back.
@@ -22846,82 +22711,7 @@ struct ParameterServer {
   using Rebind = BackendWithAlgorithm<B, ParameterServer<S>>;
 };
 
-static_assert(Topology<ParameterServer<>>);
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/ring.hpp
-
-/// @file
-/// topology::Ring: ring all-reduce, in which every rank sends to the next one only. A program names it in its Policy.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// Reduce-scatter and all-gather round a ring of n ranks, in 2 (n - 1) steps. Each rank sends 2 (n - 1) / n of the
-/// bytes, the minimum. For large buffers; with many ranks, the number of steps makes small buffers slow.
-/// @ingroup topologies
-struct Ring {
-  static constexpr std::string_view name() noexcept { return "Ring"; }
-
-  template <class B>
-  static constexpr bool supports_backend = SelectsAllReduce<B>;
-
-  template <class B>
-  static constexpr void require() noexcept {
-    static_assert(supports_backend<B>,
-                  "dtrain: topology::Ring needs a backend with send and recv on host streams, and an endpoint "
-                  "(SelectsAllReduce in dtrain/topology/backend_with_algorithm.hpp)");
-  }
-
-  template <message_passing::Endpoint E>
-  static message_passing::Routine all_reduce(message_passing::OperationContext<E>& context,
-                                             const message_passing::Buffers& buffers) {
-    return message_passing::ring_all_reduce(context, buffers);
-  }
-
-  template <class B>
-  using Rebind = BackendWithAlgorithm<B, Ring>;
-};
-
-static_assert(Topology<Ring>);
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/tree.hpp
-
-/// @file
-/// topology::Tree: all-reduce up a binary tree, then broadcast down the tree. A program names it in its Policy.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// Reduce and broadcast along one tree: about 2 log2(n) steps, for small buffers on many ranks. Sanders, Speck and
-/// Traeff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009) balance the links with two
-/// trees. Tree has one tree: if links are the limit, Ring sends less.
-/// @ingroup topologies
-struct Tree {
-  static constexpr std::string_view name() noexcept { return "Tree"; }
-
-  template <class B>
-  static constexpr bool supports_backend = SelectsAllReduce<B>;
-
-  template <class B>
-  static constexpr void require() noexcept {
-    static_assert(supports_backend<B>,
-                  "dtrain: topology::Tree needs a backend with send and recv on host streams, and an endpoint "
-                  "(SelectsAllReduce in dtrain/topology/backend_with_algorithm.hpp)");
-  }
-
-  template <message_passing::Endpoint E>
-  static message_passing::Routine all_reduce(message_passing::OperationContext<E>& context,
-                                             const message_passing::Buffers& buffers) {
-    return message_passing::tree(context, buffers);
-  }
-
-  template <class B>
-  using Rebind = BackendWithAlgorithm<B, Tree>;
-};
-
-static_assert(Topology<Tree>);
+static_assert(Topology<Ring> && Topology<Tree> && Topology<ParameterServer<>>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -23647,10 +23437,12 @@ enum class Takes : bool { group, elastic };
 ///
 /// DTRAIN_WORLD_SIZE=MIN:MAX describes a worker of an elastic job. MASTER_ADDR and MASTER_PORT (or DTRAIN_MASTER_*) are
 /// the address of the job's store, which the process with index 0 hosts (StoreHost). The index is DTRAIN_RANK,
-/// JOB_COMPLETION_INDEX, SLURM_PROCID or RANK, the first one that is set, and becomes identity.rank. It is no rank, and
-/// identifies no process: two processes may have the same one.
-/// @throws identity::IdentityError (elastic-range for MIN:MAX, if the program takes a group); Error (usage) for an
-/// invalid setting, or a flag of PerNode's launcher
+/// JOB_COMPLETION_INDEX, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID in a step, or RANK, the first one that is set,
+/// and becomes identity.rank. It is no rank, and identifies no process: two processes may have the same one. In a step
+/// of Slurm the step is the job's name, unless DTRAIN_JOB_ID is set, and its number chooses the port. DTRAIN_LAUNCHER
+/// names another source: then the range is not read.
+/// @throws identity::IdentityError (elastic-range for MIN:MAX, if the program takes a group, or torchrun has started
+/// it); Error (usage) for an invalid setting, or a flag of PerNode's launcher
 RankProcess rank_process_of(JoinOptions options, Takes takes = Takes::group);
 
 /// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
@@ -24455,7 +24247,10 @@ class GradientBindingRegistry {
   /// @returns false if another owner has the address
   bool add(const void* address, const void* owner);
 
-  void remove_all_of(const void* owner) noexcept;
+  void remove_all_of(const void* owner) noexcept {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
+  }
 
   /// @name For the attempts of an elastic job. A model whose wrapper is gone uses that wrapper's memory until the model
   /// is bound again.
@@ -24467,10 +24262,23 @@ class GradientBindingRegistry {
     bool is_earlier = false;    ///< of an earlier registry
   };
   /// Later calls of keep() take effect. @param earlier take_memory() of the previous attempt's registry
-  void start_keeping(std::vector<KeptMemory> earlier);
+  void start_keeping(std::vector<KeptMemory> earlier) {
+    const std::lock_guard lock(mutex_);
+    keeps_ = true;
+    kept_ = std::move(earlier);
+    for (KeptMemory& each : kept_) {
+      each.is_earlier = true;
+    }
+  }
   /// @param all_are_wrapped whether a model of an earlier registry that was not bound again is gone, unless it is known
   /// to outlive the job
-  std::vector<KeptMemory> take_memory(bool all_are_wrapped);
+  std::vector<KeptMemory> take_memory(bool all_are_wrapped) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(kept_, [all_are_wrapped](const KeptMemory& each) {
+      return all_are_wrapped && each.is_earlier && !each.outlives_job;
+    });
+    return std::exchange(kept_, {});
+  }
   /// Keeps the memory of a wrapper, and drops what its addresses were bound to before.
   void keep(const void* owner, std::shared_ptr<const void> memory, bool outlives_job);
   /// @}
@@ -24516,24 +24324,6 @@ DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void
   return place->second == owner;
 }
 
-DTRAIN_DEFINED void GradientBindingRegistry::start_keeping(std::vector<KeptMemory> earlier) {
-  const std::lock_guard lock(mutex_);
-  keeps_ = true;
-  kept_ = std::move(earlier);
-  for (KeptMemory& each : kept_) {
-    each.is_earlier = true;
-  }
-}
-
-DTRAIN_DEFINED std::vector<GradientBindingRegistry::KeptMemory> GradientBindingRegistry::take_memory(
-    bool all_are_wrapped) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(kept_, [all_are_wrapped](const KeptMemory& each) {
-    return all_are_wrapped && each.is_earlier && !each.outlives_job;
-  });
-  return std::exchange(kept_, {});
-}
-
 DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared_ptr<const void> memory,
                                                   bool outlives_job) {
   const std::lock_guard lock(mutex_);
@@ -24552,11 +24342,6 @@ DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared
   }
   std::erase_if(kept_, [](const KeptMemory& each) { return each.addresses.empty(); });
   kept_.push_back(std::move(added));
-}
-
-DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -24598,8 +24383,20 @@ struct WrappedModel {
 class NotedSettings {
  public:
   /// Adds a line, unless it is there or 8 others are.
-  void add(std::string line);
-  std::string lines() const;
+  void add(std::string line) {
+    constexpr std::size_t most = 8;
+    const std::lock_guard lock(mutex_);
+    if (lines_.size() < most && std::find(lines_.begin(), lines_.end(), line) == lines_.end()) {
+      lines_.push_back(std::move(line));
+    }
+  }
+  std::string lines() const {
+    const std::lock_guard lock(mutex_);
+    std::string lines;
+    for (const std::string& line : lines_)
+      lines += line + '\n';
+    return lines;
+  }
 
  private:
   mutable std::mutex mutex_;
@@ -24659,26 +24456,6 @@ class GroupHandle {
   mutable NotedSettings noted_settings_;
 };
 
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void NotedSettings::add(std::string line) {
-  constexpr std::size_t most = 8;
-  const std::lock_guard lock(mutex_);
-  if (lines_.size() < most && std::find(lines_.begin(), lines_.end(), line) == lines_.end()) {
-    lines_.push_back(std::move(line));
-  }
-}
-
-DTRAIN_DEFINED std::string NotedSettings::lines() const {
-  const std::lock_guard lock(mutex_);
-  std::string lines;
-  for (const std::string& line : lines_)
-    lines += line + '\n';
-  return lines;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::group
 
 // ---- dtrain/group/rank_context.hpp
@@ -24699,12 +24476,23 @@ class PendingWeights {
   /// Blocking: until the optimizer's weights in that memory are there.
   using Wait = std::function<void(Ranges memory)>;
 
-  void add(const void* owner, Wait wait);
+  void add(const void* owner, Wait wait) {
+    const std::lock_guard lock(mutex_);
+    optimizers_.emplace_back(owner, std::move(wait));
+  }
   /// Blocking: until no `wait` runs.
-  void remove(const void* owner) noexcept;
+  void remove(const void* owner) noexcept {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
+  }
 
   /// Blocking: until all weights in that memory are there. Calls each optimizer's `wait` once. @throws as `wait`
-  void wait_for(Ranges memory);
+  void wait_for(Ranges memory) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& optimizer : optimizers_) {
+      optimizer.second(memory);
+    }
+  }
 
  private:
   std::mutex mutex_;
@@ -24755,7 +24543,14 @@ class RankContext {
   /// Reports after `grace`, in which a more precise cause may be reported. Blocking: no.
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
-  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept;
+  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      kept_.push_back(std::move(work));
+    } catch (...) {
+      // Then `work` is destroyed now; the other ranks may get a less precise cause.
+    }
+  }
 
   /// Sets the entries in the background, one after the other.
   WaitUntilSet set_in_background(const rendezvous::Store& store, StoreEntries entries);
@@ -24765,17 +24560,33 @@ class RankContext {
                             std::pair<std::string, std::string> own, OnTexts on_rank_0);
 
   /// Lifetime: `channel` is removed before it is destroyed.
-  void add(Closable& channel);
-  void remove(Closable& channel) noexcept;
+  void add(Closable& channel) {
+    const std::lock_guard lock(mutex_);
+    channels_.push_back(&channel);
+  }
+  void remove(Closable& channel) noexcept {
+    const std::lock_guard lock(mutex_);
+    channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
+  }
 
   /// Whether the tensor lies in one of kept_tensors, as a whole.
-  bool is_kept(const TensorView& tensor) const noexcept;
+  bool is_kept(const TensorView& tensor) const noexcept {
+    return std::any_of(kept_tensors.begin(), kept_tensors.end(),
+                       [&tensor](const TensorView& each) { return lies_within(tensor, each); });
+  }
 
-  void leave_blocking();
+  void leave_blocking() {
+    end_gatherings_blocking();
+    close_channels();
+    control_plane.leave_blocking(Deadline::after(timeout));
+  }
 
   /// Ends everything of an attempt that has failed, the control thread too, also where a handle on its groups is kept.
   /// Blocking: as the destructor. Threads: none but the control thread.
-  void end_attempt() noexcept;
+  void end_attempt() noexcept {
+    close_channels();
+    control_plane.end();
+  }
 
  private:
   const std::shared_ptr<void> base_;
@@ -24802,7 +24613,13 @@ class RankContext {
   /// Blocking: until gather_in_background() has all texts, for a second at most.
   void end_gatherings_blocking() noexcept;
   void close_channels() noexcept;
-  Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;
+  Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const {
+    const rendezvous::Membership& self = control_plane.membership();
+    if (failed_rank && *failed_rank != self.rank) {
+      return {CauseKind::exception, *failed_rank, {}, std::move(text)};  // the text may name its host
+    }
+    return {CauseKind::exception, self.rank, self.host, std::move(text)};
+  }
 
   std::mutex mutex_;
   std::vector<Closable*> channels_;
@@ -24835,23 +24652,6 @@ std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOpt
                                                const RequiredSettings& required);
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
-  const std::lock_guard lock(mutex_);
-  optimizers_.emplace_back(owner, std::move(wait));
-}
-
-DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
-}
-
-DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& optimizer : optimizers_) {
-    optimizer.second(memory);
-  }
-}
 
 DTRAIN_DEFINED void ShardedAttempt::begin_step(const char* caller, bool is_loaded) {
   if (needs_checkpoint && !(is_loaded && has_resumed)) {
@@ -24927,25 +24727,6 @@ DTRAIN_DEFINED RankContext::~RankContext() {
   } catch (...) {
     // The other ranks detect the closed connection.
   }
-}
-
-DTRAIN_DEFINED void RankContext::keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
-  try {
-    const std::lock_guard lock(mutex_);
-    kept_.push_back(std::move(work));
-  } catch (...) {
-    // Then `work` is destroyed now; the other ranks may get a less precise cause.
-  }
-}
-
-DTRAIN_DEFINED void RankContext::add(Closable& channel) {
-  const std::lock_guard lock(mutex_);
-  channels_.push_back(&channel);
-}
-
-DTRAIN_DEFINED void RankContext::remove(Closable& channel) noexcept {
-  const std::lock_guard lock(mutex_);
-  channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
 }
 
 DTRAIN_DEFINED void RankContext::require_may_block() const {
@@ -25031,22 +24812,6 @@ DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
   }
 }
 
-DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
-  return std::any_of(kept_tensors.begin(), kept_tensors.end(),
-                     [&tensor](const TensorView& each) { return lies_within(tensor, each); });
-}
-
-DTRAIN_DEFINED void RankContext::leave_blocking() {
-  end_gatherings_blocking();
-  close_channels();
-  control_plane.leave_blocking(Deadline::after(timeout));
-}
-
-DTRAIN_DEFINED void RankContext::end_attempt() noexcept {
-  close_channels();
-  control_plane.end();
-}
-
 DTRAIN_DEFINED void RankContext::close_channels() noexcept {
   left_ = true;
   tasks.close_blocking();
@@ -25059,14 +24824,6 @@ DTRAIN_DEFINED void RankContext::close_channels() noexcept {
     kept.swap(kept_);
   }
   kept.clear();  // peers that wait in one of these channels are notified as well
-}
-
-DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optional<int> failed_rank) const {
-  const rendezvous::Membership& self = control_plane.membership();
-  if (failed_rank && *failed_rank != self.rank) {
-    return {CauseKind::exception, *failed_rank, {}, std::move(text)};  // the text may name its host
-  }
-  return {CauseKind::exception, self.rank, self.host, std::move(text)};
 }
 
 DTRAIN_DEFINED std::string settings_text(const rendezvous::ControlPlaneOptions& worker,
@@ -25147,9 +24904,14 @@ class GroupStateBase : public RankContext::Closable,
 
   std::chrono::nanoseconds timeout() const noexcept final { return rank_context_->timeout; }
   const std::shared_ptr<FailureLatch>& failure() const noexcept final { return rank_context_->control_plane.failure(); }
-  void report_abandoned_step(bool unwinding) const noexcept final;
+  void report_abandoned_step(bool unwinding) const noexcept final {
+    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
+    rank_context_->report_after(grace, "a step was abandoned without finish()");
+  }
   backend::StoreRef store_ref() const final { return store(); }
-  WaitUntilSet set_in_background(StoreEntries entries) const final;
+  WaitUntilSet set_in_background(StoreEntries entries) const final {
+    return rank_context_->set_in_background(store(), std::move(entries));
+  }
   void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const final {
     rank_context_->gather_in_background(store(), members_, {std::move(name), std::move(text)}, std::move(on_rank_0));
   }
@@ -25168,10 +24930,20 @@ class GroupStateBase : public RankContext::Closable,
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
-  rendezvous::Store store() const;
+  rendezvous::Store store() const {
+    rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
+    return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
+  }
 
   /// Counts 1, 2, ... for each purpose, for keys: the same on ranks that call it in the same order. Blocking: no.
-  int next_number(const std::string& purpose) const;
+  int next_number(const std::string& purpose) const {
+    const std::lock_guard lock(numbers_mutex_);
+    auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
+    if (found == numbers_.end()) {
+      found = numbers_.insert(found, {purpose, 0});
+    }
+    return ++found->second;
+  }
 
   rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
 
@@ -25193,11 +24965,16 @@ class GroupStateBase : public RankContext::Closable,
                                                backend::AlgorithmPreference algorithms) const;
 
   /// Prefix of the group that the next split with this color makes.
-  std::string next_split_prefix(int color);
+  std::string next_split_prefix(int color) { return format_text("{}split-{}-{}/", {prefix_, splits_++, color}); }
 
   /// Reports to the job the exception that is being handled, for which the other ranks would wait. Blocking: 2 s at
   /// most. @throws the job's first cause
-  void report_exception() const;
+  void report_exception() const {
+    const int self = members_.rank_in_job();
+    failure()->report({CauseKind::exception, self, members_.host, exception_text()});
+    failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+    failure()->throw_if_failed(self);
+  }
 
   const std::shared_ptr<RankContext> rank_context_;
   const rendezvous::Membership members_;
@@ -25448,29 +25225,6 @@ DTRAIN_DEFINED GroupStateBase::GroupStateBase(std::shared_ptr<RankContext> rank_
                                      : std::make_shared<const rendezvous::RankSet>(
                                            rendezvous::RankSet::of(members_.ranks_in_job()))) {}
 
-DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
-  rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
-  return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
-}
-
-DTRAIN_DEFINED void GroupStateBase::report_abandoned_step(bool unwinding) const noexcept {
-  const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-  rank_context_->report_after(grace, "a step was abandoned without finish()");
-}
-
-DTRAIN_DEFINED WaitUntilSet GroupStateBase::set_in_background(StoreEntries entries) const {
-  return rank_context_->set_in_background(store(), std::move(entries));
-}
-
-DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) const {
-  const std::lock_guard lock(numbers_mutex_);
-  auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
-  if (found == numbers_.end()) {
-    found = numbers_.insert(found, {purpose, 0});
-  }
-  return ++found->second;
-}
-
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
     const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
   const std::string name = prefix_ + purpose;
@@ -25498,17 +25252,6 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(
     context.algorithms = context.algorithms.or_measured();
   }
   return context;
-}
-
-DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
-  return format_text("{}split-{}-{}/", {prefix_, splits_++, color});
-}
-
-DTRAIN_DEFINED void GroupStateBase::report_exception() const {
-  const int self = members_.rank_in_job();
-  failure()->report({CauseKind::exception, self, members_.host, exception_text()});
-  failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-  failure()->throw_if_failed(self);
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -25701,7 +25444,9 @@ BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std
                         BucketCaps caps = {});
 
 /// Plans for the reverse order of the parameters.
-BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {});
+inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {}) {
+  return plan_buckets(sizes, reverse_order(sizes.size()), caps);
+}
 
 /// The buckets of `plan` in an arena that holds any two successive buckets: buckets 0, 2, 4, ... lie at its begin, all
 /// others at its end. Before bucket k gets a gradient, bucket k-2 has left the memory.
@@ -25820,10 +25565,6 @@ DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, std:
     plan.buckets.push_back(std::move(next.bucket));
   }
   return plan;
-}
-
-DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps) {
-  return plan_buckets(sizes, reverse_order(sizes.size()), caps);
 }
 
 DTRAIN_DEFINED BucketPlan with_reused_memory(BucketPlan plan) {
@@ -26167,7 +25908,25 @@ class DistributedSampler {
   /// divide N, the last batch is shorter on every rank, unless drop_last leaves it out.
   /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
   /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice.
-  SampleBatches batches(std::uint64_t epoch) const;
+  SampleBatches batches(std::uint64_t epoch) const {
+    const std::vector<std::size_t> order = order_of_steps(epoch);
+    const std::size_t slice = std::min(options_.global_batch, order.size());
+    if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
+      log(LogLevel::warning,
+          format_text("a global batch of {} samples on {} ranks: each step has {} samples twice, so that "
+                      "every rank has {}; a multiple of {} has none twice",
+                      {slice, ranks(), share(slice) * ranks() - slice, share(slice), ranks()}));
+    }
+    std::vector<std::size_t> mine;
+    mine.reserve((order.size() / slice + 1) * share(slice));
+    for (std::size_t begin = 0; begin < order.size(); begin += slice) {
+      const std::size_t length = std::min(slice, order.size() - begin);
+      for (std::size_t taken = 0; taken < share(length); ++taken) {
+        mine.push_back(order[begin + (rank() + taken * ranks()) % length]);
+      }
+    }
+    return {std::move(mine), share(slice)};
+  }
 
   /// The same slices without padding: a rank gets the positions rank, rank+n, ... of a slice, which may be one fewer
   /// than another rank gets, and the weight that makes up for that. So each sample counts once, whatever n is: for jobs
@@ -26176,10 +25935,24 @@ class DistributedSampler {
 
   /// Batches for evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, without padding. Over
   /// all ranks, every sample occurs exactly once. Ranks may differ by one sample, and by one batch.
-  SampleBatches evaluation() const;
+  SampleBatches evaluation() const {
+    std::vector<std::size_t> mine;
+    mine.reserve(options_.dataset_size / ranks() + 1);
+    for (std::size_t sample = rank(); sample < options_.dataset_size; sample += ranks()) {
+      mine.push_back(sample);
+    }
+    return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
+  }
 
   /// The order of the whole data set in `epoch`: the same on every rank and for any world size.
-  std::vector<std::size_t> global_order(std::uint64_t epoch) const;
+  std::vector<std::size_t> global_order(std::uint64_t epoch) const {
+    if (options_.shuffle) {
+      return shuffled_order(options_.dataset_size, options_.seed, epoch);
+    }
+    std::vector<std::size_t> order(options_.dataset_size);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    return order;
+  }
 
   /// Steps in an epoch, the same on every rank.
   std::size_t steps_per_epoch() const noexcept {
@@ -26197,13 +25970,22 @@ class DistributedSampler {
   }
 
   /// "dataset_size=1000 global_batch=100 seed=1 shuffle=true drop_last=false"
-  std::string settings() const;
+  std::string settings() const {
+    const auto word = [](bool value) { return value ? "true" : "false"; };
+    return format_text("dataset_size={} global_batch={} seed={} shuffle={} drop_last={}",
+                       {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle),
+                        word(options_.drop_last)});
+  }
 
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(options_.world_size); }
 
   /// The epoch's global order, as far as its steps go.
-  std::vector<std::size_t> order_of_steps(std::uint64_t epoch) const;
+  std::vector<std::size_t> order_of_steps(std::uint64_t epoch) const {
+    std::vector<std::size_t> order = global_order(epoch);
+    order.resize(std::min(order.size(), steps_per_epoch() * options_.global_batch));
+    return order;
+  }
 
   /// ceil(length / ranks), without overflow.
   std::size_t share(std::size_t length) const noexcept { return (length - 1) / ranks() + 1; }
@@ -26244,39 +26026,6 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
   }
 }
 
-DTRAIN_DEFINED std::string DistributedSampler::settings() const {
-  const auto word = [](bool value) { return value ? "true" : "false"; };
-  return format_text(
-      "dataset_size={} global_batch={} seed={} shuffle={} drop_last={}",
-      {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle), word(options_.drop_last)});
-}
-
-DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::uint64_t epoch) const {
-  std::vector<std::size_t> order = global_order(epoch);
-  order.resize(std::min(order.size(), steps_per_epoch() * options_.global_batch));
-  return order;
-}
-
-DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
-  const std::vector<std::size_t> order = order_of_steps(epoch);
-  const std::size_t slice = std::min(options_.global_batch, order.size());
-  if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
-    log(LogLevel::warning,
-        format_text("a global batch of {} samples on {} ranks: each step has {} samples twice, so that "
-                    "every rank has {}; a multiple of {} has none twice",
-                    {slice, ranks(), share(slice) * ranks() - slice, share(slice), ranks()}));
-  }
-  std::vector<std::size_t> mine;
-  mine.reserve((order.size() / slice + 1) * share(slice));
-  for (std::size_t begin = 0; begin < order.size(); begin += slice) {
-    const std::size_t length = std::min(slice, order.size() - begin);
-    for (std::size_t taken = 0; taken < share(length); ++taken) {
-      mine.push_back(order[begin + (rank() + taken * ranks()) % length]);
-    }
-  }
-  return {std::move(mine), share(slice)};
-}
-
 DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) const {
   const std::vector<std::size_t> order = order_of_steps(epoch);
   std::vector<std::size_t> mine;
@@ -26296,24 +26045,6 @@ DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) cons
     ends.push_back(mine.size());
   }
   return {std::move(mine), std::move(ends), std::move(weights)};
-}
-
-DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {
-  std::vector<std::size_t> mine;
-  mine.reserve(options_.dataset_size / ranks() + 1);
-  for (std::size_t sample = rank(); sample < options_.dataset_size; sample += ranks()) {
-    mine.push_back(sample);
-  }
-  return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
-}
-
-DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::global_order(std::uint64_t epoch) const {
-  if (options_.shuffle) {
-    return shuffled_order(options_.dataset_size, options_.seed, epoch);
-  }
-  std::vector<std::size_t> order(options_.dataset_size);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  return order;
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -26677,7 +26408,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Failure reports of a rank in a group: FailureContext::of(group).
 struct FailureContext {
-  static FailureContext of(std::shared_ptr<const group::GroupHandle> group);
+  static FailureContext of(std::shared_ptr<const group::GroupHandle> group) {
+    FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
+    context.is_elastic = group->is_elastic();
+    context.group = std::move(group);
+    return context;
+  }
 
   std::shared_ptr<FailureLatch> latch;                ///< never null
   int rank = 0;                                       ///< in the job; causes name the rank
@@ -26687,7 +26423,7 @@ struct FailureContext {
   bool is_elastic = false;                            ///< GroupHandle::is_elastic
 
   /// Reports to the job that this rank failed with `text`.
-  void report_exception(std::string text) const;
+  void report_exception(std::string text) const { latch->report({CauseKind::exception, rank, host, std::move(text)}); }
 
   /// Reports that a step was destroyed unfinished. @param unwinding whether an exception unwinds
   void report_abandoned_step(bool unwinding) const noexcept;
@@ -26713,17 +26449,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_
       {caller, is_open ? " came while a step was under way; finish() it first, or let the backward() that it is "
                          "in return"
                        : " came after a step that failed; gradients are no longer the same on all ranks"});
-}
-
-DTRAIN_DEFINED FailureContext FailureContext::of(std::shared_ptr<const group::GroupHandle> group) {
-  FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
-  context.is_elastic = group->is_elastic();
-  context.group = std::move(group);
-  return context;
-}
-
-DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
-  latch->report({CauseKind::exception, rank, host, std::move(text)});
 }
 
 DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const noexcept {
@@ -27414,7 +27139,13 @@ class AddressCheck {
       : read_(std::move(read)), every_step_(every_step), now_(now) {}
 
   /// Records the present addresses; later checks compare with them.
-  void remember();
+  void remember() {
+    known_.clear();
+    if (!read_) return;
+    read_([this](const Parameter& parameter) {
+      known_.push_back({parameter.value.flat(), parameter.gradient.flat()});
+    });
+  }
 
   /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
   void begin_step(std::uint64_t step) {
@@ -27450,7 +27181,10 @@ class AddressCheck {
   };
 
   /// The fastest of all readings counts: on a loaded machine any single one can take long.
-  bool is_cheap() const noexcept;
+  bool is_cheap() const noexcept {
+    return known_.size() <= always_checked_parameters ||
+           (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
+  }
 
   void compare();
 
@@ -27478,17 +27212,6 @@ class AddressCheck {
 };
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void AddressCheck::remember() {
-  known_.clear();
-  if (!read_) return;
-  read_([this](const Parameter& parameter) { known_.push_back({parameter.value.flat(), parameter.gradient.flat()}); });
-}
-
-DTRAIN_DEFINED bool AddressCheck::is_cheap() const noexcept {
-  return known_.size() <= always_checked_parameters ||
-         (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
-}
 
 DTRAIN_DEFINED void AddressCheck::compare() {
   const auto begin = now_();
@@ -27557,12 +27280,18 @@ inline constexpr std::size_t max_parameter_name_bytes = 1024;
 
 namespace detail {
 
-std::string kind(const TensorView& view);
-
-void add(std::vector<Parameter>& parameters, const Parameter& parameter);
+inline void add(std::vector<Parameter>& parameters, const Parameter& parameter) {
+  parameters.push_back(parameter);
+}
 
 /// @throws Error (invalid_argument) for a buffer without memory
-void add(std::vector<TensorView>& buffers, const TensorView& buffer);
+inline void add(std::vector<TensorView>& buffers, const TensorView& buffer) {
+  if (buffer.data == nullptr && buffer.bytes() != 0) {
+    throw_error(Errc::invalid_argument,
+                "buffer {} of the model has no memory; allocate it before DistributedDataParallel", {buffers.size()});
+  }
+  buffers.push_back(buffer);
+}
 
 }  // namespace detail
 
@@ -27595,26 +27324,21 @@ std::vector<TensorView> collect_buffers(M& model) {
 }
 
 /// Sizes of the gradients, for plan_buckets.
-std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
+inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
+  std::vector<GradientSize> sizes;
+  sizes.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    sizes.push_back({parameter.gradient.bytes(), parameter.gradient.dtype, parameter.gradient.device});
+  }
+  return sizes;
+}
 
 #if DTRAIN_DEFINITIONS
 
 namespace detail {
 
-DTRAIN_DEFINED std::string kind(const TensorView& view) {
+inline std::string kind(const TensorView& view) {
   return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
-}
-
-DTRAIN_DEFINED void add(std::vector<Parameter>& parameters, const Parameter& parameter) {
-  parameters.push_back(parameter);
-}
-
-DTRAIN_DEFINED void add(std::vector<TensorView>& buffers, const TensorView& buffer) {
-  if (buffer.data == nullptr && buffer.bytes() != 0) {
-    throw_error(Errc::invalid_argument,
-                "buffer {} of the model has no memory; allocate it before DistributedDataParallel", {buffers.size()});
-  }
-  buffers.push_back(buffer);
 }
 
 }  // namespace detail
@@ -27686,15 +27410,6 @@ DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, b
   }
   check_apart(
       parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.gradient; }, "gradients");
-}
-
-DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
-  std::vector<GradientSize> sizes;
-  sizes.reserve(parameters.size());
-  for (const Parameter& parameter : parameters) {
-    sizes.push_back({parameter.gradient.bytes(), parameter.gradient.dtype, parameter.gradient.device});
-  }
-  return sizes;
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -28179,7 +27894,12 @@ class Residuals {
   bool is_empty() const noexcept { return errors_.empty(); }
 
   /// Sets residuals of zero for each parameter. @param elements of each parameter's gradient; 0: no residual is kept
-  void allocate(std::span<const std::size_t> elements);
+  void allocate(std::span<const std::size_t> elements) {
+    errors_.clear();
+    for (const std::size_t count : elements) {
+      errors_.emplace_back(count);
+    }
+  }
 
   /// Residual of a parameter, empty if none is kept. Lifetime: this object's.
   std::span<float> of(std::size_t parameter) noexcept {
@@ -28196,7 +27916,11 @@ class Residuals {
   }
 
   /// Adds the residuals to a checkpoint's tensors, as "HOOK/PARAMETER/error". Lifetime: the views refer to this object.
-  void add_to(std::vector<NamedTensor>& tensors, std::string_view hook);
+  void add_to(std::vector<NamedTensor>& tensors, std::string_view hook) {
+    for (std::size_t i = 0; i < errors_.size(); ++i) {
+      if (!errors_[i].empty()) tensors.push_back({format_text("{}/{}/error", {hook, i}), tensor_view(errors_[i])});
+    }
+  }
 
  private:
   std::vector<std::vector<float>> errors_;
@@ -28220,42 +27944,22 @@ class HookRanks {
   }
 
  private:
-  [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps);
+  [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps) {
+    throw_error(
+        Errc::invalid_argument,
+        "{}: state() was given a group of world size {}, but the model is wrapped in one of world size {}; give "
+        "state() the wrapper's group",
+        {hook, of_state, of_steps});
+  }
 
   int of_steps_ = 0;  ///< 0: not known yet, as for of_state_
   int of_state_ = 0;
 };
 
 /// @throws Error (invalid_argument): `hook`, which keeps state of one model, is given to a second one
-[[noreturn]] void refuse_second_model(const char* hook);
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void Residuals::allocate(std::span<const std::size_t> elements) {
-  errors_.clear();
-  for (const std::size_t count : elements) {
-    errors_.emplace_back(count);
-  }
-}
-
-DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::string_view hook) {
-  for (std::size_t i = 0; i < errors_.size(); ++i) {
-    if (!errors_[i].empty()) tensors.push_back({format_text("{}/{}/error", {hook, i}), tensor_view(errors_[i])});
-  }
-}
-
-DTRAIN_DEFINED void HookRanks::refuse_state(const char* hook, int of_state, int of_steps) {
-  throw_error(Errc::invalid_argument,
-              "{}: state() was given a group of world size {}, but the model is wrapped in one of world size {}; give "
-              "state() the wrapper's group",
-              {hook, of_state, of_steps});
-}
-
-DTRAIN_DEFINED void refuse_second_model(const char* hook) {
+[[noreturn]] inline void refuse_second_model(const char* hook) {
   throw_error(Errc::invalid_argument, "a {} is given to a second model; each model needs its own", {hook});
 }
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -28317,7 +28021,10 @@ namespace DTRAIN_NAMESPACE::hooks {
 class Adasum {
  public:
   /// @throws Error (invalid_argument) for a second model
-  void prepare(std::span<const Parameter> parameters);
+  void prepare(std::span<const Parameter> /*parameters*/) {
+    if (has_model_) ddp::refuse_second_model("hooks::Adasum");
+    has_model_ = true;
+  }
   std::string description() const { return "hooks::Adasum"; }
   /// Two exchanges, an all-reduce and two computations for each doubling.
   static std::uint64_t items_per_bucket(int ranks) noexcept {
@@ -28408,7 +28115,6 @@ inline bool every_parameter(const Parameter&) noexcept {
 
 namespace detail {
 
-[[noreturn]] void throw_second_model(const char* kind);
 /// @throws Error (invalid_argument) if `errors` belong to another model, (unsupported) for errors of a gradient that is
 /// not in host memory
 void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);
@@ -28614,7 +28320,11 @@ struct LocalSgdOptions {
 class LocalSgd {
  public:
   /// @throws Error (invalid_argument) if `every` is 0
-  explicit LocalSgd(LocalSgdOptions options = {});
+  explicit LocalSgd(LocalSgdOptions options = {}) : options_(options) {
+    if (options.every == 0) {
+      throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
+    }
+  }
 
   std::string description() const {
     return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
@@ -28712,7 +28422,13 @@ class LocalSgd {
 
   void add(const TensorView& value);
   /// Copies the tensors of `joined` to memory_, or from there.
-  void copy(const Joined& joined, bool gathers) const noexcept;
+  void copy(const Joined& joined, bool gathers) const noexcept {
+    std::byte* at = memory_.data();
+    for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
+      kernels::copy_bytes(gathers ? at : value.data, gathers ? value.data : at, value.bytes());
+      at += value.bytes();
+    }
+  }
 
   LocalSgdOptions options_;
   std::int64_t steps_ = 0;
@@ -28727,12 +28443,6 @@ class LocalSgd {
 };
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED LocalSgd::LocalSgd(LocalSgdOptions options) : options_(options) {
-  if (options.every == 0) {
-    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
-  }
-}
 
 DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers) {
   values_.clear();
@@ -28771,14 +28481,6 @@ DTRAIN_DEFINED void LocalSgd::add(const TensorView& value) {
   ++last->count;
   last->elements += value.flat().count;
   memory_.resize(std::max(memory_.size(), last->elements * size_bytes(value.dtype)));
-}
-
-DTRAIN_DEFINED void LocalSgd::copy(const Joined& joined, bool gathers) const noexcept {
-  std::byte* at = memory_.data();
-  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
-    kernels::copy_bytes(gathers ? at : value.data, gathers ? value.data : at, value.bytes());
-    at += value.bytes();
-  }
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -28870,12 +28572,20 @@ using ddp::PowerSgdOptions;
 class PowerSgd {
  public:
   /// @throws Error (invalid_argument) for a rank or a min_compression below 1
-  explicit PowerSgd(PowerSgdOptions options = {});
+  explicit PowerSgd(PowerSgdOptions options = {}) : options_(options) {
+    if (options.rank < 1 || !(options.min_compression >= 1)) {
+      throw_error(Errc::invalid_argument, "hooks::PowerSgd has rank {} and min_compression {}; both are at least 1",
+                  {options.rank, options.min_compression});
+    }
+  }
 
   PowerSgd(PowerSgd&&) noexcept = default;
   PowerSgd& operator=(PowerSgd&&) = delete;
 
-  std::string description() const;
+  std::string description() const {
+    return format_text("hooks::PowerSgd with rank {}, start_after {}, min_compression {}, seed {}",
+                       {options_.rank, options_.start_after, options_.min_compression, options_.seed});
+  }
   void prepare(std::span<const Parameter> parameters);
 
   /// Whether steps compress this parameter's gradient, once start_after steps have passed.
@@ -28993,13 +28703,27 @@ using ddp::TopKOptions;
 class TopK {
  public:
   /// @throws Error (invalid_argument) for a fraction that is not above 0 and at most 1
-  explicit TopK(TopKOptions options = {});
+  explicit TopK(TopKOptions options = {}) : options_(options) {
+    if (!(options.fraction > 0 && options.fraction <= 1)) {
+      throw_error(Errc::invalid_argument, "hooks::TopK has fraction {}; it is above 0 and at most 1",
+                  {options.fraction});
+    }
+  }
 
   TopK(TopK&&) noexcept = default;
   TopK& operator=(TopK&&) = delete;
 
-  std::string description() const;
-  void prepare(std::span<const Parameter> parameters);
+  std::string description() const {
+    return format_text("hooks::TopK with fraction {}, start_after {}", {options_.fraction, options_.start_after});
+  }
+  void prepare(std::span<const Parameter> parameters) {
+    if (!sizes_.empty()) ddp::refuse_second_model("hooks::TopK");
+    for (const Parameter& parameter : parameters) {
+      const std::size_t count = parameter.gradient.flat().count;
+      sizes_.push_back(parameter.gradient.dtype == DType::f32 ? count : 0);
+    }
+    steps_.resize(sizes_.size());
+  }
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
@@ -29382,7 +29106,10 @@ class LossScaler {
 
   /// State for save_checkpoint and load_checkpoint: the scale, and the number of steps since the scale changed.
   /// Lifetime: the views refer to this object, which must not move.
-  std::vector<NamedTensor> state();
+  std::vector<NamedTensor> state() {
+    return {{"loss_scaler.scale", tensor_view(&scale_, {})},
+            {"loss_scaler.finite_steps", tensor_view(&finite_steps_, {})}};
+  }
 
  private:
   template <class Ddp, class Unscale>
@@ -29397,7 +29124,11 @@ class LossScaler {
     return finite;
   }
 
-  void require_scale() const;
+  void require_scale() const {
+    if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
+      throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536", {scale_});
+    }
+  }
   void update(bool finite) noexcept;
 
   LossScalerOptions options_;
@@ -29416,17 +29147,6 @@ DTRAIN_DEFINED LossScaler::LossScaler(const LossScalerOptions& options)
                 "LossScalerOptions has growth_factor {}, backoff_factor {} and growth_interval {}; the first is above "
                 "1, the second between 0 and 1, the third positive",
                 {options.growth_factor, options.backoff_factor, options.growth_interval});
-  }
-}
-
-DTRAIN_DEFINED std::vector<NamedTensor> LossScaler::state() {
-  return {{"loss_scaler.scale", tensor_view(&scale_, {})},
-          {"loss_scaler.finite_steps", tensor_view(&finite_steps_, {})}};
-}
-
-DTRAIN_DEFINED void LossScaler::require_scale() const {
-  if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
-    throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536", {scale_});
   }
 }
 
@@ -29631,7 +29351,10 @@ class MasterWeights {
   }
 
   /// Multiplies gradients() and gradient_norm() by `factor`: see clip_gradients. @throws as gradient_norm
-  void scale_gradients(double factor);
+  void scale_gradients(double factor) {
+    norm_ = gradient_norm().times(factor);
+    multiply_elements(buffer_view(std::span(gradients_)), factor);
+  }
 
  private:
   explicit MasterWeights(const std::vector<Parameter>& parameters);
@@ -29662,7 +29385,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Translates a channel's operation into the user's terms: step, bucket, elements without padding. Threads: any.
 class RunningBucket {
  public:
-  void plan(const BucketPlan& plan);
+  void plan(const BucketPlan& plan) {
+    const std::lock_guard lock(mutex_);
+    buckets_.clear();
+    for (const PlannedBucket& bucket : plan.buckets) {
+      const std::size_t size = size_bytes(bucket.dtype);
+      buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
+    }
+  }
 
   /// The communication has reached bucket `bucket` of step `step`, which counts from 1.
   void begin(std::uint64_t step, std::size_t bucket) noexcept {
@@ -29686,15 +29416,6 @@ class RunningBucket {
 };
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void RunningBucket::plan(const BucketPlan& plan) {
-  const std::lock_guard lock(mutex_);
-  buckets_.clear();
-  for (const PlannedBucket& bucket : plan.buckets) {
-    const std::size_t size = size_bytes(bucket.dtype);
-    buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
-  }
-}
 
 DTRAIN_DEFINED std::string RunningBucket::describe(backend::Operation operation) const {
   const std::uint64_t step = step_.load(std::memory_order_relaxed);
@@ -30184,6 +29905,40 @@ class StepMeter {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Owns a cudaEvent_t with timing, which costs the device more than an Event. Threads: any, except during a record.
+class TimingEvent {
+ public:
+  /// @throws Error (cuda)
+  explicit TimingEvent(int device) {
+    const stream::cuda::DeviceGuard guard(device);
+    cudaEvent_t event = nullptr;
+    stream::cuda::check(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+    event_.reset(event);
+  }
+
+  /// Enqueues the point on a stream of the device that is not captured. @throws Error (cuda)
+  void record(stream::cuda::StreamRef stream) {
+    stream::cuda::check(cudaEventRecord(event_.get(), stream.native()), "cudaEventRecord");
+  }
+
+  /// Also false if the device has failed. Not while a stream is being captured, except under RelaxedCapture.
+  bool is_complete() const noexcept { return stream::cuda::quiet(cudaEventQuery(event_.get())); }
+
+  /// Device time between two events, negative if `to` was first. Empty if an event is not complete, or the time is
+  /// unknown.
+  friend std::optional<std::chrono::nanoseconds> between(const TimingEvent& from, const TimingEvent& to) noexcept {
+    float milliseconds = 0;
+    if (!stream::cuda::quiet(cudaEventElapsedTime(&milliseconds, from.event_.get(), to.event_.get()))) {
+      return std::nullopt;
+    }
+    return std::chrono::nanoseconds(
+        static_cast<std::chrono::nanoseconds::rep>(static_cast<double>(milliseconds) * 1e6));
+  }
+
+ private:
+  std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, stream::cuda::ReleasedBy<cudaEventDestroy>> event_;
+};
+
 /// Records timing events on the communication stream before and after each bucket's collective, without the copies that
 /// pack and unpack it; where each computing stream begins to wait for the step; and where this wait ends, once all
 /// gradients are unpacked. The host never waits for an event, and reads a step's events once they are complete: in a
@@ -30207,7 +29962,7 @@ class DeviceTimes {
       step.ended.emplace(device_);
       step.buckets.clear();
       for (std::size_t i = 0; i < buckets; ++i) {
-        step.buckets.push_back({stream::cuda::TimingEvent(device_), stream::cuda::TimingEvent(device_)});
+        step.buckets.push_back({TimingEvent(device_), TimingEvent(device_)});
       }
     }
   }
@@ -30274,14 +30029,14 @@ class DeviceTimes {
 
  private:
   struct TimedBucket {
-    stream::cuda::TimingEvent started;
-    stream::cuda::TimingEvent reduced;
+    TimingEvent started;
+    TimingEvent reduced;
   };
   struct TimedStep {
     std::vector<TimedBucket> buckets;
-    std::vector<stream::cuda::TimingEvent> computed;  ///< only the first `producers` are used
+    std::vector<TimingEvent> computed;  ///< only the first `producers` are used
     std::size_t producers = 0;
-    std::optional<stream::cuda::TimingEvent> ended;
+    std::optional<TimingEvent> ended;
   };
 
   static bool is_complete(const TimedStep& step) noexcept {
@@ -30292,7 +30047,7 @@ class DeviceTimes {
 
   void add_to_meter(const TimedStep& step) noexcept {
     using std::chrono::nanoseconds;
-    const stream::cuda::TimingEvent& origin = step.buckets.front().started;
+    const TimingEvent& origin = step.buckets.front().started;
     std::optional<nanoseconds> computed;
     for (std::size_t i = 0; i < step.producers; ++i) {
       const auto at = between(origin, step.computed[i]);
@@ -30360,8 +30115,16 @@ struct ReducerStatistics {
 };
 
 /// @param counts steps, bytes and buckets, and whether all steps are measured
-ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts, const CompressedTraffic& hook,
-                                const CompressedTraffic& wire) noexcept;
+inline ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts, const CompressedTraffic& hook,
+                                       const CompressedTraffic& wire) noexcept {
+  counts.times = meter.times();
+  counts.measured_steps = meter.measured_steps();
+  counts.is_measured = counts.is_measured || counts.measured_steps > 0;
+  counts.unreduced_passes = meter.unreduced_passes();
+  counts.hook = hook;
+  counts.wire = wire;
+  return counts;
+}
 
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
 /// 0.6 ms, 100 MB in 12 buckets"; with begin() "computing 3.1 ms", because a library may have made the backward pass
@@ -30390,17 +30153,6 @@ SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std
                                        std::chrono::milliseconds notice_after = std::chrono::seconds(10));
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts,
-                                               const CompressedTraffic& hook, const CompressedTraffic& wire) noexcept {
-  counts.times = meter.times();
-  counts.measured_steps = meter.measured_steps();
-  counts.is_measured = counts.is_measured || counts.measured_steps > 0;
-  counts.unreduced_passes = meter.unreduced_passes();
-  counts.hook = hook;
-  counts.wire = wire;
-  return counts;
-}
 
 namespace detail {
 
@@ -30749,7 +30501,9 @@ class TensorSnapshot {
   const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
 
   /// As write_checkpoint_file.
-  void write(const std::string& path, WritingAttempt attempt) const;
+  void write(const std::string& path, WritingAttempt attempt) const {
+    write_checkpoint_file(path, tensors_, {}, std::move(attempt));
+  }
 
  private:
   std::unique_ptr<std::byte[]> memory_;
@@ -30776,7 +30530,11 @@ class PendingCheckpoint {
 
   /// Blocking: until this rank's part is written, but not in an elastic job whose attempt has failed. Without wait() it
   /// is not known whether the checkpoint is whole.
-  ~PendingCheckpoint();
+  ~PendingCheckpoint() {
+    if (work_ && !work_->has_ended) {  // also where wait() has thrown before the thread ended
+      detach_({work_, &work_->has_ended});
+    }
+  }
 
   /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
   /// Ranks with several pending checkpoints wait for them in the same order. A second call returns at once.
@@ -30855,10 +30613,6 @@ DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tenso
   }
 }
 
-DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttempt attempt) const {
-  write_checkpoint_file(path, tensors_, {}, std::move(attempt));
-}
-
 DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
                                                     std::function<void(const std::function<void()>&)> finish,
                                                     DetachThread detach)
@@ -30885,12 +30639,6 @@ DTRAIN_DEFINED PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint
   detach_ = std::move(other.detach_);
   work_ = std::move(other.work_);
   return *this;
-}
-
-DTRAIN_DEFINED PendingCheckpoint::~PendingCheckpoint() {
-  if (work_ && !work_->has_ended) {  // also where wait() has thrown before the thread ended
-    detach_({work_, &work_->has_ended});
-  }
 }
 
 DTRAIN_DEFINED void PendingCheckpoint::wait() {
@@ -31381,7 +31129,11 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Names of parameters, for error sentences. Threads: any, concurrently.
 class ParameterNames {
  public:
-  explicit ParameterNames(std::span<const Parameter> parameters);
+  explicit ParameterNames(std::span<const Parameter> parameters) {
+    for (const Parameter& parameter : parameters) {
+      names_.push_back(parameter.name);
+    }
+  }
 
   std::size_t size() const noexcept { return names_.size(); }
 
@@ -31466,7 +31218,11 @@ class GradientTable {
   }
 
   /// The first bound gradient with elements.
-  std::optional<std::size_t> first_bound() const noexcept;
+  std::optional<std::size_t> first_bound() const noexcept {
+    const auto bound = std::find_if(slots_.begin(), slots_.end(),
+                                    [](const GradientSlot& slot) { return slot.is_bound() && slot.bytes != 0; });
+    return bound == slots_.end() ? std::nullopt : std::optional(static_cast<std::size_t>(bound - slots_.begin()));
+  }
 
   /// @throws Error (unsupported) if a gradient with elements is bound
   void require_unbound() const;
@@ -31504,7 +31260,11 @@ class GradientTable {
     return views_[parameter].bytes() == 0 ? views_[parameter].data : arena_ + plan.offset_of[parameter];
   }
 
-  std::string where() const;
+  std::string where() const {
+    return device_.kind == DeviceKind::host
+               ? std::string("in host memory")
+               : format_text("on {}, the device of its communication", {to_string(device_)});
+  }
 
   bool takes(StreamHandle stream) const noexcept {
     const bool is_there =
@@ -31527,7 +31287,11 @@ class GradientTable {
     return gradient.device.kind == DeviceKind::host || gradient.bytes() == 0 ||
            reinterpret_cast<std::uintptr_t>(gradient.data) % size_bytes(gradient.dtype) == 0;
   }
-  static std::string alignment_problem(const TensorView& gradient);
+  static std::string alignment_problem(const TensorView& gradient) {
+    return format_text(
+        "is at an address that is no multiple of the {} bytes of an element; align it, as cudaMalloc does",
+        {size_bytes(gradient.dtype)});
+  }
 
   std::byte* arena_;
   Device device_;
@@ -31537,12 +31301,6 @@ class GradientTable {
 };
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED ParameterNames::ParameterNames(std::span<const Parameter> parameters) {
-  for (const Parameter& parameter : parameters) {
-    names_.push_back(parameter.name);
-  }
-}
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter, const char* call) const {
   throw_error(Errc::invalid_argument,
@@ -31572,17 +31330,6 @@ DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameter
   }
 }
 
-DTRAIN_DEFINED std::string GradientTable::alignment_problem(const TensorView& gradient) {
-  return format_text("is at an address that is no multiple of the {} bytes of an element; align it, as cudaMalloc does",
-                     {size_bytes(gradient.dtype)});
-}
-
-DTRAIN_DEFINED std::optional<std::size_t> GradientTable::first_bound() const noexcept {
-  const auto bound = std::find_if(slots_.begin(), slots_.end(),
-                                  [](const GradientSlot& slot) { return slot.is_bound() && slot.bytes != 0; });
-  return bound == slots_.end() ? std::nullopt : std::optional(static_cast<std::size_t>(bound - slots_.begin()));
-}
-
 DTRAIN_DEFINED void GradientTable::require_unbound() const {
   if (const std::optional<std::size_t> bound = first_bound()) {
     throw_error(Errc::unsupported,
@@ -31590,11 +31337,6 @@ DTRAIN_DEFINED void GradientTable::require_unbound() const {
                 "model without bind_gradient, whose ready(i) copies gradients",
                 {names_.describe(*bound)});
   }
-}
-
-DTRAIN_DEFINED std::string GradientTable::where() const {
-  return device_.kind == DeviceKind::host ? std::string("in host memory")
-                                          : format_text("on {}, the device of its communication", {to_string(device_)});
 }
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient& gradient) const {
@@ -32938,7 +32680,11 @@ class GradientSums {
   bool is_allocated() const noexcept { return !sums_.empty(); }
 
   /// Begins a pass under no_sync().
-  void begin_pass() noexcept;
+  void begin_pass() noexcept {
+    for (Sum& sum : sums_) {
+      sum.is_in_pass = sum.clears_own = false;
+    }
+  }
 
   /// Adds a gradient in a pass. @throws Error (invalid_argument) for a second call in the pass
   void add_in_pass(std::size_t parameter, const std::byte* gradient);
@@ -32954,7 +32700,11 @@ class GradientSums {
   const std::byte* add(std::size_t parameter, const std::byte* gradient) noexcept;
 
   /// A step has reduced the sums, or they are discarded.
-  void clear() noexcept;
+  void clear() noexcept {
+    for (Sum& sum : sums_) {
+      sum.has_passes = false;
+    }
+  }
 
  private:
   struct alignas(arena_alignment) Line {
@@ -33315,7 +33065,11 @@ class ReadyCheck {
   }
 
   /// In ready(i). @param content of the gradient, in its own memory or on the way there
-  void take(std::size_t parameter, const std::byte* content) noexcept;
+  void take(std::size_t parameter, const std::byte* content) noexcept {
+    Known& known = known_[parameter];
+    known.taken = digest(content, (*gradients_)[parameter].bytes);
+    known.taken_in = step_;
+  }
 
   /// Before a bucket's collective is enqueued: enqueues compare_bound(). @param at_once does not wait for the stream
   template <class Stream>
@@ -33351,7 +33105,11 @@ class ReadyCheck {
   /// A pass under no_sync(Adds::model) has left the gradient in its memory.
   void hold(std::size_t parameter) noexcept;
   /// No gradient is held any longer: a step has reduced what passes have left, or it is discarded.
-  void release() noexcept;
+  void release() noexcept {
+    for (Known& known : known_) {
+      known.is_held = false;
+    }
+  }
 
  private:
   struct Known {
@@ -33375,7 +33133,10 @@ class ReadyCheck {
   bool is_taken(const Known& known, std::uint64_t Known::*step) const noexcept { return known.*step == step_; }
   /// @param is_copied whether the step has taken a copy, so that the write may be harmless
   [[noreturn]] void refuse(std::size_t parameter, bool is_copied) const;
-  void refuse_changed() const;  ///< what compare_bound() has noted
+  /// Refuses what compare_bound() has noted.
+  void refuse_changed() const {
+    if (const std::size_t changed = changed_.load(std::memory_order_relaxed); changed != none) refuse(changed, false);
+  }
   void warn_of_late_write(std::size_t parameter) noexcept;
 
   const GradientTable* gradients_;
@@ -33429,7 +33190,13 @@ class ReadyGradients {
   }
 
   /// Starts or stops recording the ready order. Between steps.
-  void record_order(bool wanted);
+  void record_order(bool wanted) {
+    records_order_ = wanted;
+    next_position_.store(0, std::memory_order_relaxed);
+    for (std::atomic<std::size_t>& position : position_) {
+      position.store(0, std::memory_order_relaxed);
+    }
+  }
 
   /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
   std::vector<std::size_t> observed_order() const;
@@ -34458,7 +34225,6 @@ class Shards {
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -34552,6 +34318,12 @@ class DeviceShards final : public Shards {
     });
     copies.widen.enqueue(factor, stream_);
     copies.equal.enqueue(1, stream_);
+  }
+
+  /// Enqueued, after load(): multiplies the bucket's f32 gradients by the f64 that device memory has at `factor` then.
+  void scale(std::size_t bucket, const double* factor) {
+    scaled_.add(gradients_.data(), gradients_.data(), parts_[bucket].count);
+    scaled_.enqueue_in_place(factor, stream_);
   }
 
   /// Enqueued: replaces the bucket's reduced gradients by the new weights.
@@ -34677,6 +34449,7 @@ class DeviceShards final : public Shards {
   std::vector<stream::cuda::DeviceBuffer> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   stream::cuda::DeviceBuffer gradients_;            ///< of one bucket, in f32
   stream::cuda::DeviceBuffer weights_;              ///< of one bucket of f32
+  stream::cuda::ScaledCopyBatch scaled_{DType::f32, DType::f32};
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -34701,7 +34474,13 @@ struct ShardIndex {
   /// Index of this optimizer's state, without id and files.
   static ShardIndex of(const Shards& shares);
 
-  std::vector<NamedTensor> tensors();
+  std::vector<NamedTensor> tensors() {
+    return {{"optimizer.shards.id", tensor_view(&id, {})},
+            {"optimizer.shards.files", tensor_view(&files, {})},
+            {"optimizer.steps", tensor_view(&steps, {})},
+            {"optimizer.model",
+             tensor_view(reinterpret_cast<std::uint8_t*>(model.data()), {static_cast<std::int64_t>(model.size())})}};
+  }
 
   /// "PATH.shard-000000000000002a-3" @param rank of the job that saved
   std::string file_name(const std::string& path, std::int64_t rank) const;
@@ -34763,7 +34542,12 @@ class ShardedParameters final : public Shards {
   }
 
   /// Begins a step, with 1 as the factor of gradients and 0 as each sum.
-  void begin_step() noexcept;
+  void begin_step() noexcept {
+    factor_ = 1;
+    own_squares_ = 0;
+    common_squares_ = 0;
+    std::fill(square_sums_.begin(), square_sums_.end(), 0.0);
+  }
 
   /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32, or f64.
   void set_gradient_factor(double factor) noexcept { factor_ = factor; }
@@ -36454,7 +36238,8 @@ DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_binding
 
 /// @file
 /// ShardedWork: the common part of ShardedReduction and DeviceShardedReduction: places of a bucket's parts, and the
-/// collectives on them; ShardedGradients: the argument of a function between the reduction and the update.
+/// collectives on them; ShardedGradients: the argument of a function between the reduction and the update;
+/// ClipGradients: such a function that clips.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36482,6 +36267,31 @@ class ShardedGradients {
 
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
+
+/// Clips the gradients of a step with a ShardedOptimizer as clip_gradients() does, and updates by them:
+///
+///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0));  // the same on every rank
+///
+/// In host memory the same as a function that calls clip_gradients(). In device memory the host waits for nothing, and
+/// the step may be captured in a CUDA graph: one all-reduce adds up the ranks' sums of squares (8 bytes for each 32 KiB
+/// of a rank's gradients), a kernel writes the factor to device memory, and the update reads the factor there. The host
+/// does not learn the norm. Gradients whose norm is not finite stay as they are, and the update uses them.
+/// @ingroup sharding
+class ClipGradients {
+ public:
+  /// @throws Error (invalid_argument) if `max_norm` is not positive
+  explicit ClipGradients(double max_norm) : max_norm_(max_norm) { require_max_norm(max_norm); }
+
+  double max_norm() const noexcept { return max_norm_; }
+
+  bool operator()(ShardedGradients& gradients) const {
+    clip_gradients(gradients, max_norm_);
+    return true;
+  }
+
+ private:
+  double max_norm_;
+};
 
 /// Lifetime: as StepWork.
 template <class C, class Stage>
@@ -36557,6 +36367,7 @@ class ShardedWork : public StepWork<C> {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::ClipGradients;
 using ddp::ShardedGradients;
 }  // namespace DTRAIN_NAMESPACE
 
@@ -36574,7 +36385,6 @@ using ddp::ShardedGradients;
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -36582,12 +36392,15 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Work of a step with a ShardedOptimizer whose model is in device memory. The host waits for nothing, except in a step
 /// with an inspection.
-/// - Update: a bucket is updated behind its reduction, on the same stream. A step with an inspection updates buckets in
-/// finish().
+/// - Update: a bucket is updated behind its reduction, on the same stream. A step that inspects or clips its gradients
+/// updates buckets in finish().
+/// - Norm: behind a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In
+/// finish() one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host:
+/// a kernel writes the factor behind the norm, and each bucket's f32 gradients are multiplied by it in place.
 /// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
 /// apart, and gathers buckets in finish().
 /// - Storing: in finish(), behind all that the streams of the step's gradients hold then: the backward pass, which uses
-/// the present values. With ready_frees_value a step without an inspection gathers and stores behind each update.
+/// the present values. With ready_frees_value a step that updates at once gathers and stores behind each update.
 /// - The update's number: the host gives it to kernels. In a captured step, and in each step after one, a function of
 /// the host counts the updates in the order of the stream, and a copy brings the numbers to device memory: each replay
 /// is one more update. A replay reads the rule when it runs; any other step has the rule as it is when the step begins.
@@ -36610,20 +36423,21 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     if constexpr (Stage::divides_gradients) {
       memory_->parts = stream::cuda::DeviceBuffer(memory_->places.bytes(), stream.device().index);
     }
-    std::size_t sums = 0;
     for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
       const BucketShard& shard = device_shards().shard(bucket);
       const std::size_t element = device_shards().element_bytes(bucket);
-      sums_.push_back({sums, stream::cuda::square_sum_blocks(shard.block * element),
-                       stream::cuda::square_sum_blocks(shard.rest_count * element)});
-      sums += sums_.back().own + sums_.back().rest;
+      sums_.push_back({own_sums_, rest_sums_});
+      own_sums_ += stream::cuda::square_sum_blocks(shard.block * element);
+      rest_sums_ += stream::cuda::square_sum_blocks(shard.rest_count * element);
     }
-    memory_->live = stream::cuda::DeviceBuffer(sizeof(Live), stream.device().index);
-    memory_->pinned = stream::cuda::PinnedBuffer(sizeof(Live) + (sums + 1) * sizeof(double));
+    const std::size_t sums = own_sums_ + rest_sums_ + 1;  // loading writes one
+    memory_->live = stream::cuda::DeviceBuffer(sizeof(Live) + sums * sizeof(double), stream.device().index);
+    memory_->pinned = stream::cuda::PinnedBuffer(sizeof(Live));
     std::memset(memory_->pinned.data(), 0, memory_->pinned.bytes());
-    bool loads = true;
+    bool loads = norm_kernels_.load(&live()->norm, &pinned().norm, stream) &&
+                 stream::cuda::ScaledCopyBatch::load_in_place(DType::f32, &live()->norm.factor, stream);
     for (const PlannedBucket& bucket : plan.buckets) {
-      loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums() + sums, stream);
+      loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums(), stream);
     }
     if (!loads) DeviceShards::refuse_without_kernels(stream.device());
   }
@@ -36663,9 +36477,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   void begin(Buckets& buckets) override {
     buckets_ = &buckets;
     inspect_ = nullptr;
+    max_norm_ = 0;
     factor_ = 1;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
   }
+
+  /// For the present step, after begin(): the device clips the gradients. @pre `max_norm` is positive
+  void clip_to(double max_norm) noexcept { max_norm_ = max_norm; }
 
   /// Not called: the gradient copier packs gradients.
   void pack(std::size_t, const std::byte*, const GradientSlot&) override {}
@@ -36674,7 +36492,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     ranges_[bucket] = range;
     if (bucket == 0) begin_update(stream);
     this->reduce(bucket, own_part(bucket), op, channel, stream);
-    if (inspect_) {
+    if (updates_last()) {
       sum_squares(bucket, stream);
       return;
     }
@@ -36683,12 +36501,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   void finish(C& channel, Stream stream) override {
-    const bool inspects = inspect_ != nullptr;
-    if (!inspects || inspected(channel, stream)) {
-      for (std::size_t bucket = 0; inspects && bucket < ranges_.size(); ++bucket) {
+    if (updates_last()) measure(channel, stream);
+    if (clips()) norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
+    if (!inspect_ || inspected(stream)) {
+      for (std::size_t bucket = 0; updates_last() && bucket < ranges_.size(); ++bucket) {
         update(bucket, channel, stream);
       }
-      if (inspects || !stage_.ready_frees_value) {
+      if (updates_last() || !stage_.ready_frees_value) {
         buckets_->wait_for_producers();
         for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
           gather_and_store(bucket, channel, stream);  // in the order of the forward pass
@@ -36714,10 +36533,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   using ShardedWork<C, Stage>::place_of;
   using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
 
-  /// Numbers that the host writes to pinned memory, and their copy on the device.
+  /// In pinned memory and in device memory: numbers that the host writes, and the norm, which kernels write to both.
   struct Live {
     LiveUpdate update;
-    double squares;
+    stream::cuda::DeviceNorm norm;
   };
   /// Memory that the enqueued work of a step uses, and the rule.
   struct Memory {
@@ -36725,7 +36544,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     std::unique_ptr<DeviceShards> shards;
     std::shared_ptr<const R> rule;
     stream::cuda::DeviceBuffer parts;  ///< stage 2: this rank's gradients, then its new weights
-    stream::cuda::DeviceBuffer live;
+    stream::cuda::DeviceBuffer live;   ///< a Live; sums of squares of all buckets' blocks, then those of all rests
     stream::cuda::PinnedBuffer pinned;
 
     Live& numbers() const noexcept { return *reinterpret_cast<Live*>(pinned.data()); }
@@ -36739,17 +36558,20 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       }
     }
   };
-  /// A bucket's sums of squares.
+  /// Places of a bucket's first sums of squares, among the blocks' sums and among the rests'.
   struct Sums {
-    std::size_t first;
-    std::size_t own;  ///< number of sums of this rank's block
+    std::size_t own;
     std::size_t rest;
   };
+
+  bool clips() const noexcept { return max_norm_ != 0; }
+  /// Whether buckets are updated when all are reduced.
+  bool updates_last() const noexcept { return inspect_ || clips(); }
 
   DeviceShards& device_shards() const noexcept { return *memory_->shards; }
   Live& pinned() const noexcept { return memory_->numbers(); }
   Live* live() const noexcept { return reinterpret_cast<Live*>(memory_->live.data()); }
-  double* square_sums() const noexcept { return reinterpret_cast<double*>(memory_->pinned.data() + sizeof(Live)); }
+  double* square_sums() const noexcept { return reinterpret_cast<double*>(memory_->live.data() + sizeof(Live)); }
 
   /// Memory of this rank's reduced gradients of the bucket.
   ShardMemory own_part(std::size_t bucket) const noexcept {
@@ -36808,6 +36630,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   void update(std::size_t bucket, C& channel, Stream stream) {
     const ShardMemory own = own_part(bucket);
     device_shards().load(bucket, own, factor_);
+    if (clips()) device_shards().scale(bucket, &live()->norm.factor);
     const DeviceShards::Elements elements = device_shards().elements(bucket);
     if (elements.weights.count != 0) {
       const DeviceStepInfo info =
@@ -36842,35 +36665,28 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     const BucketShard& shard = shards().shard(bucket);
     const ShardMemory own = own_part(bucket);
     const auto kernel = stream::cuda::SquareSumKernel::find(ranges_[bucket].dtype);
-    double* const sums = square_sums() + sums_[bucket].first;
-    if (shard.block != 0) kernel.enqueue(this->like(ranges_[bucket], own.block, shard.block), sums, stream);
+    const Sums& at = sums_[bucket];
+    if (shard.block != 0) {
+      kernel.enqueue(this->like(ranges_[bucket], own.block, shard.block), square_sums() + at.own, stream);
+    }
     if (shard.rest_count != 0) {
-      kernel.enqueue(this->like(ranges_[bucket], own.rest, shard.rest_count), sums + sums_[bucket].own, stream);
+      double* const sums = square_sums() + own_sums_ + at.rest;
+      kernel.enqueue(this->like(ranges_[bucket], own.rest, shard.rest_count), sums, stream);
     }
   }
 
-  /// Collective, blocking: the norm, and whether the step updates.
-  bool inspected(C& channel, Stream stream) {
+  /// Collective, enqueued: the norm of all ranks' gradients. All ranks have the rests, and as many sums of blocks.
+  void measure(C& channel, Stream stream) {
+    const BufferView own{reinterpret_cast<std::byte*>(square_sums()), own_sums_, DType::f64, stream.device()};
+    if (own_sums_ != 0) channel.enqueue(backend::AllReduce{own, own, ReduceOp::sum}, stream);
+    norm_kernels_.measure(&live()->norm, &pinned().norm, square_sums(), own_sums_ + rest_sums_, stream);
+  }
+
+  /// Blocking, after measure(): whether the step updates.
+  bool inspected(Stream stream) {
     wait_for(stream);
-    double common = 0;
-    double& squares = pinned().squares = 0;
-    for (const Sums& sums : sums_) {
-      const double* next = square_sums() + sums.first;
-      for (std::size_t i = 0; i < sums.own; ++i)
-        squares += *next++;
-      for (std::size_t i = 0; i < sums.rest; ++i)
-        common += *next++;
-    }
-    const auto transfer = [&](void* to, const void* from) {
-      stream::cuda::check(cudaMemcpyAsync(to, from, sizeof(double), cudaMemcpyDefault, stream.native()),
-                          "cudaMemcpyAsync");
-    };
-    transfer(&live()->squares, &squares);
-    const BufferView sum{reinterpret_cast<std::byte*>(&live()->squares), 1, DType::f64, stream.device()};
-    channel.enqueue(backend::AllReduce{sum, sum, ReduceOp::sum}, stream);
-    transfer(&squares, &live()->squares);
-    wait_for(stream);
-    ShardedGradients gradients(GradientNorm::of_squares(squares + common));
+    const stream::cuda::DeviceNorm& norm = pinned().norm;
+    ShardedGradients gradients(GradientNorm{norm.norm, norm.found_inf == 0, norm.before_clipping});
     if (!inspect_(gradients)) return false;
     factor_ = gradients.factor();
     if (is_live_) count_update(stream);
@@ -36887,6 +36703,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   std::unique_ptr<Memory> memory_;
   Stage stage_;
   std::vector<Sums> sums_;
+  std::size_t own_sums_ = 0;   ///< number of the blocks' sums of squares, equal on all ranks
+  std::size_t rest_sums_ = 0;  ///< number of the rests'
+  stream::cuda::NormKernels norm_kernels_;
+  double max_norm_ = 0;  ///< of a step that clips; else 0
   double factor_ = 1;
   bool is_live_ = false;  ///< whether a step was captured: the stream counts updates
   Event ended_;           ///< recorded at the end of each step that is not captured
@@ -37239,7 +37059,7 @@ class ShardedOptimizer {
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
-/// new weights. Only a function that inspects the gradients waits for them.
+/// new weights. Only a function that inspects the gradients waits for them; ClipGradients does not.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
 /// rule then, so change the rule when earlier replays have run, on every rank behind the same one. Other steps have the
 /// rule as it is when the step begins. The optimizer outlives the graph.
@@ -37363,6 +37183,7 @@ class ShardedOptimizer<R, C, Stage> {
     return *reduction_;
   }
   void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
+  void inspect_with(const ClipGradients& clip) requires(is_on_device) { reduction_->clip_to(clip.max_norm()); }
 
  private:
   using Reduction = typename ddp::detail::ShardedFor<typename C::Stream>::template Work<C, R, Stage>;
@@ -37537,7 +37358,11 @@ class ShardedSave {
   ~ShardedSave();
 
   /// Copies the tensors and the state, so that write() writes the present values. Blocking: the copies.
-  void copy();
+  void copy() {
+    copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_, std::move(*access_))};
+    tensors_ = copies_[0].tensors();
+    state_ = copies_[1].tensors();
+  }
 
   /// Blocking: the file system. @throws as write_checkpoint_file
   void write();
@@ -37800,6 +37625,9 @@ class StoreHost;
 
 namespace DTRAIN_NAMESPACE::elastic {
 
+template <class>
+class Termination;
+
 /// An attempt on one rank, typed by the policy.
 class AttemptBody {
  public:
@@ -37823,10 +37651,12 @@ struct WorkerEnded {
   int exit_code = 0;
 };
 
-/// A worker of an elastic job for its life. Threads: the program's one.
+/// A worker of an elastic job for its life. A forked process leaves its connection and store alone, for they are the
+/// worker's. Threads: the program's one.
 class ElasticWorker {
  public:
-  /// Blocking, if the process hosts the job's store: as StoreHost. @throws as StoreHost
+  /// Blocking, if the process hosts the job's store: as StoreHost. @throws as StoreHost. PID 1 ends at SIGTERM from
+  /// here on: without a handler the kernel would drop the signal.
   /// @param process not elastic: the job's ranks are fixed, and this object counts steps only
   DTRAIN_ON_USE explicit ElasticWorker(const launch::RankProcess& process);
   ElasticWorker(const ElasticWorker&) = delete;
@@ -37878,11 +37708,11 @@ class ElasticWorker {
   DTRAIN_ON_USE void begin_commit();
   DTRAIN_ON_USE void end_commit();
   DTRAIN_ON_USE rendezvous::Announce announce(const std::string& settings) const;
-  DTRAIN_ON_USE std::uint64_t weights_digest() const;
   DTRAIN_ON_USE bool is_own_error(group::RankContext* context, const std::exception_ptr& error,
                                   const std::string& text) const;
   DTRAIN_ON_USE int run_attempts(AttemptBody& body, const std::string& settings);
   DTRAIN_ON_USE void end(group::RankContext& context);
+  DTRAIN_ON_USE std::shared_ptr<Termination<void>> handle_termination();
   DTRAIN_ON_USE void set_latch(std::shared_ptr<FailureLatch> latch);
   DTRAIN_ON_USE void report_leaving();
 
@@ -37894,6 +37724,7 @@ class ElasticWorker {
   std::uint64_t committed_attempt_ = 0;  ///< the last one in which the store was told of a commit
   bool has_run_ = false;
   bool is_torn_ = false;
+  int exit_code_ = 0;                      ///< of the function's last call
   group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
@@ -37902,6 +37733,7 @@ class ElasticWorker {
   bool is_leaving_ = false;                        ///< guarded by mutex_
   std::shared_ptr<launch::StoreHost<void>> host_;  ///< null: another process hosts the store
   std::shared_ptr<rendezvous::FormationClient<void>> client_;
+  std::shared_ptr<Termination<void>> termination_;  ///< of PID 1
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -37980,6 +37812,10 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   }
   state.commit();
 }
+
+/// The digest of what this rank has wrapped in host memory: the same on all ranks if those that received the state got
+/// all of it.
+DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context);
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
@@ -38724,6 +38560,9 @@ namespace DTRAIN_NAMESPACE {
 using elastic::LibraryState;
 using elastic::WorkerEnded;
 
+template <class P>
+class ElasticJob;
+
 /// Handle of an elastic worker: run() gives it to a body that takes it in place of a ProcessGroup. The process, its
 /// model and its optimizer live through the loss of other ranks; everything that belongs to a set of ranks is made in
 /// the function that train() calls again for each of them.
@@ -38742,6 +38581,8 @@ class Elastic {
 
   Elastic(elastic::ElasticWorker& worker, const GroupOptions& options) noexcept
       : worker_(&worker), options_(&options) {}
+  /// `Elastic<P> job = init_elastic<P>()` would end the worker at once; keep the ElasticJob.
+  Elastic(const ElasticJob<P>&&) = delete;
 
   /// Adds tensors to what a worker receives that comes later: parameters, the optimizer's state. Before train().
   /// They are written inside commit() only. Lifetime: the memory outlives train().
@@ -38847,6 +38688,9 @@ namespace elastic {
 /// has made leave ends its process by that signal, so that a launcher sees what has ended it; PID 1 returns 143.
 DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
 
+/// @throws Error (invalid_argument) for the second elastic job in this process: the store of the first may still answer
+DTRAIN_ON_USE void require_first_job(const launch::RankProcess& process);
+
 /// Selects the device for the program's model, which is made before train(), if the backend has one.
 template <class P>
 void select_device(const launch::RankProcess& process) {
@@ -38881,9 +38725,10 @@ class ElasticJob : public Elastic<P> {
   ElasticJob(launch::RankProcess process, const GroupOptions& options)
       : ElasticJob(std::make_unique<Owned>(std::move(process), options)) {}
 
-  /// As Elastic::train(), but errors leave it: the program ends with exit code 75 after a JobFailed, and with
+  /// As Elastic::train(), but errors leave it. The program should end with exit code 75 after a JobFailed, and with
   /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
-  /// @throws the function's exception, which the job is told of; JobFailed; WorkerEnded, which is no std::exception
+  /// @throws the function's exception, which the job is told of; JobFailed; WorkerEnded, which is no std::exception;
+  /// Error (usage) for a worker unlike the others, (refused) for one without the job's secret
   template <class F>
   int train(F&& function) const {
     try {
@@ -38915,14 +38760,16 @@ class ElasticJob : public Elastic<P> {
 
 /// Joins the elastic job of DTRAIN_WORLD_SIZE=MIN:MAX, for programs whose main() cannot be handed over to run(). In a
 /// job of fixed size, train() calls its function once. Blocking: as StoreHost, if this process hosts the store.
-/// @throws as launch::rank_process_of and StoreHost
+/// @throws as launch::rank_process_of and StoreHost; Error (invalid_argument) for a second elastic job in this process
 /// @ingroup jobs
 template <class P>
 ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
   static_assert(P::Launcher::returns_into_user_code,
                 "dtrain: init_elastic needs launch::PerProcess; the launcher process of launch::PerNode never returns "
                 "into user code, so use dtrain::run");
-  return {launch::rank_process_of(std::move(options), launch::Takes::elastic), group_options};
+  launch::RankProcess process = launch::rank_process_of(std::move(options), launch::Takes::elastic);
+  elastic::require_first_job(process);
+  return {std::move(process), group_options};
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -41047,13 +40894,6 @@ DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
     wake(*timer, WakeReason::timed_out);
   }
   return woken;
-}
-
-DTRAIN_DEFINED void Scheduler::resume_ready() {
-  batch_.splice_back(ready_);
-  while (Waiter* waiter = batch_.pop_front()) {
-    resume(*waiter);
-  }
 }
 
 DTRAIN_DEFINED int Scheduler::poll_timeout_ms() const {
@@ -44469,13 +44309,36 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// Fills in job, is_exact_job, one_starter and rank_variable, from the launcher of the identity. Pure.
+inline void name_job(const Variables& variables, ProcessIdentity& identity) {
+  const std::string_view launcher = starting_launcher(variables, identity);
+  for (const IdentitySource& source : sources) {
+    if (source.name == launcher) {
+      identity.rank_variable = source.needs.front();
+      identity.one_starter = source.one_starter || identity.elastic;
+    }
+  }
+  const std::optional<std::string> given = given_job_name(variables);
+  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
+  if (given || !identity.elastic) {
+    identity.job = launch ? launch : detail::allocation_name(variables, launcher);
+  }
+  identity.is_exact_job =
+      launch || (identity.elastic && identity.job != "none");  // torchrun's run id of a job without a name
+}
+
 /// The identity of a process with this environment and these arguments. Pure: does not read the real environment.
 /// @throws IdentityError if the environment is contradictory or incomplete
 /// @ingroup launchers
-ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
-
-/// Fills in job, is_exact_job, one_starter and rank_variable, from the launcher of the identity. Pure.
-void name_job(const Variables& variables, ProcessIdentity& identity);
+inline ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {}) {
+  const Variables variables(environment);
+  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
+  const IdentitySource& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
+  ProcessIdentity identity = source.read(variables, arguments);
+  name_job(variables, identity);
+  detail::note_ignored(source, variables, arguments, identity);
+  return identity;
+}
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -44809,46 +44672,9 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/resolve_identity.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::identity {
-
-DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, Arguments arguments) {
-  const Variables variables(environment);
-  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
-  const IdentitySource& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
-  ProcessIdentity identity = source.read(variables, arguments);
-  name_job(variables, identity);
-  detail::note_ignored(source, variables, arguments, identity);
-  return identity;
-}
-
-DTRAIN_DEFINED void name_job(const Variables& variables, ProcessIdentity& identity) {
-  const std::string_view launcher = starting_launcher(variables, identity);
-  for (const IdentitySource& source : sources) {
-    if (source.name == launcher) {
-      identity.rank_variable = source.needs.front();
-      identity.one_starter = source.one_starter || identity.elastic;
-    }
-  }
-  const std::optional<std::string> given = given_job_name(variables);
-  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
-  if (given || !identity.elastic) {
-    identity.job = launch ? launch : detail::allocation_name(variables, launcher);
-  }
-  identity.is_exact_job =
-      launch || (identity.elastic && identity.job != "none");  // torchrun's run id of a job without a name
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/variables.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::identity {
-
-DTRAIN_DEFINED std::string quoted(std::string_view variable, std::string_view value) {
-  return format_text("{}={}", {variable, in_quotes(value, 64)});
-}
 
 DTRAIN_DEFINED std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept {
   std::uint64_t number = 0;
@@ -44890,10 +44716,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_i
   const std::optional<std::uint64_t> number = parse_wide_integer(text(variable).value_or(""));
   if (!number && has(variable)) refuse_integer(variable);
   return number;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
-  return text(variable).has_value();
 }
 
 DTRAIN_DEFINED std::vector<std::string_view> Variables::names_with_prefix(std::string_view prefix) const {
@@ -45365,7 +45187,7 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
 ///                                <-      Finished    on all ranks of the attempt: the job has finished
 ///   Announce                     ->              its attempt has failed, and the worker has ended all of it
 ///                                <-      Barred, Assignment, Finished, or Failure: the job's cause
-///   FailureReport                ->              the worker ends with this error; the store closes the connection
+///   FailureReport                ->              the worker ends for this cause; the store closes the connection
 ///   Heartbeat                    <->
 ///
 /// After the end of a connection the worker connects and announces itself again.
@@ -45527,7 +45349,8 @@ class FormationWorkers {
   }
 
   /// Why a process is no worker of this job, or its Announce is impossible.
-  std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) {
+  /// @param needed attempt of the least progress with the job's state: a worker below it may have been dropped
+  std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job, std::uint64_t needed) {
     if (message.job != 0 && message.job != job) {
       return refuse(message, {"it is a worker of another job, whose store was at this address before; end it", true});
     }
@@ -45539,7 +45362,8 @@ class FormationWorkers {
     const Worker* const worker = find(message.worker);
     const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
     const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
-    if (message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
+    const bool was_dropped = worker == nullptr && message.job == job && message.progress.attempt < needed;
+    if (!was_dropped && message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
       return refuse(message, {format_text("it states the progress of attempt {}, in which it was no rank; end it",
                                           {message.progress.attempt}),
                               true});
@@ -45572,12 +45396,16 @@ class FormationWorkers {
     }
   }
 
-  /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
-  void set_members(std::vector<Worker*> members) {
+  /// Sets the ranks of the next attempt, in order. Drops workers that are gone, and those excluded before `long_ago`
+  /// whose last attempt came before the attempt `needed`: nobody says when a process of another host ends.
+  void set_members(std::vector<Worker*> members, std::uint64_t needed, Deadline::Clock::time_point long_ago) {
     for (Worker* each : members_) {
       each->rank = -1;
     }
-    std::erase_if(workers_, [](const auto& each) { return each->standing == Standing::gone; });
+    std::erase_if(workers_, [&](const auto& each) {
+      const bool is_old = each->since < long_ago && each->attempt < needed;
+      return each->standing == Standing::gone || (each->standing == Standing::excluded && is_old);
+    });
     members_ = std::move(members);
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       members_[rank]->rank = static_cast<int>(rank);
@@ -45812,7 +45640,8 @@ class FormationState {
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
-    if (std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_)) return refused;
+    std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, needed_.attempt);
+    if (refused) return refused;
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
       sink_.send(connection, end_of(worker));
@@ -46029,7 +45858,7 @@ class FormationState {
     if (attempt_ != 0 && !failed_) return resize(now);
     const bool waits = wait_for_members(now);
     std::vector<Worker*> candidates = candidates_at(now);
-    if (!waits && may_form(candidates, now)) form(std::move(candidates));
+    if (!waits && may_form(candidates, now)) form(std::move(candidates), now);
   }
 
   bool is_due(Instant at, Instant now) {
@@ -46131,9 +45960,10 @@ class FormationState {
     }
   }
 
-  void form(std::vector<Worker*> candidates) {
+  void form(std::vector<Worker*> candidates, Instant now) {
     needed_ = least_with_state();
-    workers_.set_members(next_ranks(std::move(candidates), options_.max_workers));
+    const Instant long_ago = now - 2 * options_.rejoin_timeout;  // this host's launcher has killed its excluded workers
+    workers_.set_members(next_ranks(std::move(candidates), options_.max_workers), needed_.attempt, long_ago);
     source_ = members().front()->progress;
     ++attempt_;
     failed_ = is_complete_ = false;
@@ -48556,24 +48386,6 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
 DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
     : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
 
-DTRAIN_DEFINED Store Store::with_prefix(const std::string& prefix) const {
-  Store store = *this;
-  store.prefix_ += prefix;
-  return store;
-}
-
-DTRAIN_DEFINED Store Store::with_timeout(std::chrono::nanoseconds timeout) const {
-  Store store = *this;
-  store.timeout_ = timeout;
-  return store;
-}
-
-DTRAIN_DEFINED Store Store::with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
-  Store store = *this;
-  store.barrier_ranks_ = std::move(ranks);
-  return store;
-}
-
 DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
                                                                    const OptionalDeadline& deadline) const {
   StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
@@ -48594,80 +48406,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind k
   StoreRequest made = make_request(kind, deadline);
   for (const std::string& key : keys) {
     made.request.keys.push_back(prefix_ + key);
-  }
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::set, key, deadline);
-  made.request.value = std::move(value);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
-                                               OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::set_many, deadline);
-  for (auto& [key, value] : entries) {
-    made.request.keys.push_back(prefix_ + key);
-    made.request.values.push_back(std::move(value));
-  }
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
-                                                        std::string desired, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
-  made.request.value = std::move(desired);
-  made.request.expected = std::move(expected);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::get, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
-                                                  OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::take, key, deadline);
-  made.request.number = readers;
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
-                                                                   OptionalDeadline deadline) const {
-  return make_request(RequestKind::get_many, keys, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::try_get, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::erase, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
-                                                  OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::add, key, deadline);
-  made.request.number = delta;
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
-                                                     OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::append, key, deadline);
-  made.request.value = std::move(text);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
-  return make_request(RequestKind::wait, keys, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::barrier, name, deadline);
-  if (barrier_ranks_) {
-    made.request.members = *barrier_ranks_;
   }
   return made;
 }
@@ -48707,13 +48445,17 @@ class FormationClient final : private SessionHandler {
     }
   }
 
+  /// Sets another host of the store. @pre announce_blocking() was not called
+  void set_host(std::string host) { address_.host = std::move(host); }
+
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
   /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. Once its
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, or Finished
-  /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
-  /// with the cause that has ended the job, if the store does not answer in time, and after leave(); Error (posix) if
-  /// this process lacks what it needs to connect
+  /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one without the job's secret,
+  /// (protocol) if no store of dtrain is there; JobFailed with the cause that has ended the job, if the store does not
+  /// answer in time or is another job's than this rank's, and after leave(); Error (posix) if this process lacks what
+  /// it needs to connect
   ToWorker announce_blocking(const Announce& announce) {
     for (;;) {
       throw_if_leaving();
@@ -48724,17 +48466,23 @@ class FormationClient final : private SessionHandler {
       try {
         thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
       } catch (const Error& error) {
-        const bool is_local = error.code().category() == std::generic_category() &&
-                              !net::detail::is_retriable(error.code().value());  // no descriptors are left
-        if (is_local) throw;
-        throw_cause({CauseKind::lost, -1, {}, format_text("its store does not answer any more: {}", {error.what()})});
+        throw_if_leaving();
+        const bool is_posix = error.code().category() == std::generic_category();
+        const bool is_mistake = !was_rank && is_reached_ && error.code() != make_error_code(Errc::timeout);
+        const bool is_local = !net::detail::is_retriable(error.code().value());  // no descriptors are left
+        if (is_posix ? is_local : is_mistake) throw;
+        throw_cause({CauseKind::lost,
+                     -1,
+                     {},
+                     format_text("its store does not answer{}: {}", {was_rank ? " any more" : "", error.what()})});
       }
       const std::optional<ToWorker> answer = await_answer();
       if (!answer) continue;
       if (const Failure* failure = std::get_if<Failure>(&*answer)) throw_cause(failure->cause);
       if (const Refused* refused = std::get_if<Refused>(&*answer)) {
-        throw Error(refused->other_job ? Errc::refused : Errc::usage,
-                    format_text("this worker was refused: {}", {refused->sentence}));
+        const std::string text = format_text("this worker was refused: {}", {refused->sentence});
+        if (refused->other_job && was_rank) throw_cause({CauseKind::lost, -1, {}, text});
+        throw Error(refused->other_job ? Errc::refused : Errc::usage, text);
       }
       return *answer;
     }
@@ -48772,26 +48520,31 @@ class FormationClient final : private SessionHandler {
       block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
                   [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); });
     }
-    const std::optional<ToWorker> answer = take_answer();
-    const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
-    return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
+    return take_end();
   }
 
-  /// Tells the store, if there is a connection, that this worker ends with an error. Blocking: until the store has
-  /// ended the connection, 2 s at most.
-  void report_blocking(const std::string& error) noexcept {
+  /// Tells the store, if there is a connection, why this worker ends. Blocking: until the store has ended the
+  /// connection, 2 s at most. @returns the end of the job, if the store had sent it before
+  std::optional<Finished> report_blocking(Cause cause) noexcept {
     try {
-      post(encode(FailureReport{{CauseKind::exception, -1, {}, error}}));
+      post(encode(FailureReport{std::move(cause)}));
       std::unique_lock lock(mutex_);
       block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
     } catch (...) {  // the store sees the end of the connection
     }
+    return take_end();
   }
 
  private:
   std::optional<ToWorker> take_answer() {
     const std::lock_guard lock(mutex_);
     return std::exchange(answer_, std::nullopt);
+  }
+
+  std::optional<Finished> take_end() {
+    const std::optional<ToWorker> answer = take_answer();
+    const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
+    return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
   }
 
   void throw_if_leaving() {
@@ -48866,10 +48619,13 @@ class FormationClient final : private SessionHandler {
       co_return;
     }
     const std::string doing = format_text("joining the elastic job at {}", {address_.text()});
-    for (;;) {
+    net::Backoff backoff;
+    backoff.on_retry = [this](const std::string&) { throw_if_leaving(); };
+    for (is_reached_ = false;; throw_if_leaving()) {
       async::Task<net::Connection> connecting =
-          net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline);
+          net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline, backoff);
       net::Connection connection = co_await std::move(connecting);
+      is_reached_ = true;
       auto session = std::make_shared<Session>(std::move(connection));
       async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
       const HandshakeResult result = co_await std::move(shaking);
@@ -48930,6 +48686,7 @@ class FormationClient final : private SessionHandler {
   bool is_connected_ = false;
   bool is_leaving_ = false;
   /// @}
+  bool is_reached_ = false;           ///< the last announce_blocking() has made a connection
   std::shared_ptr<Session> session_;  ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;
   async::LoopThread thread_;  ///< last: its loop ends before what it uses
@@ -50273,7 +50030,8 @@ class FormationServer final : public WorkerConnections {
     } else if (const Committed* committed = std::get_if<Committed>(&*message)) {
       state_.committed(id, *committed, now());
     } else if (const FailureReport* report = std::get_if<FailureReport>(&*message)) {
-      state_.lost(id, CauseKind::exception, report->cause.text, now());
+      const bool is_loss = report->cause.kind == CauseKind::lost;  // SIGTERM; any other kind is the worker's own error
+      state_.lost(id, is_loss ? CauseKind::lost : CauseKind::exception, report->cause.text, now());
     } else {
       state_.finished(id, std::get<Finished>(*message).attempt, now());
     }
@@ -51540,14 +51298,21 @@ struct Communicator::ChannelState : ChannelOwner<Channel> {
     return next(described);
   }
 
+  /// Enqueues a collective whose buffer `located` may be in an allocation. @param make (arena) gives what runs the call
+  template <class Call, class Make>
+  void enqueue_segment(const Call& call, const ConstBufferView& located, Stream stream, Make make) {
+    check(call);
+    const ArenaTable::Location location = find(located);
+    enqueue(next_at(location, call.describe()), make(location.value.arena), stream);
+  }
+
   /// @tparam Algorithm runs the call; owns a copy of its blocks
   template <class Algorithm, class Call>
   void enqueue_blocks(const Call& call, Stream stream) {
-    check(call);
-    const ArenaTable::Location location = find(call.input);
     auto copied = std::make_unique<const BlockExchange>(call.blocks);
-    enqueue(next_at(location, call.describe()),
-            Algorithm{call.input.data, call.output.data, location.value.arena, copied.get()}, stream);
+    enqueue_segment(call, call.input, stream, [&](const Arena& arena) {
+      return Algorithm{call.input.data, call.output.data, arena, copied.get()};
+    });
     static_cast<void>(copied.release());
   }
 
@@ -51616,10 +51381,6 @@ DTRAIN_DEFINED int Communicator::size() const noexcept {
   return owner_->channel->size();
 }
 
-DTRAIN_DEFINED void Communicator::enqueue(const AllReduce& call, Stream stream) {
-  enqueue(AllReduceWithSquares{call, nullptr}, stream);
-}
-
 DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stream stream) {
   const auto& [input, output, op] = call.all_reduce;
   const auto& selected = owner_->mailbox.selected;
@@ -51635,10 +51396,9 @@ DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stre
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const Broadcast& call, Stream stream) {
-  owner_->check(call);
-  const ArenaTable::Location location = owner_->find(call.buffer);
-  owner_->enqueue(owner_->next_at(location, call.describe()), SegmentBroadcast{call.buffer.data, location.value.arena},
-                  stream);
+  owner_->enqueue_segment(call, call.buffer, stream, [&](const Arena& arena) {
+    return SegmentBroadcast{call.buffer.data, arena};
+  });
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const Barrier& call, Stream stream) {
@@ -51646,24 +51406,21 @@ DTRAIN_DEFINED void Communicator::enqueue(const Barrier& call, Stream stream) {
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ReduceScatter& call, Stream stream) {
-  owner_->check(call);
-  const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next_at(location, call.describe()),
-                  SegmentReduceScatter{call.input.data, call.output.data, location.value.arena}, stream);
+  owner_->enqueue_segment(call, call.input, stream, [&](const Arena& arena) {
+    return SegmentReduceScatter{call.input.data, call.output.data, arena};
+  });
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const AllGather& call, Stream stream) {
-  owner_->check(call);
-  const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next_at(location, call.describe()),
-                  SegmentAllGather{call.input.data, call.output.data, location.value.arena}, stream);
+  owner_->enqueue_segment(call, call.input, stream, [&](const Arena& arena) {
+    return SegmentAllGather{call.input.data, call.output.data, arena};
+  });
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ReadBlocks& call, Stream stream) {
-  owner_->check(call);
-  const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next_at(location, call.describe()),
-                  SegmentReadBlocks{call.input.data, call.reader, location.value.arena}, stream);
+  owner_->enqueue_segment(call, call.input, stream, [&](const Arena& arena) {
+    return SegmentReadBlocks{call.input.data, call.reader, arena};
+  });
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ExchangeBlocks& call, Stream stream) {
@@ -55321,6 +55078,28 @@ struct AttemptLog {
   void on_end() const {}
 };
 
+/// Whether a store answers at the address, or accepts a connection in silence: its process may be stopped. A program
+/// that only forwards the address ends the connection. 1.5 s later at most. A name that does not resolve has none.
+template <class = void>
+async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port, bool has_secret) {
+  net::Backoff once;
+  once.connects_once = true;
+  const Deadline soon = Deadline::after(std::chrono::milliseconds(1500));
+  try {
+    async::Task<net::Connection> connecting = net::connect_with_backoff(loop, host, port, soon, once);
+    net::Connection connection = co_await std::move(connecting);
+    rendezvous::Session session(std::move(connection));
+    const std::vector<std::byte> hello = rendezvous::encode(
+        rendezvous::Hello{version_text, rendezvous::ClientRole::worker, 0, random_bytes<16>(), has_secret});
+    static_cast<void>(co_await session.write_frame(hello, soon));
+    const net::FrameResult reply = co_await session.read_frame(soon);
+    co_return reply.ok() ? rendezvous::decode<rendezvous::HandshakeReply>(reply.payload).has_value()
+                         : reply.status == net::FrameStatus::timed_out;
+  } catch (const Error&) {
+    co_return false;
+  }
+}
+
 /// Hosts the store from its construction to its destruction, whatever becomes of the attempts.
 ///
 /// If the store's process ends before the job, the job has ended: the other workers end with exit code 75. If it is
@@ -55338,7 +55117,12 @@ class StoreHost {
   explicit StoreHost(const RankProcess& process) {
     const Deadline deadline = Deadline::after(process.timeout);
     const auto opening = [&](async::EventLoop& loop) { return open(loop, process, deadline); };
-    thread_.run_blocking(opening, with_grace(deadline), "opening the store of an elastic job");
+    try {
+      thread_.run_blocking(opening, with_grace(deadline), "opening the store of an elastic job");
+    } catch (...) {
+      thread_.end();  // it must not use the members while they are destroyed
+      throw;
+    }
   }
   StoreHost(const StoreHost&) = delete;
   StoreHost& operator=(const StoreHost&) = delete;
@@ -55348,7 +55132,8 @@ class StoreHost {
     try {
       const auto closing = [this](async::EventLoop&) { return close(); };
       thread_.run_blocking(closing, Deadline::after(std::chrono::seconds(12)), "closing the store of an elastic job");
-    } catch (...) {  // the loop has ended, and with it every task
+    } catch (...) {  // the loop has ended, or is late
+      thread_.end();
     }
   }
 
@@ -55365,7 +55150,7 @@ class StoreHost {
       Error taken(posix_error(EADDRINUSE, format_text("another store answers at {}:{}, and the store of this elastic "
                                                       "job is to listen there",
                                                       {host, port})));
-      async::Task<bool> asking = is_answered(loop, host, port);
+      async::Task<bool> asking = is_answered(loop, host, port, process.secret.has_value());
       if (!co_await std::move(asking)) {
         try {
           async::Task<std::vector<net::Listener>> listening =
@@ -55383,6 +55168,17 @@ class StoreHost {
       }
       co_await loop.sleep_for(std::chrono::milliseconds(200));
     }
+    if (!process.interface) {
+      async::Task<std::vector<net::SocketAddress>> lookup = net::resolve_with_backoff(loop, host, port, deadline);
+      const std::vector<net::SocketAddress> resolved = co_await std::move(lookup);
+      const auto is_resolved = [&resolved](const net::Listener& each) {
+        return std::find(resolved.begin(), resolved.end(), each.local()) != resolved.end();
+      };
+      if (std::none_of(listeners.begin(), listeners.end(), is_resolved)) {
+        log(LogLevel::warning, format_text("{}; other hosts reach the store only if MASTER_ADDR is forwarded to it",
+                                           {rendezvous::listens_at("the elastic job's store", listeners, host)}));
+      }
+    }
     const net::SocketAddress bound = listeners.front().local();
     address_ = bound.is_any() ? net::SocketAddress::loopback_v4(bound.port()) : bound;
     store_ = std::make_unique<rendezvous::StoreServer>(loop, std::move(listeners),
@@ -55391,20 +55187,6 @@ class StoreHost {
                         process.identity.job.value_or("")};
     job.owner = format_text("the process with index 0 on host {}", {rendezvous::host_identity(process.host_id).name});
     formation_.reset(new Formation(formation_at(loop, *store_, job, AttemptLog())));
-  }
-
-  /// Whether a process accepts connections at the address. A name that does not resolve yet is this pod's own.
-  static async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port) {
-    net::Backoff once;
-    once.connects_once = true;
-    try {
-      async::Task<net::Connection> connecting =
-          net::connect_with_backoff(loop, host, port, Deadline::after(std::chrono::milliseconds(1500)), once);
-      static_cast<void>(co_await std::move(connecting));
-      co_return true;
-    } catch (const Error&) {
-      co_return false;
-    }
   }
 
   async::Task<void> close() {
@@ -55591,11 +55373,11 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   const auto stated = variables.text("DTRAIN_MASTER_ADDR");
   const auto address = stated ? stated : variables.text("MASTER_ADDR");
   const auto port = variables.port("DTRAIN_MASTER_PORT");
-  if (least < 1 || most < least || !address) {
+  if (least < 1 || most < least || most > rendezvous::max_world_size || !address) {
     throw_error(Errc::identity,
                 "DTRAIN_WORLD_SIZE={} with MASTER_ADDR={} describes no worker of an elastic job; it is MIN:MAX, 1 at "
-                "least, and MASTER_ADDR and MASTER_PORT are the address of the job's store",
-                {in_quotes(sizes, 64), in_quotes(address.value_or(""), 64)});
+                "least and {} at most, and MASTER_ADDR and MASTER_PORT are the address of the job's store",
+                {in_quotes(sizes, 64), in_quotes(address.value_or(""), 64), rendezvous::max_world_size});
   }
   identity::ProcessIdentity identity;
   identity.launcher = "dtrain";
@@ -55618,9 +55400,25 @@ inline RankProcess elastic_process(const identity::Variables& variables, Takes t
                                    "that takes a dtrain::Elastic, or set DTRAIN_WORLD_SIZE to one number",
                                    {sizes});
   }
+  if (variables.has("TORCHELASTIC_RUN_ID")) {  // its own store is at MASTER_ADDR and MASTER_PORT
+    identity::throw_identity_error(identity::IdentityErrc::elastic_range,
+                                   "{} is a range, and torchrun starts no elastic job of dtrain; unset it, or start a "
+                                   "program with launch::PerNode in torchrun's place, with --min-ranks",
+                                   {sizes});
+  }
   RankProcess worker = elastic_worker(variables);
+  // Open MPI's daemons may be a step: its processes inherit the daemon's variables, on some nodes.
+  const bool in_step = identity::in_slurm_step(variables) && !variables.has("OMPI_COMM_WORLD_RANK");
+  std::optional<std::string>& job = worker.identity.job;
+  if (in_step) {
+    job = job ? job : identity::detail::launch_name(variables, "slurm");
+    if (!variables.has("DTRAIN_MASTER_PORT")) {
+      worker.identity.master_port = identity::job_port(variables, identity::SlurmNumbers::step);
+    }
+  }
   std::optional<int> index;
-  for (const char* const name : {"DTRAIN_RANK", "JOB_COMPLETION_INDEX", "SLURM_PROCID", "RANK"}) {
+  for (const char* const name : {"DTRAIN_RANK", "JOB_COMPLETION_INDEX", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                 in_step ? "SLURM_PROCID" : "", "RANK"}) {  // a batch script has SLURM_PROCID=0
     variables.fill(index, name);
   }
   if (!index) {
@@ -55631,7 +55429,7 @@ inline RankProcess elastic_process(const identity::Variables& variables, Takes t
                                    {sizes});
   }
   worker.identity.rank = *index;
-  for (const char* const name : {"LOCAL_RANK", "SLURM_LOCALID"}) {
+  for (const char* const name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", in_step ? "SLURM_LOCALID" : ""}) {
     variables.fill(worker.identity.local_rank, name);
   }
   worker.hosts_store = *index == 0;
@@ -55962,7 +55760,7 @@ class RemoteFormation {
   /// The end of the pipe that each worker inherits.
   int report_writer() const noexcept { return reports_.writer.get(); }
 
-  /// Whether a worker of this node has reported the job's end, by now. Blocking: no.
+  /// Whether a worker of this node has reported the job's end, by now, or the store is lost. Blocking: no.
   bool is_over() {
     EndReport report;
     while (::read(reports_.reader.get(), &report, sizeof report) == sizeof report) {
@@ -55971,7 +55769,13 @@ class RemoteFormation {
     }
     return has_ended_;
   }
-  const std::optional<Cause>& cause() const noexcept { return unknown_; }
+  /// Set by lose_store(); else nullopt, also if the job has failed.
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+  /// The job has ended for this node: the store does not answer. @pre !is_over()
+  void lose_store(std::string how) {
+    has_ended_ = true;
+    cause_ = Cause{CauseKind::timeout, -1, {}, std::move(how)};
+  }
   /// An attempt may have been formed: a start that fails is tried again.
   std::uint64_t attempt() const noexcept { return 1; }
   /// A worker that has reported to be a rank of the attempt that has finished the job; null for each other one.
@@ -55997,7 +55801,7 @@ class RemoteFormation {
   const Pipe reports_;
   bool has_ended_ = false;
   std::vector<std::int64_t> members_;
-  const std::optional<Cause> unknown_;
+  std::optional<Cause> cause_;
   const rendezvous::FormationOptions options_;
   const rendezvous::Worker rank_ = any_rank();
 };
@@ -57543,6 +57347,27 @@ struct FormationListener : AttemptLog {
   async::AutoResetEvent& changed;
 };
 
+/// Ends a job whose store has not answered for DTRAIN_TIMEOUT_SECONDS and 10 s, unless a worker of this node has
+/// reported the job's end. Workers that run have ended by themselves by then. A node of which all workers hang has no
+/// other sign of the job's end. Lifetime: the arguments outlive it.
+template <class = void>
+async::Task<void> watch_store(async::EventLoop& loop, const NodePlan& plan, const NodeLauncherOptions& options,
+                              RemoteFormation& formation) {
+  const auto port = static_cast<std::uint16_t>(plan.master_port);
+  const auto longest = in_milliseconds(options.join_timeout) + std::chrono::seconds(10);
+  for (Deadline latest = Deadline::after(longest); !formation.is_over();) {
+    co_await loop.sleep_for(std::chrono::seconds(5));
+    async::Task<bool> asking = is_answered(loop, plan.master_addr, port, options.secret.has_value());
+    if (co_await std::move(asking)) {
+      latest = Deadline::after(longest);
+    } else if (latest.passed() && !formation.is_over()) {
+      formation.lose_store(
+          format_text("the store at {}:{} has not answered for {} s; node 0 says how the job has ended",
+                      {plan.master_addr, port, longest.count() / 1000}));
+    }
+  }
+}
+
 template <class>
 async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptions& options) {
   const rendezvous::HostIdentity host = rendezvous::host_identity(options.host_id);
@@ -57551,6 +57376,8 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
     RemoteFormation formation;
     attempt.report_ends_to(formation.report_writer());
     ElasticSupervisor supervisor(attempt, options, host.id, formation);
+    const async::TaskHandle asking =
+        services.loop.spawn(watch_store(services.loop, attempt.plan(), options, formation));
     async::Task<void> watching = supervisor.watch();
     co_await std::move(watching);
     co_return supervisor.result();
@@ -58636,11 +58463,6 @@ DTRAIN_DEFINED void AdasumLevel::combine() const noexcept {
 
 namespace DTRAIN_NAMESPACE::hooks {
 
-DTRAIN_DEFINED void Adasum::prepare(std::span<const Parameter>) {
-  if (has_model_) ddp::refuse_second_model("hooks::Adasum");
-  has_model_ = true;
-}
-
 DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) {
   if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
     throw_error(Errc::unsupported,
@@ -58886,18 +58708,6 @@ DTRAIN_DEFINED void PowerSgdBucket::decompress() const noexcept {
 
 namespace DTRAIN_NAMESPACE::hooks {
 
-DTRAIN_DEFINED PowerSgd::PowerSgd(PowerSgdOptions options) : options_(options) {
-  if (options.rank < 1 || !(options.min_compression >= 1)) {
-    throw_error(Errc::invalid_argument, "hooks::PowerSgd has rank {} and min_compression {}; both are at least 1",
-                {options.rank, options.min_compression});
-  }
-}
-
-DTRAIN_DEFINED std::string PowerSgd::description() const {
-  return format_text("hooks::PowerSgd with rank {}, start_after {}, min_compression {}, seed {}",
-                     {options_.rank, options_.start_after, options_.min_compression, options_.seed});
-}
-
 DTRAIN_DEFINED void PowerSgd::prepare(std::span<const Parameter> parameters) {
   if (!states_.empty()) ddp::refuse_second_model("hooks::PowerSgd");
   for (const Parameter& parameter : parameters) {
@@ -58944,25 +58754,6 @@ DTRAIN_DEFINED bool PowerSgd::begin_step(std::span<const ddp::BucketGradient> gr
 // ---- dtrain/ddp/hooks/top_k.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::hooks {
-
-DTRAIN_DEFINED TopK::TopK(TopKOptions options) : options_(options) {
-  if (!(options.fraction > 0 && options.fraction <= 1)) {
-    throw_error(Errc::invalid_argument, "hooks::TopK has fraction {}; it is above 0 and at most 1", {options.fraction});
-  }
-}
-
-DTRAIN_DEFINED std::string TopK::description() const {
-  return format_text("hooks::TopK with fraction {}, start_after {}", {options_.fraction, options_.start_after});
-}
-
-DTRAIN_DEFINED void TopK::prepare(std::span<const Parameter> parameters) {
-  if (!sizes_.empty()) ddp::refuse_second_model("hooks::TopK");
-  for (const Parameter& parameter : parameters) {
-    const std::size_t count = parameter.gradient.flat().count;
-    sizes_.push_back(parameter.gradient.dtype == DType::f32 ? count : 0);
-  }
-  steps_.resize(sizes_.size());
-}
 
 DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
   sent_.resize(sizes_.size());
@@ -59926,11 +59717,6 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
   }
 }
 
-DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
-  norm_ = gradient_norm().times(factor);
-  multiply_elements(buffer_view(std::span(gradients_)), factor);
-}
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/reduction/gradient_sums.hpp (definitions)
@@ -59957,12 +59743,6 @@ DTRAIN_DEFINED void GradientSums::allocate() {
     sums[i].memory = reinterpret_cast<std::byte*>(memory_.data() + first_line[i]);
   }
   sums_ = std::move(sums);
-}
-
-DTRAIN_DEFINED void GradientSums::begin_pass() noexcept {
-  for (Sum& sum : sums_) {
-    sum.is_in_pass = sum.clears_own = false;
-  }
 }
 
 DTRAIN_DEFINED void GradientSums::add_in_pass(std::size_t parameter, const std::byte* gradient) {
@@ -59999,12 +59779,6 @@ DTRAIN_DEFINED const std::byte* GradientSums::add(std::size_t parameter, const s
   return sum.memory;
 }
 
-DTRAIN_DEFINED void GradientSums::clear() noexcept {
-  for (Sum& sum : sums_) {
-    sum.has_passes = false;
-  }
-}
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/reduction/ready_check.hpp (definitions)
@@ -60029,12 +59803,6 @@ DTRAIN_DEFINED std::uint64_t ReadyCheck::digest(const std::byte* content, std::s
   return late_writes_ == LateWrites::refused ? kernels::digest(content, bytes) : digest_of_part(content, bytes, step_);
 }
 
-DTRAIN_DEFINED void ReadyCheck::take(std::size_t parameter, const std::byte* content) noexcept {
-  Known& known = known_[parameter];
-  known.taken = digest(content, (*gradients_)[parameter].bytes);
-  known.taken_in = step_;
-}
-
 DTRAIN_DEFINED void ReadyCheck::compare_bound(const std::vector<std::size_t>& parameters) noexcept {
   for (const std::size_t parameter : parameters) {
     const GradientSlot& slot = (*gradients_)[parameter];
@@ -60053,10 +59821,6 @@ DTRAIN_DEFINED void ReadyCheck::take_reduced(const std::vector<std::size_t>& par
     known_[parameter].reduced = digest(slot.place, slot.bytes);
     known_[parameter].reduced_in = step_;
   }
-}
-
-DTRAIN_DEFINED void ReadyCheck::refuse_changed() const {
-  if (const std::size_t changed = changed_.load(std::memory_order_relaxed); changed != none) refuse(changed, false);
 }
 
 DTRAIN_DEFINED void ReadyCheck::require_unchanged(bool is_copied) {
@@ -60113,12 +59877,6 @@ DTRAIN_DEFINED void ReadyCheck::hold(std::size_t parameter) noexcept {
   if (is_on()) known_[parameter].is_held = detail::has_nonzero_bytes(slot.own, slot.bytes, least);
 }
 
-DTRAIN_DEFINED void ReadyCheck::release() noexcept {
-  for (Known& known : known_) {
-    known.is_held = false;
-  }
-}
-
 DTRAIN_DEFINED void ReadyCheck::begin_checked() noexcept {
   ++step_;
   changed_.store(none, std::memory_order_relaxed);
@@ -60164,14 +59922,6 @@ DTRAIN_DEFINED void ReadyCheck::warn_of_late_write(std::size_t parameter) noexce
 // ---- dtrain/ddp/reduction/ready_gradients.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
-  records_order_ = wanted;
-  next_position_.store(0, std::memory_order_relaxed);
-  for (std::atomic<std::size_t>& position : position_) {
-    position.store(0, std::memory_order_relaxed);
-  }
-}
 
 DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
   std::vector<std::size_t> order;
@@ -60493,14 +60243,6 @@ DTRAIN_DEFINED ShardIndex ShardIndex::of(const Shards& shares) {
   return index;
 }
 
-DTRAIN_DEFINED std::vector<NamedTensor> ShardIndex::tensors() {
-  return {{"optimizer.shards.id", tensor_view(&id, {})},
-          {"optimizer.shards.files", tensor_view(&files, {})},
-          {"optimizer.steps", tensor_view(&steps, {})},
-          {"optimizer.model",
-           tensor_view(reinterpret_cast<std::uint8_t*>(model.data()), {static_cast<std::int64_t>(model.size())})}};
-}
-
 DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::int64_t rank) const {
   std::array<std::byte, sizeof(id)> bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -60643,12 +60385,6 @@ DTRAIN_DEFINED ShardedSave::~ShardedSave() {
   if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
 }
 
-DTRAIN_DEFINED void ShardedSave::copy() {
-  copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_, std::move(*access_))};
-  tensors_ = copies_[0].tensors();
-  state_ = copies_[1].tensors();
-}
-
 DTRAIN_DEFINED void ShardedSave::write() {
   write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_), attempt_);
   if (rank_ == 0) {
@@ -60698,13 +60434,6 @@ DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wan
       }
     }
   }
-}
-
-DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
-  factor_ = 1;
-  own_squares_ = 0;
-  common_squares_ = 0;
-  std::fill(square_sums_.begin(), square_sums_.end(), 0.0);
 }
 
 DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const ShardMemory& memory) noexcept {
@@ -61011,6 +60740,29 @@ DTRAIN_DEFINED void KeptState::restore() {
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
+// ---- dtrain/elastic/state_transfer.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context) {
+  std::uint64_t hash = kernels::digest_start;
+  for (const std::weak_ptr<const group::WrappedModel>& each : context.wrapped) {
+    if (const auto model = each.lock()) {
+      const std::vector<TensorView> weights = model->list_weights();
+      std::vector<std::span<const std::byte>> memory;
+      std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
+                     [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
+      context.pending_weights->wait_for(memory);
+      for (const TensorView& tensor : weights) {
+        if (tensor.device.kind == DeviceKind::host) hash = kernels::digest(tensor.data, tensor.bytes(), hash);
+      }
+    }
+  }
+  return hash;
+}
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
 // ---- dtrain/elastic/termination.hpp
 
 /// @file
@@ -61020,8 +60772,9 @@ DTRAIN_DEFINED void KeptState::restore() {
 namespace DTRAIN_NAMESPACE::elastic {
 
 /// Handles SIGTERM while it lives, unless the program handles or ignores it, or another object handles it. (PID 1 of a
-/// container ignores the signal without a handler.) A second SIGTERM ends the process at once. So does the first one
-/// after 5 s in which this object is not destroyed.
+/// container ignores the signal without a handler.) A second SIGTERM ends the process at once, but not PID 1. So does
+/// the first one after 5 s in which this object is not destroyed, PID 1 after 6 s. A signal that comes in the last
+/// 20 ms, or when the job finishes all the same, has no effect: a job that has finished returns its exit code.
 /// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
 template <class = void>
 class Termination {
@@ -61079,7 +60832,8 @@ class Termination {
     }
     leave();
     co_await loop.sleep_for(std::chrono::seconds(5));
-    log(LogLevel::error, "this worker got SIGTERM and has not left its job in 5 s, because it made no call of dtrain");
+    log(LogLevel::error,
+        "this worker got SIGTERM and has not left its job in 5 s: it was in no call of dtrain that it could leave");
     static_cast<void>(::kill(::getpid(), SIGTERM));
     co_await loop.sleep_for(std::chrono::seconds(1));
     ::_exit(exit_code);  // PID 1
@@ -61097,18 +60851,32 @@ class Termination {
 
 namespace DTRAIN_NAMESPACE::elastic {
 
+inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
+
 DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
   if (!is_elastic()) return;
   id_.host_id = rendezvous::host_identity(process.host_id).id;
   id_.process = ::getpid();
   id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
   rendezvous::StoreAddress address;
-  if (process.hosts_store) host_ = std::make_shared<launch::StoreHost<>>(process);
-  address.host = host_ ? host_->address().host() : process.identity.master_addr.value_or("");
+  address.host = process.identity.master_addr.value_or("");
   address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
   address.secret = process.secret;
   client_ =
-      std::make_shared<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
+      make_process_owned<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
+  if (::getpid() == 1) termination_ = handle_termination();
+  if (!process.hosts_store) return;
+  host_ = make_process_owned<launch::StoreHost<>>(process);
+  client_->set_host(host_->address().host());
+}
+
+DTRAIN_ON_USE std::shared_ptr<Termination<>> ElasticWorker::handle_termination() {
+  return std::make_shared<Termination<>>(*client_->loop(), [this] {
+    client_->leave();
+    const std::lock_guard lock(mutex_);
+    is_leaving_ = true;
+    report_leaving();
+  });
 }
 
 DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
@@ -61129,30 +60897,29 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
   state_.commit();  // the program may have loaded it since keep()
-  const Termination<> termination(*client_->loop(), [this] {
-    client_->leave();
-    const std::lock_guard lock(mutex_);
-    is_leaving_ = true;
-    report_leaving();
-  });
+  const std::shared_ptr<Termination<>> termination = termination_ ? termination_ : handle_termination();
   try {
     return run_attempts(body, settings);
   } catch (const WorkerEnded&) {
     throw;
+  } catch (const JobFailed&) {
+    if (!termination->has_been_requested()) throw;
   } catch (...) {
-    if (!termination.has_been_requested()) throw;
+    if (!termination->has_been_requested()) throw;
+    log(LogLevel::error, format_text("worker {}: {}", {slot(), exception_text()}));
   }
-  client_->report_blocking({});  // so that nobody waits for this worker
-  throw WorkerEnded{Termination<>::exit_code};
+  const auto finished = client_->report_blocking({CauseKind::lost, -1, {}, leaving_text});  // nobody waits for it then
+  if (!finished || !finished->is_member) throw WorkerEnded{Termination<>::exit_code};
+  launch::report_end(process_.report_descriptor, {id_.process, true});
+  return exit_code_;
 }
 
 DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::string& settings) {
-  int exit_code = 0;
   for (;;) {
     const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
       launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
-      if (finished->is_member) return exit_code;
+      if (finished->is_member) return exit_code_;
       throw WorkerEnded{};
     }
     assignment_ = std::get<rendezvous::Assignment>(answer);
@@ -61183,8 +60950,8 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       context->sharded.needs_checkpoint = assignment_.source.is_sharded;
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
-      exit_code = body.call();
-      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code);
+      exit_code_ = body.call();
+      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_);
       if (is_torn_) {
         throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
       }
@@ -61201,7 +60968,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
     const bool is_own = error && !has_finished && (is_own_error(context, error, text) || is_torn_);
     if (context != nullptr) end(*context);
     body.drop();
-    if (has_finished) return exit_code;  // whatever leaving has met: all ranks have called the function to its end
+    if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
     if (is_own) std::rethrow_exception(error);
     log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}",
                                     {slot(), assignment_.attempt, error ? text : "not all ranks had finished"}));
@@ -61217,9 +60984,7 @@ DTRAIN_ON_USE void ElasticWorker::set_latch(std::shared_ptr<FailureLatch> latch)
 
 /// The caller holds the mutex. The other ranks do not wait for a rank that leaves, and its own next call throws.
 DTRAIN_ON_USE void ElasticWorker::report_leaving() {
-  if (is_leaving_ && latch_) {
-    latch_->report({CauseKind::lost, assignment_.rank, {}, "it got SIGTERM, and leaves the job"});
-  }
+  if (is_leaving_ && latch_) latch_->report({CauseKind::lost, assignment_.rank, {}, leaving_text});
 }
 
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
@@ -61237,7 +61002,7 @@ DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
 }
 
 DTRAIN_ON_USE void ElasticWorker::report_blocking(const std::string& error) noexcept {
-  if (client_ && ::getpid() == id_.process) client_->report_blocking(error);
+  if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
 }
 
 /// Whether this worker cannot go on. The attempt's first cause decides, whatever was thrown. A loss that the rank has
@@ -61252,18 +61017,19 @@ DTRAIN_ON_USE bool ElasticWorker::is_own_error(group::RankContext* context, cons
     is_loss = true;
   } catch (const Error& thrown) {
     const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
-    // Before the attempt is joined, the store refuses a worker that comes too late, and others may not come.
-    is_loss =
-        is(Errc::job_failed) || is(Errc::closed) || (context == nullptr && (is(Errc::refused) || is(Errc::timeout)));
+    // Before the attempt is joined, the store refuses a worker that comes too late or may be gone, and others may not
+    // come.
+    const bool is_unreachable =
+        thrown.code().category() == std::generic_category() && net::detail::is_retriable(thrown.code().value());
+    is_loss = is(Errc::job_failed) || is(Errc::closed) ||
+              (context == nullptr && (is(Errc::refused) || is(Errc::timeout) || is_unreachable));
     rank = thrown.rank();
   } catch (...) {
   }
   const bool is_of_another = is_loss || rank.value_or(assignment_.rank) != assignment_.rank;
   if (context == nullptr) return !is_of_another;
   const FailureLatch& latch = *context->control_plane.failure();
-  if (is_of_another && latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) {
-    return false;
-  }
+  if (is_of_another && latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) return false;
   if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
     context->report_exception(text, is_loss ? std::nullopt : rank);
   }
@@ -61324,7 +61090,7 @@ DTRAIN_ON_USE void ElasticWorker::end_commit() {
   state_.commit();
   if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
     context_->kept_are_equal = false;  // a later wrapper of this attempt may wrap what a rank has written
-    client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest()});
+    client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest(*context_)});
   }
 }
 
@@ -61333,26 +61099,6 @@ DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
     throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
   }
   return state_;
-}
-
-/// The digest of what this rank has wrapped in host memory: the same on all ranks if those that received the state got
-/// all of it.
-DTRAIN_ON_USE std::uint64_t ElasticWorker::weights_digest() const {
-  std::uint64_t hash = kernels::digest_start;
-  for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
-    if (const auto model = each.lock()) {
-      const std::vector<TensorView> weights = model->list_weights();
-      std::vector<std::span<const std::byte>> memory;
-      std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
-                     [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
-      context_->pending_weights->wait_for(memory);
-      for (const TensorView& tensor : weights) {
-        const bool is_on_host = tensor.device.kind == DeviceKind::host;
-        hash = is_on_host ? kernels::digest(tensor.data, tensor.bytes(), hash) : hash;
-      }
-    }
-  }
-  return hash;
 }
 
 DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
@@ -61381,7 +61127,17 @@ DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
 
 namespace DTRAIN_NAMESPACE::elastic {
 
+DTRAIN_ON_USE void require_first_job(const launch::RankProcess& process) {
+  static std::atomic<bool> has_job{false};
+  if (process.min_ranks != 0 && has_job.exchange(true)) {
+    throw_error(Errc::invalid_argument,
+                "this process was a worker of an elastic job before, and can be one of a single job; start another "
+                "process for the next job");
+  }
+}
+
 DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
+  const pid_t own = ::getpid();
   const int number = process.identity.local_rank.value_or(process.identity.rank);
   const std::string prefix = format_text("worker {}: ", {number});
   std::optional<ElasticWorker> worker;
@@ -61391,8 +61147,17 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
     return exit_code;
   };
   try {
+    require_first_job(process);
     worker.emplace(process);
-    return program(*worker);
+    int exit_code = exit_code_exception;
+    try {
+      exit_code = program(*worker);
+    } catch (...) {
+      group::end_if_forked(own, prefix, exit_code);
+      throw;
+    }
+    group::end_if_forked(own, prefix, exit_code);
+    return exit_code;
   } catch (const WorkerEnded& ended) {
     if (ended.exit_code == 0) return 0;
     log(LogLevel::warning, prefix + "leaves the job, because it got SIGTERM");
@@ -61403,8 +61168,7 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
     log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
     return exit_code_job_failed;
   } catch (const Error& error) {
-    const bool is_refused = error.code() == make_error_code(Errc::refused);
-    return fail(error.what(), is_refused ? exit_code_job_failed : group::detail::exit_code_of(error));
+    return fail(error.what(), group::detail::exit_code_of(error));
   } catch (...) {
     return fail(exception_text(), exit_code_exception);
   }
