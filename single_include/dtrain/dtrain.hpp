@@ -1216,11 +1216,7 @@ class Sha256 {
   Sha256Digest digest() const noexcept;
 
  private:
-  void copy(std::span<const std::byte> bytes) noexcept {
-    if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
-    std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
-    pending_ += bytes.size();
-  }
+  void copy(std::span<const std::byte> bytes) noexcept;
 
   DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
     return value >> bits | value << (32 - bits);
@@ -1360,6 +1356,12 @@ DTRAIN_DEFINED Sha256Digest Sha256::digest() const noexcept {
   return bytes;
 }
 
+DTRAIN_DEFINED void Sha256::copy(std::span<const std::byte> bytes) noexcept {
+  if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
+  std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
+  pending_ += bytes.size();
+}
+
 DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) noexcept {
   const auto* bytes = reinterpret_cast<const unsigned char*>(block);
   const std::uint32_t* constants = round_constants.data();
@@ -1421,43 +1423,24 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
   /// The first cause; empty while the job has not failed.
-  std::optional<Cause> cause() const {
-    if (!failed()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
+  std::optional<Cause> cause() const;
 
   /// Stores `cause` if it is the first, and calls every callback with it, in this thread, before it returns.
   /// @returns whether it was the first
   bool set(const Cause& cause);
 
   /// Blocking: until the job has failed or the deadline passes. @returns whether it has failed.
-  bool block_until_failed(Deadline deadline) const {
-    std::unique_lock lock(mutex_);
-    return block_until(changed_, lock, deadline, [this] { return failed(); });
-  }
+  bool block_until_failed(Deadline deadline) const;
 
   /// Reports a failure of this rank to the job, whose first cause may be another one. Does nothing in a forked process,
   /// which is not the rank.
   void report(const Cause& cause);
 
   /// Installs the function that sends reports to the store; an empty one removes it.
-  void set_reporter(Reporter reporter) {
-    const std::lock_guard lock(mutex_);
-    reporter_ = std::move(reporter);
-  }
+  void set_reporter(Reporter reporter);
 
   /// Calls `callback` once: when the job fails, or now if it has. It must not block, throw or touch this latch.
-  [[nodiscard]] Subscription subscribe(Callback callback) {
-    const std::lock_guard lock(mutex_);
-    Callback& kept = callbacks_.emplace_back(std::move(callback));
-    if (failed()) {
-      kept(*cause_);
-    }
-    return {&kept, Unsubscribe{shared_from_this()}};
-  }
+  [[nodiscard]] Subscription subscribe(Callback callback);
 
   /// @throws PeerLost, JobFailed with the job's first cause, on ranks other than its origin; Error on the origin
   void throw_if_failed(int own_rank) const;
@@ -1479,6 +1462,14 @@ DTRAIN_DEFINED void FailureLatch::Unsubscribe::operator()(Callback* callback) co
   latch->callbacks_.remove_if([callback](const Callback& each) { return &each == callback; });
 }
 
+DTRAIN_DEFINED std::optional<Cause> FailureLatch::cause() const {
+  if (!failed()) {
+    return std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  return cause_;
+}
+
 DTRAIN_DEFINED bool FailureLatch::set(const Cause& cause) {
   const std::lock_guard lock(mutex_);
   if (failed()) {
@@ -1491,6 +1482,11 @@ DTRAIN_DEFINED bool FailureLatch::set(const Cause& cause) {
   }
   changed_.notify_all();
   return true;
+}
+
+DTRAIN_DEFINED bool FailureLatch::block_until_failed(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  return block_until(changed_, lock, deadline, [this] { return failed(); });
 }
 
 DTRAIN_DEFINED void FailureLatch::report(const Cause& cause) {
@@ -1507,6 +1503,20 @@ DTRAIN_DEFINED void FailureLatch::report(const Cause& cause) {
   } else {
     set(cause);
   }
+}
+
+DTRAIN_DEFINED void FailureLatch::set_reporter(Reporter reporter) {
+  const std::lock_guard lock(mutex_);
+  reporter_ = std::move(reporter);
+}
+
+DTRAIN_DEFINED FailureLatch::Subscription FailureLatch::subscribe(Callback callback) {
+  const std::lock_guard lock(mutex_);
+  Callback& kept = callbacks_.emplace_back(std::move(callback));
+  if (failed()) {
+    kept(*cause_);
+  }
+  return {&kept, Unsubscribe{shared_from_this()}};
 }
 
 DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
@@ -1632,14 +1642,10 @@ std::string sanitize(std::string_view text);
 std::string_view truncate_utf8(std::string_view text, std::size_t longest);
 
 /// A printable excerpt of any text for a message, with "..." if it is truncated.
-inline std::string excerpt(std::string_view text, std::size_t longest = 128) {
-  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
-}
+std::string excerpt(std::string_view text, std::size_t longest = 128);
 
 /// excerpt() in single quotes.
-inline std::string in_quotes(std::string_view text, std::size_t longest = 128) {
-  return "'" + excerpt(text, longest) + "'";
-}
+std::string in_quotes(std::string_view text, std::size_t longest = 128);
 
 #if DTRAIN_DEFINITIONS
 
@@ -1701,6 +1707,14 @@ DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t
   return text.substr(0, length);
 }
 
+DTRAIN_DEFINED std::string excerpt(std::string_view text, std::size_t longest) {
+  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
+}
+
+DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest) {
+  return "'" + excerpt(text, longest) + "'";
+}
+
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
@@ -1746,47 +1760,17 @@ class Serializer {
     number(found, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last));
     value = static_cast<E>(found);
   }
-  void flag(bool& value) {
-    std::uint8_t found = value ? 1 : 0;
-    number(found, 0, 1);
-    value = found == 1;
-  }
+  void flag(bool& value);
 
   /// Any bytes, such as a key or a value; a writer cuts them to `longest`. Error sentences contain them only through
   /// in_quotes() or sanitize().
-  void raw_text(std::string& value, std::size_t longest) {
-    const std::string_view written = truncate_utf8(value, longest);
-    auto size = static_cast<std::uint32_t>(written.size());
-    number(size);
-    if (!reads_) return append(written);
-    if (size > longest) fail("has a text that is too long");
-    value = take_text(size);
-  }
+  void raw_text(std::string& value, std::size_t longest);
   /// A name or a sentence: it arrives printable, whatever bytes the peer sent.
-  void text(std::string& value, std::size_t longest) {
-    raw_text(value, longest);
-    if (reads_) {
-      value = sanitize(value);
-      value.resize(truncate_utf8(value, longest).size());
-    }
-  }
+  void text(std::string& value, std::size_t longest);
   /// Bytes without a length.
-  void bytes(std::span<std::byte> value) {
-    if (!reads_) {
-      out_.insert(out_.end(), value.begin(), value.end());
-    } else {
-      const std::span<const std::byte> found = take_bytes(value.size());
-      std::copy(found.begin(), found.end(), value.begin());
-    }
-  }
+  void bytes(std::span<std::byte> value);
   /// A mark of the format, which a reader requires.
-  void constant(std::string_view expected) {
-    if (!reads_) {
-      append(expected);
-    } else if (take_text(expected.size()) != expected) {
-      fail("has another format");
-    }
-  }
+  void constant(std::string_view expected);
 
   /// `least` to `most` elements. `each(element)` passes the fields of one; none is empty on the wire.
   template <class T, class Each>
@@ -1838,22 +1822,9 @@ class Serializer {
   /// @returns what a number out of its bounds becomes: `first` in a reader, which fails
   std::uint64_t out_of_bounds(std::uint64_t value, std::uint64_t first) noexcept;
 
-  void append(std::string_view written) {
-    const auto from = std::as_bytes(std::span(written.data(), written.size()));
-    out_.insert(out_.end(), from.begin(), from.end());
-  }
-  std::span<const std::byte> take_bytes(std::size_t size) noexcept {
-    if (size > remaining()) {
-      fail("ends too early");
-      return {};
-    }
-    at_ += size;
-    return in_.subspan(at_ - size, size);
-  }
-  std::string take_text(std::size_t size) {
-    const std::span<const std::byte> found = take_bytes(size);
-    return {reinterpret_cast<const char*>(found.data()), found.size()};
-  }
+  void append(std::string_view written);
+  std::span<const std::byte> take_bytes(std::size_t size) noexcept;
+  std::string take_text(std::size_t size);
 
   std::span<const std::byte> in_;
   std::size_t at_ = 0;  ///< of in_: the next byte; after a failure, the end of what was read
@@ -1911,6 +1882,46 @@ DTRAIN_DEFINED void Serializer::number(std::optional<int>& value, int last) {
   value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
 }
 
+DTRAIN_DEFINED void Serializer::flag(bool& value) {
+  std::uint8_t found = value ? 1 : 0;
+  number(found, 0, 1);
+  value = found == 1;
+}
+
+DTRAIN_DEFINED void Serializer::raw_text(std::string& value, std::size_t longest) {
+  const std::string_view written = truncate_utf8(value, longest);
+  auto size = static_cast<std::uint32_t>(written.size());
+  number(size);
+  if (!reads_) return append(written);
+  if (size > longest) fail("has a text that is too long");
+  value = take_text(size);
+}
+
+DTRAIN_DEFINED void Serializer::text(std::string& value, std::size_t longest) {
+  raw_text(value, longest);
+  if (reads_) {
+    value = sanitize(value);
+    value.resize(truncate_utf8(value, longest).size());
+  }
+}
+
+DTRAIN_DEFINED void Serializer::bytes(std::span<std::byte> value) {
+  if (!reads_) {
+    out_.insert(out_.end(), value.begin(), value.end());
+  } else {
+    const std::span<const std::byte> found = take_bytes(value.size());
+    std::copy(found.begin(), found.end(), value.begin());
+  }
+}
+
+DTRAIN_DEFINED void Serializer::constant(std::string_view expected) {
+  if (!reads_) {
+    append(expected);
+  } else if (take_text(expected.size()) != expected) {
+    fail("has another format");
+  }
+}
+
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::fail(const char* problem) noexcept {
   if (ok()) {
     problem_ = problem;
@@ -1950,6 +1961,25 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::out_of_bounds(std::u
   return reads_ ? first : value;
 }
 
+DTRAIN_DEFINED void Serializer::append(std::string_view written) {
+  const auto from = std::as_bytes(std::span(written.data(), written.size()));
+  out_.insert(out_.end(), from.begin(), from.end());
+}
+
+DTRAIN_DEFINED std::span<const std::byte> Serializer::take_bytes(std::size_t size) noexcept {
+  if (size > remaining()) {
+    fail("ends too early");
+    return {};
+  }
+  at_ += size;
+  return in_.subspan(at_ - size, size);
+}
+
+DTRAIN_DEFINED std::string Serializer::take_text(std::size_t size) {
+  const std::span<const std::byte> found = take_bytes(size);
+  return {reinterpret_cast<const char*>(found.data()), found.size()};
+}
+
 DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
   std::int64_t count = time.count();
   of.number(count, -max_time_read.count(), max_time_read.count());
@@ -1969,7 +1999,7 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 namespace DTRAIN_NAMESPACE {
 
 /// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
-/// floats of the Open Compute Project (see small_floats.hpp). Checkpoints contain the numbers, so they never change.
+/// floats of the Open Compute Project (see float8.hpp). Checkpoints contain the numbers, so they never change.
 /// @ingroup views
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
 
@@ -3205,12 +3235,7 @@ class TimerHeap {
   std::size_t size() const noexcept { return heap_.size(); }
 
   /// Adds a timer that is in no heap.
-  void insert(Waiter& timer, Deadline deadline) {
-    heap_.push_back(&timer);
-    timer.instant = deadline.instant();
-    timer.sequence = next_sequence_++;
-    sift_up(heap_.size() - 1, timer);
-  }
+  void insert(Waiter& timer, Deadline deadline);
 
   /// Removes a timer; no effect on one that is not in the heap.
   void remove(Waiter& timer) noexcept;
@@ -3230,13 +3255,7 @@ class TimerHeap {
     timer.index = index;
   }
 
-  void sift_up(std::size_t index, Waiter& timer) noexcept {
-    while (index > 0 && before(timer, *heap_[parent_of(index)])) {
-      put(index, *heap_[parent_of(index)]);
-      index = parent_of(index);
-    }
-    put(index, timer);
-  }
+  void sift_up(std::size_t index, Waiter& timer) noexcept;
 
   void sift_down(std::size_t index, Waiter& timer) noexcept;
 
@@ -3245,6 +3264,13 @@ class TimerHeap {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void TimerHeap::insert(Waiter& timer, Deadline deadline) {
+  heap_.push_back(&timer);
+  timer.instant = deadline.instant();
+  timer.sequence = next_sequence_++;
+  sift_up(heap_.size() - 1, timer);
+}
 
 DTRAIN_DEFINED void TimerHeap::remove(Waiter& timer) noexcept {
   if (timer.index == Waiter::not_in_heap) {
@@ -3262,6 +3288,14 @@ DTRAIN_DEFINED void TimerHeap::remove(Waiter& timer) noexcept {
   } else {
     sift_down(hole, last);
   }
+}
+
+DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, Waiter& timer) noexcept {
+  while (index > 0 && before(timer, *heap_[parent_of(index)])) {
+    put(index, *heap_[parent_of(index)]);
+    index = parent_of(index);
+  }
+  put(index, timer);
 }
 
 DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexcept {
@@ -3725,12 +3759,7 @@ class Scheduler {
   /// Resumes the ready waiters. Waiters woken meanwhile wait for the next call, so that waiters that wake each other do
   /// not delay the others without end.
   /// @throws the exception of a task without a handler; the other waiters run in the next call
-  void resume_ready() {
-    batch_.splice_back(ready_);
-    while (Waiter* waiter = batch_.pop_front()) {
-      resume(*waiter);
-    }
-  }
+  void resume_ready();
 
   void destroy_all() noexcept {
     while (TaskRecord* record = records_.front()) {
@@ -3856,7 +3885,7 @@ class EventLoop {
   EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
-  ~EventLoop() { close(); }
+  ~EventLoop();
 
   /// Adds a task, which starts in the loop's next turn. The result owns it; TaskHandle::detach gives it to the loop.
   /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
@@ -3866,9 +3895,7 @@ class EventLoop {
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception, DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
-  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
-    spawn(std::move(task), std::move(on_exception)).detach();
-  }
+  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {});
 
   /// Runs `function()` on the loop's thread, in order of posting. Its exception leaves run(). After close() it returns
   /// false and destroys the function without running it; close() destroys functions that have not run.
@@ -3932,11 +3959,7 @@ class EventLoop {
   }
 
   /// Destroys all tasks, and refuses new tasks and posts. The destructor calls it. Not from inside run().
-  void close() noexcept {
-    closed_ = true;
-    posts_.close();
-    scheduler_.destroy_all();
-  }
+  void close() noexcept;
 
   /// Number of descriptors and timers that coroutines wait for: for tests and diagnosis.
   std::size_t registered_descriptors() const noexcept { return scheduler_.registered_descriptors(); }
@@ -4039,6 +4062,10 @@ DTRAIN_DEFINED void PostQueue::wake() noexcept {
 
 DTRAIN_DEFINED EventLoop::EventLoop() : scheduler_(posts_.descriptor()) {}
 
+DTRAIN_DEFINED EventLoop::~EventLoop() {
+  close();
+}
+
 DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
   return spawn(std::move(task), {});
 }
@@ -4054,6 +4081,16 @@ DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_
   auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
   scheduler_.start(*record);
   return TaskHandle(record.release());
+}
+
+DTRAIN_DEFINED void EventLoop::spawn_detached(Task<void> task, ExceptionHandler on_exception) {
+  spawn(std::move(task), std::move(on_exception)).detach();
+}
+
+DTRAIN_DEFINED void EventLoop::close() noexcept {
+  closed_ = true;
+  posts_.close();
+  scheduler_.destroy_all();
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -4208,23 +4245,13 @@ struct TaskOf {
 class SpawnState : public ListNode {
  public:
   /// The coroutine's frame is gone, or was never made: frees `make`, then notifies the owner.
-  void end() noexcept {
-    unlink();
-    task.detach();
-    make = nullptr;
-    const std::lock_guard lock(mutex_);
-    gone_ = true;
-    changed_.notify_all();
-  }
+  void end() noexcept;
   bool gone() const {
     const std::lock_guard lock(mutex_);
     return gone_;
   }
   /// Blocking: until the coroutine is destroyed or the deadline passes. @returns whether it is destroyed
-  bool wait_until_gone(Deadline deadline) const {
-    std::unique_lock lock(mutex_);
-    return block_until(changed_, lock, deadline, [this] { return gone_; });
-  }
+  bool wait_until_gone(Deadline deadline) const;
 
   std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
   TaskHandle task;
@@ -4403,7 +4430,7 @@ class LoopThread {
   LoopThread();
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
-  ~LoopThread() { end(); }
+  ~LoopThread();
 
   /// For post(); its other functions belong to the loop's thread.
   EventLoop& loop() noexcept { return *loop_; }
@@ -4430,6 +4457,20 @@ class LoopThread {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void SpawnState::end() noexcept {
+  unlink();
+  task.detach();
+  make = nullptr;
+  const std::lock_guard lock(mutex_);
+  gone_ = true;
+  changed_.notify_all();
+}
+
+DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  return block_until(changed_, lock, deadline, [this] { return gone_; });
+}
 
 DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
                                       std::string_view doing) {
@@ -4527,6 +4568,10 @@ DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadli
 DTRAIN_DEFINED LoopThread::LoopThread()
     : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
   thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
+}
+
+DTRAIN_DEFINED LoopThread::~LoopThread() {
+  end();
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -7090,14 +7135,7 @@ class Queue {
 
   /// Makes the ring hold at least `items` work items. Blocks until the work enqueued so far is done. Threads: no other
   /// thread enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
-  void reserve(std::uint64_t items) {
-    if (items <= ring_.size()) {
-      return;
-    }
-    while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
-    }
-    ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
-  }
+  void reserve(std::uint64_t items);
 
   /// Enqueues work. Blocks only if the ring is full. Wakes a parked HelperThread.
   /// @throws Error (invalid_argument) if the ring is full and the caller is itself work of this queue
@@ -7182,11 +7220,7 @@ class Queue {
   /// least one of the two sees the other's store.
   FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept;
 
-  void wake_waiters() noexcept {
-    wanted_.store(no_waiter);
-    signal_.fetch_add(1);
-    futex_wake_all(signal_, FutexScope::process);
-  }
+  void wake_waiters() noexcept;
 
   /// Wakes the helper at most once for each time it parked.
   void wake_helper() noexcept {
@@ -7197,14 +7231,7 @@ class Queue {
   }
 
   /// Puts the helper to sleep until there is work that no thread runs, or until the helper is to stop.
-  void park_helper() noexcept {
-    helper_.store(helper_parked);
-    const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
-    if (!has_work && has_helper_.load()) {
-      futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
-    }
-    helper_.store(helper_awake);
-  }
+  void park_helper() noexcept;
 
   alignas(64) std::mutex producers_;
   std::atomic<std::uint64_t> published_{0};
@@ -7219,6 +7246,15 @@ class Queue {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void Queue::reserve(std::uint64_t items) {
+  if (items <= ring_.size()) {
+    return;
+  }
+  while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
+  }
+  ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
+}
 
 DTRAIN_DEFINED WaitResult Queue::block_until_complete(std::uint64_t ticket, Deadline deadline) {
   while (!is_complete(ticket)) {
@@ -7250,6 +7286,21 @@ DTRAIN_DEFINED FutexResult Queue::sleep_until_progress(std::uint64_t ticket, Dea
   while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
   }
   return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
+}
+
+DTRAIN_DEFINED void Queue::wake_waiters() noexcept {
+  wanted_.store(no_waiter);
+  signal_.fetch_add(1);
+  futex_wake_all(signal_, FutexScope::process);
+}
+
+DTRAIN_DEFINED void Queue::park_helper() noexcept {
+  helper_.store(helper_parked);
+  const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
+  if (!has_work && has_helper_.load()) {
+    futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
+  }
+  helper_.store(helper_awake);
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -7481,15 +7532,9 @@ class StreamRegistry {
   void run_unattended() noexcept;
 
  private:
-  void add(OnDemandRunner& runner) {
-    const std::lock_guard lock(mutex_);
-    streams_.push_back(&runner);
-  }
+  void add(OnDemandRunner& runner);
 
-  void remove(OnDemandRunner& runner) noexcept {
-    const std::lock_guard lock(mutex_);
-    streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
-  }
+  void remove(OnDemandRunner& runner) noexcept;
 
   std::mutex mutex_;
   std::vector<OnDemandRunner*> streams_;
@@ -7520,6 +7565,16 @@ DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
   for (OnDemandRunner* runner : streams_) {
     runner->start_if_idle();
   }
+}
+
+DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(&runner);
+}
+
+DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -7565,20 +7620,14 @@ class CommunicationStream {
   StreamRef ref() const noexcept { return owned_->queue.ref(); }
 
   /// Starts a thread that runs the work; a second call does nothing. @throws Error if the system cannot start a thread.
-  void start_helper() {
-    if (!owned_->helper) {
-      owned_->helper.emplace(owned_->queue);
-    }
-  }
+  void start_helper();
 
   /// Blocking: until the running work has ended. Waiting threads run the remaining work.
   void stop_helper() noexcept { owned_->helper.reset(); }
 
   /// Registers the stream as one of the rank's streams. Its work runs in the background while the rank is blocked
   /// elsewhere.
-  void register_with(std::shared_ptr<StreamRegistry> registry) {
-    owned_->registration.emplace(std::move(registry), owned_->queue);
-  }
+  void register_with(std::shared_ptr<StreamRegistry> registry);
 
   bool has_helper() const noexcept { return owned_->helper.has_value(); }
 
@@ -7613,6 +7662,16 @@ DTRAIN_DEFINED void HelperThread::main() noexcept {
 }
 
 DTRAIN_DEFINED CommunicationStream::CommunicationStream() : owned_(std::make_unique<QueueAndHelper>()) {}
+
+DTRAIN_DEFINED void CommunicationStream::start_helper() {
+  if (!owned_->helper) {
+    owned_->helper.emplace(owned_->queue);
+  }
+}
+
+DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamRegistry> registry) {
+  owned_->registration.emplace(std::move(registry), owned_->queue);
+}
 
 #endif  // DTRAIN_DEFINITIONS
 
@@ -7806,11 +7865,9 @@ struct ProcessIdentity {
   std::vector<std::string> ignored;      ///< other launchers and variables that are set to other values
 
   /// Name of the source, for messages.
-  std::string source_text() const { return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher; }
+  std::string source_text() const;
 
-  bool is_provisional(std::string_view field) const {
-    return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
-  }
+  bool is_provisional(std::string_view field) const;
 
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
@@ -7822,6 +7879,14 @@ std::string to_string(const ProcessIdentity& identity);
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINE_MEMBERS(ProcessIdentity);
+
+DTRAIN_DEFINED std::string ProcessIdentity::source_text() const {
+  return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher;
+}
+
+DTRAIN_DEFINED bool ProcessIdentity::is_provisional(std::string_view field) const {
+  return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
+}
 
 namespace detail {
 
@@ -7878,9 +7943,7 @@ namespace DTRAIN_NAMESPACE::identity {
 using Environment = std::map<std::string, std::string, std::less<>>;
 
 /// `NAME='value'` for messages.
-inline std::string quoted(std::string_view variable, std::string_view value) {
-  return format_text("{}={}", {variable, in_quotes(value, 64)});
-}
+std::string quoted(std::string_view variable, std::string_view value);
 
 /// A number in decimal digits, at most 2147483647; nullopt for other text.
 std::optional<int> parse_integer(std::string_view text) noexcept;
@@ -7899,7 +7962,7 @@ class Variables {
 
   std::optional<std::string_view> text(std::string_view variable) const;
 
-  bool has(std::string_view variable) const { return text(variable).has_value(); }
+  bool has(std::string_view variable) const;
 
   /// The names of the set variables that begin with `prefix`, in the order of their bytes. A name with other bytes than
   /// letters, digits and underscores, which no shell can set, is left out: messages quote the names as they are.
@@ -7960,6 +8023,15 @@ inline Environment snapshot_environment() {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// Keys and values for the parts of `bytes`; none for no bytes.
+std::vector<std::pair<std::string, std::string>> value_chunks(const std::string& key, std::string_view bytes);
+
+/// Joins what `read(name)` returns for the name of each part of a value of `size` bytes.
+std::string join_value_chunks(const std::string& key, std::size_t size,
+                              const std::function<std::string(const std::string& name)>& read);
+
+#if DTRAIN_DEFINITIONS
+
 namespace detail {
 
 inline constexpr std::size_t value_chunk_bytes = std::size_t{256} << 10;
@@ -7970,8 +8042,8 @@ inline std::string value_chunk_name(const std::string& key, std::size_t begin) {
 
 }  // namespace detail
 
-/// Keys and values for the parts of `bytes`; none for no bytes.
-inline std::vector<std::pair<std::string, std::string>> value_chunks(const std::string& key, std::string_view bytes) {
+DTRAIN_DEFINED std::vector<std::pair<std::string, std::string>> value_chunks(const std::string& key,
+                                                                             std::string_view bytes) {
   std::vector<std::pair<std::string, std::string>> chunks;
   for (std::size_t begin = 0; begin < bytes.size(); begin += detail::value_chunk_bytes) {
     chunks.emplace_back(detail::value_chunk_name(key, begin), bytes.substr(begin, detail::value_chunk_bytes));
@@ -7979,15 +8051,16 @@ inline std::vector<std::pair<std::string, std::string>> value_chunks(const std::
   return chunks;
 }
 
-/// Joins what `read(name)` returns for the name of each part of a value of `size` bytes.
-inline std::string join_value_chunks(const std::string& key, std::size_t size,
-                                     const std::function<std::string(const std::string& name)>& read) {
+DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t size,
+                                             const std::function<std::string(const std::string& name)>& read) {
   std::string bytes;
   for (std::size_t begin = 0; begin < size; begin += detail::value_chunk_bytes) {
     bytes += read(detail::value_chunk_name(key, begin));
   }
   return bytes;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -8044,12 +8117,7 @@ class TaskRunner {
     RunningTasks(std::shared_ptr<FailureLatch> latch, int own_rank) : failure(std::move(latch)), rank(own_rank) {}
 
     /// @throws the job's first cause; Error (closed) with `sentence` if the rank has left. Threads: any.
-    void require_open(const char* sentence) const {
-      failure->throw_if_failed(rank);
-      if (left) {
-        throw Error(Errc::closed, sentence);
-      }
-    }
+    void require_open(const char* sentence) const;
 
     /// For what require_open() throws. Threads: the loop's.
     void cancel_all() noexcept;
@@ -8111,6 +8179,13 @@ DTRAIN_DEFINED void TaskRunner::close_blocking() noexcept {
     handle_->run_blocking(end, Deadline::after(std::chrono::seconds(60)), "ending the coroutines of this rank");
   } catch (...) {
     // The loop has ended, and with it every coroutine.
+  }
+}
+
+DTRAIN_DEFINED void TaskRunner::RunningTasks::require_open(const char* sentence) const {
+  failure->throw_if_failed(rank);
+  if (left) {
+    throw Error(Errc::closed, sentence);
   }
 }
 
@@ -8262,12 +8337,7 @@ struct Membership {
   /// @}
 
   /// other_host for error sentences, with a remedy if both names are equal: two containers of a host have two host ids.
-  std::string other_host_text() const {
-    return other_host != host ? other_host
-                              : other_host +
-                                    " (of the same name but with another host id: where both are one host, set "
-                                    "DTRAIN_HOST_ID to one value for all of its ranks)";
-  }
+  std::string other_host_text() const;
 
   /// This rank's number in the job: causes contain it, and the job's failure is compared with it.
   int rank_in_job() const noexcept { return rank_in_job(rank); }
@@ -8278,13 +8348,7 @@ struct Membership {
   }
 
   /// Job ranks of the group, in the order of its ranks.
-  std::vector<int> ranks_in_job() const {
-    std::vector<int> ranks;
-    for (int other = 0; other < world_size; ++other) {
-      ranks.push_back(rank_in_job(other));
-    }
-    return ranks;
-  }
+  std::vector<int> ranks_in_job() const;
 
   /// This rank's Membership in a subgroup.
   /// @param ranks members by their ranks in this group, in the order of their new ranks; this rank is among them
@@ -8319,6 +8383,21 @@ std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<R
 
 DTRAIN_DEFINE_MEMBERS(Membership);
 DTRAIN_DEFINE_MEMBERS(RankInfo);
+
+DTRAIN_DEFINED std::string Membership::other_host_text() const {
+  return other_host != host ? other_host
+                            : other_host +
+                                  " (of the same name but with another host id: where both are one host, set "
+                                  "DTRAIN_HOST_ID to one value for all of its ranks)";
+}
+
+DTRAIN_DEFINED std::vector<int> Membership::ranks_in_job() const {
+  std::vector<int> ranks;
+  for (int other = 0; other < world_size; ++other) {
+    ranks.push_back(rank_in_job(other));
+  }
+  return ranks;
+}
 
 DTRAIN_DEFINED Membership Membership::in_part_of(const std::vector<int>& ranks) const {
   std::vector<int> in_job;
@@ -9084,112 +9163,56 @@ class Store {
   Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle);
 
   /// The same store, with `prefix` before every key, after the prefix of this handle.
-  Store with_prefix(const std::string& prefix) const {
-    Store store = *this;
-    store.prefix_ += prefix;
-    return store;
-  }
+  Store with_prefix(const std::string& prefix) const;
   const std::string& prefix() const noexcept { return prefix_; }
 
   /// The same store, with this timeout for calls without a deadline. ProcessGroup::store() has the group's timeout.
-  Store with_timeout(std::chrono::nanoseconds timeout) const {
-    Store store = *this;
-    store.timeout_ = timeout;
-    return store;
-  }
+  Store with_timeout(std::chrono::nanoseconds timeout) const;
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
   /// The same store, with barriers among these ranks of the job instead of all.
-  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
-    Store store = *this;
-    store.barrier_ranks_ = std::move(ranks);
-    return store;
-  }
+  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const;
 
   /// Sets or replaces a value.
-  StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const {
-    StoreRequest made = make_request(RequestKind::set, key, deadline);
-    made.request.value = std::move(value);
-    return made;
-  }
+  StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const;
 
   /// Sets or replaces all values, or none. If a key occurs twice, its last value counts.
   StoreCall<void> set_many(std::vector<std::pair<std::string, std::string>> entries,
-                           OptionalDeadline deadline = {}) const {
-    StoreRequest made = make_request(RequestKind::set_many, deadline);
-    for (auto& [key, value] : entries) {
-      made.request.keys.push_back(prefix_ + key);
-      made.request.values.push_back(std::move(value));
-    }
-    return made;
-  }
+                           OptionalDeadline deadline = {}) const;
 
   /// Sets the key to `desired` if it has the value `expected`; nullopt as `expected` means that the key must not exist.
   StoreCall<CompareSet> compare_set(std::string key, std::optional<std::string> expected, std::string desired,
-                                    OptionalDeadline deadline = {}) const {
-    StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
-    made.request.value = std::move(desired);
-    made.request.expected = std::move(expected);
-    return made;
-  }
+                                    OptionalDeadline deadline = {}) const;
 
   /// The value; waits until some rank has set it.
-  StoreCall<std::string> get(std::string key, OptionalDeadline deadline = {}) const {
-    return make_request(RequestKind::get, key, deadline);
-  }
+  StoreCall<std::string> get(std::string key, OptionalDeadline deadline = {}) const;
 
   /// As get; the store erases the key after `readers` takes, so that a value for that many readers leaves no key
   /// behind. Each call counts once; a call that timed out may have counted.
-  StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const {
-    StoreRequest made = make_request(RequestKind::take, key, deadline);
-    made.request.number = readers;
-    return made;
-  }
+  StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const;
 
   /// The values in the order of the keys; waits until all exist at once. At most max_keys_per_wait keys.
-  StoreCall<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
-    return make_request(RequestKind::get_many, keys, deadline);
-  }
+  StoreCall<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
 
   /// The value, or nothing if the key does not exist.
-  StoreCall<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const {
-    return make_request(RequestKind::try_get, key, deadline);
-  }
+  StoreCall<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const;
 
   /// Removes the key, and returns whether it existed. Waits for the key continue.
-  StoreCall<bool> erase(std::string key, OptionalDeadline deadline = {}) const {
-    return make_request(RequestKind::erase, key, deadline);
-  }
+  StoreCall<bool> erase(std::string key, OptionalDeadline deadline = {}) const;
 
   /// Adds to the decimal integer under the key (a missing key counts as 0) and returns the sum. Each call counts once;
   /// a call that timed out may have counted.
-  StoreCall<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const {
-    StoreRequest made = make_request(RequestKind::add, key, deadline);
-    made.request.number = delta;
-    return made;
-  }
+  StoreCall<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const;
 
   /// Appends to the value (a missing key counts as empty) and returns its new length in bytes.
-  StoreCall<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const {
-    StoreRequest made = make_request(RequestKind::append, key, deadline);
-    made.request.value = std::move(text);
-    return made;
-  }
+  StoreCall<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const;
 
   /// Waits until all keys exist at once; at most max_keys_per_wait.
-  StoreCall<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
-    return make_request(RequestKind::wait, keys, deadline);
-  }
+  StoreCall<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
 
   /// Collective: waits until every rank of the job (or of with_barrier_ranks) has reached the barrier of this name;
   /// then the name may be used again. A rank may wait in a barrier of one name only once at a time.
-  StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const {
-    StoreRequest made = make_request(RequestKind::barrier, name, deadline);
-    if (barrier_ranks_) {
-      made.request.members = *barrier_ranks_;
-    }
-    return made;
-  }
+  StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const;
 
  private:
   StoreRequest make_request(RequestKind kind, const OptionalDeadline& deadline) const;
@@ -9307,7 +9330,7 @@ class Secret {
   static Secret of(std::string text, std::string_view where);
 
   /// A new random secret of 64 hexadecimal digits. @throws Error (posix)
-  static Secret drawn() { return Secret(hex(random_bytes<32>())); }
+  static Secret drawn();
 
   /// The text to pass on to the processes that are to join.
   const std::string& text() const noexcept { return text_; }
@@ -9377,6 +9400,10 @@ DTRAIN_DEFINED Secret Secret::of(std::string text, std::string_view where) {
                 {where, text.size(), fewest_characters, most_characters});
   }
   return Secret(std::move(text));
+}
+
+DTRAIN_DEFINED Secret Secret::drawn() {
+  return Secret(hex(random_bytes<32>()));
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -9537,19 +9564,27 @@ enum class AlgorithmPreference : std::uint8_t {
 };
 
 /// "alpha 2e-06 s, beta 1e-10 s/byte".
-inline std::string to_string(const LinkCost& link) {
+std::string to_string(const LinkCost& link);
+
+/// "fixed", "measured", or "alpha 2e-06 s, beta 1e-10 s/byte".
+std::string to_string(const AlgorithmChoice& choice);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
   return format_text("alpha {} s, beta {} s/byte",
                      {number_text(link.message_seconds, 3), number_text(link.byte_seconds, 3)});
 }
 
-/// "fixed", "measured", or "alpha 2e-06 s, beta 1e-10 s/byte".
-inline std::string to_string(const AlgorithmChoice& choice) {
+DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
   switch (choice.basis) {
     case AlgorithmChoice::Basis::fixed: return "fixed";
     case AlgorithmChoice::Basis::measured: return "measured";
     default: return to_string(choice.link);
   }
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -10960,24 +10995,16 @@ inline std::string described(const Operation& operation, const DescribeOperation
 }
 
 /// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
-inline std::string position_of(const Operation& operation, const std::string& channel) {
-  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
-                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
-}
+std::string position_of(const Operation& operation, const std::string& channel);
 
 /// "all_reduce (sum) of 1024 f32, operation 5 of channel 'group'".
-inline std::string described_on(const std::string& channel, const Operation& operation,
-                                const DescribeOperation& describe = {}) {
-  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
-}
+std::string described_on(const std::string& channel, const Operation& operation,
+                         const DescribeOperation& describe = {});
 
 /// The sentence for ranks that call different operations. @param call what `rank` calls @param act what `other` does:
 /// "called barrier"
-inline std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
-                                 std::string_view act) {
-  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
-                     {position, rank, call, other, act});
-}
+std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                          std::string_view act);
 
 /// One rank's description of a message.
 struct MessageEnd {
@@ -10987,11 +11014,7 @@ struct MessageEnd {
 };
 
 /// The sentence for a message whose ends differ. @param place "on channel 'group'"
-inline std::string unequal_message(const std::string& place, const MessageEnd& sent, const MessageEnd& received) {
-  return format_text(
-      "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
-      {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
-}
+std::string unequal_message(const std::string& place, const MessageEnd& sent, const MessageEnd& received);
 
 /// The end of the sentence for an operation on a wrong stream.
 inline constexpr const char* began_early =
@@ -11052,6 +11075,29 @@ DTRAIN_DEFINED std::string to_string(const Operation& operation) {
     case OperationKind::none: break;
   }
   return kind;
+}
+
+DTRAIN_DEFINED std::string position_of(const Operation& operation, const std::string& channel) {
+  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
+                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
+}
+
+DTRAIN_DEFINED std::string described_on(const std::string& channel, const Operation& operation,
+                                        const DescribeOperation& describe) {
+  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
+}
+
+DTRAIN_DEFINED std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                                         std::string_view act) {
+  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
+                     {position, rank, call, other, act});
+}
+
+DTRAIN_DEFINED std::string unequal_message(const std::string& place, const MessageEnd& sent,
+                                           const MessageEnd& received) {
+  return format_text(
+      "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
+      {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -20486,24 +20532,8 @@ class MailboxEndpoint {
   }
 
   /// As send and recv; the two ends of a user's message (TagClass::direct) give the same count and type.
-  MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class) {
-    const std::uint32_t index = free_entry();
-    const std::size_t list = static_cast<std::size_t>(tag_class);
-    messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list],
-                        0};
-    sends_.push_back(index);
-    while (send_chunk()) {
-    }
-    return {index};
-  }
-  MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class) {
-    const std::uint32_t index = free_entry();
-    const std::size_t list = static_cast<std::size_t>(tag_class);
-    messages_[index] = {
-        output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
-    recvs_.push_back(index);
-    return {index};
-  }
+  MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class);
+  MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class);
 
   /// Blocking, until the message is complete or the channel has failed.
   message_passing::BlockingAwaiter<MailboxEndpoint> done(MessageHandle handle) noexcept { return {*this, handle}; }
@@ -20512,10 +20542,7 @@ class MailboxEndpoint {
   bool block_until_done(MessageHandle handle) noexcept;
 
   /// Frees the handle of a message that is done. @returns the message's bytes
-  std::size_t take(MessageHandle handle) noexcept {
-    free_.push_back(handle.index);
-    return messages_[handle.index].moved;
-  }
+  std::size_t take(MessageHandle handle) noexcept;
 
  private:
   /// A message in flight, or a free entry for one.
@@ -20548,10 +20575,7 @@ class MailboxEndpoint {
   void receive_chunk(PendingMessage& message, MailboxSlot& slot) noexcept;
   MailboxSlot* free_slot() const noexcept;
   MailboxSlot* filled_slot(const PendingMessage& message) const noexcept;
-  std::byte* memory_of(int rank, const MailboxSlot& slot) const noexcept {
-    const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
-    return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
-  }
+  std::byte* memory_of(int rank, const MailboxSlot& slot) const noexcept;
 
   Channel& channel_;
   const int rank_;
@@ -20719,6 +20743,27 @@ DTRAIN_DEFINED std::uint32_t MailboxEndpoint::free_entry() {
   return index;
 }
 
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_send(const ConstBufferView& input, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list], 0};
+  sends_.push_back(index);
+  while (send_chunk()) {
+  }
+  return {index};
+}
+
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_recv(const BufferView& output, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {
+      output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
+  recvs_.push_back(index);
+  return {index};
+}
+
 DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noexcept {
   while (!messages_[handle.index].done) {
     if (channel_.aborted() || (!move_chunks() && !channel_.wait(ChunkWait(*this, messages_[handle.index])))) {
@@ -20726,6 +20771,11 @@ DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noex
     }
   }
   return true;
+}
+
+DTRAIN_DEFINED std::size_t MailboxEndpoint::take(MessageHandle handle) noexcept {
+  free_.push_back(handle.index);
+  return messages_[handle.index].moved;
 }
 
 /// Sends one chunk and receives one, if they can be moved now. @returns whether it moved any
@@ -20817,6 +20867,11 @@ DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::filled_slot(const PendingMessage& m
   return nullptr;
 }
 
+DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot& slot) const noexcept {
+  const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
+  return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
+}
+
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -20861,7 +20916,7 @@ class Communicator {
   /// - A message of up to 128 KiB does not wait for its receiver if no other is in flight.
   /// - exchange_blocks and reduce_blocks allocate a copy of their BlockExchange.
   /// @{
-  void enqueue(const AllReduce& call, Stream stream) { enqueue(AllReduceWithSquares{call, nullptr}, stream); }
+  void enqueue(const AllReduce& call, Stream stream);
   void enqueue(const AllReduceWithSquares& call, Stream stream);
   void enqueue(const Broadcast& call, Stream stream);
   void enqueue(const Barrier& call, Stream stream);
@@ -22278,14 +22333,7 @@ struct NodeLayout {
   bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
   bool is_uniform() const noexcept { return ranks == cross_node_groups * nodes; }
   /// Whether all nodes have the same number of ranks, and each node's ranks follow the ranks of the node before.
-  bool is_in_rank_order() const noexcept {
-    for (int rank = 0; rank < ranks; ++rank) {
-      if (places[static_cast<std::size_t>(rank)].node != rank / cross_node_groups) {
-        return false;
-      }
-    }
-    return is_uniform();
-  }
+  bool is_in_rank_order() const noexcept;
   /// Whether every rank of this node has a cross-node group.
   bool is_even() const noexcept { return local_size == cross_node_groups; }
 };
@@ -22299,24 +22347,21 @@ NodeLayout node_layout(const std::vector<int>& node_of, int rank);
 NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline);
 
 /// Context with the ranks of this rank's node, which are all on one host.
-inline backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
-  backend::ChannelContext made = context;
-  made.name += "/node-" + std::to_string(layout.node);
-  made.members = context.members.in_part_of(layout.node_members);
-  made.members.other_host_rank = -1;
-  made.members.other_host.clear();
-  return made;
-}
+backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout);
 
 /// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
-inline backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
-  backend::ChannelContext made = context;
-  made.name += "/across-" + std::to_string(layout.local_rank);
-  made.members = context.members.in_part_of(layout.cross_node_members);
-  return made;
-}
+backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout);
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED bool NodeLayout::is_in_rank_order() const noexcept {
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (places[static_cast<std::size_t>(rank)].node != rank / cross_node_groups) {
+      return false;
+    }
+  }
+  return is_uniform();
+}
 
 DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
@@ -22355,6 +22400,22 @@ DTRAIN_DEFINED NodeLayout exchange_node_layout(const backend::ChannelContext& co
   const auto own = [&] { return context.members.node_rank; };
   const std::vector<int> node_of = backend::store_all_gather(self, context.name + "/nodes", own, "a rank's node");
   return node_layout(node_of, context.members.rank);
+}
+
+DTRAIN_DEFINED backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/node-" + std::to_string(layout.node);
+  made.members = context.members.in_part_of(layout.node_members);
+  made.members.other_host_rank = -1;
+  made.members.other_host.clear();
+  return made;
+}
+
+DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/across-" + std::to_string(layout.local_rank);
+  made.members = context.members.in_part_of(layout.cross_node_members);
+  return made;
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -24247,10 +24308,7 @@ class GradientBindingRegistry {
   /// @returns false if another owner has the address
   bool add(const void* address, const void* owner);
 
-  void remove_all_of(const void* owner) noexcept {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
-  }
+  void remove_all_of(const void* owner) noexcept;
 
   /// @name For the attempts of an elastic job. A model whose wrapper is gone uses that wrapper's memory until the model
   /// is bound again.
@@ -24262,23 +24320,10 @@ class GradientBindingRegistry {
     bool is_earlier = false;    ///< of an earlier registry
   };
   /// Later calls of keep() take effect. @param earlier take_memory() of the previous attempt's registry
-  void start_keeping(std::vector<KeptMemory> earlier) {
-    const std::lock_guard lock(mutex_);
-    keeps_ = true;
-    kept_ = std::move(earlier);
-    for (KeptMemory& each : kept_) {
-      each.is_earlier = true;
-    }
-  }
+  void start_keeping(std::vector<KeptMemory> earlier);
   /// @param all_are_wrapped whether a model of an earlier registry that was not bound again is gone, unless it is known
   /// to outlive the job
-  std::vector<KeptMemory> take_memory(bool all_are_wrapped) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(kept_, [all_are_wrapped](const KeptMemory& each) {
-      return all_are_wrapped && each.is_earlier && !each.outlives_job;
-    });
-    return std::exchange(kept_, {});
-  }
+  std::vector<KeptMemory> take_memory(bool all_are_wrapped);
   /// Keeps the memory of a wrapper, and drops what its addresses were bound to before.
   void keep(const void* owner, std::shared_ptr<const void> memory, bool outlives_job);
   /// @}
@@ -24324,6 +24369,24 @@ DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void
   return place->second == owner;
 }
 
+DTRAIN_DEFINED void GradientBindingRegistry::start_keeping(std::vector<KeptMemory> earlier) {
+  const std::lock_guard lock(mutex_);
+  keeps_ = true;
+  kept_ = std::move(earlier);
+  for (KeptMemory& each : kept_) {
+    each.is_earlier = true;
+  }
+}
+
+DTRAIN_DEFINED std::vector<GradientBindingRegistry::KeptMemory> GradientBindingRegistry::take_memory(
+    bool all_are_wrapped) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(kept_, [all_are_wrapped](const KeptMemory& each) {
+    return all_are_wrapped && each.is_earlier && !each.outlives_job;
+  });
+  return std::exchange(kept_, {});
+}
+
 DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared_ptr<const void> memory,
                                                   bool outlives_job) {
   const std::lock_guard lock(mutex_);
@@ -24342,6 +24405,11 @@ DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared
   }
   std::erase_if(kept_, [](const KeptMemory& each) { return each.addresses.empty(); });
   kept_.push_back(std::move(added));
+}
+
+DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -24383,20 +24451,8 @@ struct WrappedModel {
 class NotedSettings {
  public:
   /// Adds a line, unless it is there or 8 others are.
-  void add(std::string line) {
-    constexpr std::size_t most = 8;
-    const std::lock_guard lock(mutex_);
-    if (lines_.size() < most && std::find(lines_.begin(), lines_.end(), line) == lines_.end()) {
-      lines_.push_back(std::move(line));
-    }
-  }
-  std::string lines() const {
-    const std::lock_guard lock(mutex_);
-    std::string lines;
-    for (const std::string& line : lines_)
-      lines += line + '\n';
-    return lines;
-  }
+  void add(std::string line);
+  std::string lines() const;
 
  private:
   mutable std::mutex mutex_;
@@ -24456,6 +24512,26 @@ class GroupHandle {
   mutable NotedSettings noted_settings_;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void NotedSettings::add(std::string line) {
+  constexpr std::size_t most = 8;
+  const std::lock_guard lock(mutex_);
+  if (lines_.size() < most && std::find(lines_.begin(), lines_.end(), line) == lines_.end()) {
+    lines_.push_back(std::move(line));
+  }
+}
+
+DTRAIN_DEFINED std::string NotedSettings::lines() const {
+  const std::lock_guard lock(mutex_);
+  std::string lines;
+  for (const std::string& line : lines_)
+    lines += line + '\n';
+  return lines;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::group
 
 // ---- dtrain/group/rank_context.hpp
@@ -24476,23 +24552,12 @@ class PendingWeights {
   /// Blocking: until the optimizer's weights in that memory are there.
   using Wait = std::function<void(Ranges memory)>;
 
-  void add(const void* owner, Wait wait) {
-    const std::lock_guard lock(mutex_);
-    optimizers_.emplace_back(owner, std::move(wait));
-  }
+  void add(const void* owner, Wait wait);
   /// Blocking: until no `wait` runs.
-  void remove(const void* owner) noexcept {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
-  }
+  void remove(const void* owner) noexcept;
 
   /// Blocking: until all weights in that memory are there. Calls each optimizer's `wait` once. @throws as `wait`
-  void wait_for(Ranges memory) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& optimizer : optimizers_) {
-      optimizer.second(memory);
-    }
-  }
+  void wait_for(Ranges memory);
 
  private:
   std::mutex mutex_;
@@ -24543,14 +24608,7 @@ class RankContext {
   /// Reports after `grace`, in which a more precise cause may be reported. Blocking: no.
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
-  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
-    try {
-      const std::lock_guard lock(mutex_);
-      kept_.push_back(std::move(work));
-    } catch (...) {
-      // Then `work` is destroyed now; the other ranks may get a less precise cause.
-    }
-  }
+  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept;
 
   /// Sets the entries in the background, one after the other.
   WaitUntilSet set_in_background(const rendezvous::Store& store, StoreEntries entries);
@@ -24560,33 +24618,17 @@ class RankContext {
                             std::pair<std::string, std::string> own, OnTexts on_rank_0);
 
   /// Lifetime: `channel` is removed before it is destroyed.
-  void add(Closable& channel) {
-    const std::lock_guard lock(mutex_);
-    channels_.push_back(&channel);
-  }
-  void remove(Closable& channel) noexcept {
-    const std::lock_guard lock(mutex_);
-    channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
-  }
+  void add(Closable& channel);
+  void remove(Closable& channel) noexcept;
 
   /// Whether the tensor lies in one of kept_tensors, as a whole.
-  bool is_kept(const TensorView& tensor) const noexcept {
-    return std::any_of(kept_tensors.begin(), kept_tensors.end(),
-                       [&tensor](const TensorView& each) { return lies_within(tensor, each); });
-  }
+  bool is_kept(const TensorView& tensor) const noexcept;
 
-  void leave_blocking() {
-    end_gatherings_blocking();
-    close_channels();
-    control_plane.leave_blocking(Deadline::after(timeout));
-  }
+  void leave_blocking();
 
   /// Ends everything of an attempt that has failed, the control thread too, also where a handle on its groups is kept.
   /// Blocking: as the destructor. Threads: none but the control thread.
-  void end_attempt() noexcept {
-    close_channels();
-    control_plane.end();
-  }
+  void end_attempt() noexcept;
 
  private:
   const std::shared_ptr<void> base_;
@@ -24613,13 +24655,7 @@ class RankContext {
   /// Blocking: until gather_in_background() has all texts, for a second at most.
   void end_gatherings_blocking() noexcept;
   void close_channels() noexcept;
-  Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const {
-    const rendezvous::Membership& self = control_plane.membership();
-    if (failed_rank && *failed_rank != self.rank) {
-      return {CauseKind::exception, *failed_rank, {}, std::move(text)};  // the text may name its host
-    }
-    return {CauseKind::exception, self.rank, self.host, std::move(text)};
-  }
+  Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;
 
   std::mutex mutex_;
   std::vector<Closable*> channels_;
@@ -24652,6 +24688,23 @@ std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOpt
                                                const RequiredSettings& required);
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
+  const std::lock_guard lock(mutex_);
+  optimizers_.emplace_back(owner, std::move(wait));
+}
+
+DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
+}
+
+DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& optimizer : optimizers_) {
+    optimizer.second(memory);
+  }
+}
 
 DTRAIN_DEFINED void ShardedAttempt::begin_step(const char* caller, bool is_loaded) {
   if (needs_checkpoint && !(is_loaded && has_resumed)) {
@@ -24727,6 +24780,25 @@ DTRAIN_DEFINED RankContext::~RankContext() {
   } catch (...) {
     // The other ranks detect the closed connection.
   }
+}
+
+DTRAIN_DEFINED void RankContext::keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(std::move(work));
+  } catch (...) {
+    // Then `work` is destroyed now; the other ranks may get a less precise cause.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::add(Closable& channel) {
+  const std::lock_guard lock(mutex_);
+  channels_.push_back(&channel);
+}
+
+DTRAIN_DEFINED void RankContext::remove(Closable& channel) noexcept {
+  const std::lock_guard lock(mutex_);
+  channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
 }
 
 DTRAIN_DEFINED void RankContext::require_may_block() const {
@@ -24812,6 +24884,22 @@ DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
   }
 }
 
+DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
+  return std::any_of(kept_tensors.begin(), kept_tensors.end(),
+                     [&tensor](const TensorView& each) { return lies_within(tensor, each); });
+}
+
+DTRAIN_DEFINED void RankContext::leave_blocking() {
+  end_gatherings_blocking();
+  close_channels();
+  control_plane.leave_blocking(Deadline::after(timeout));
+}
+
+DTRAIN_DEFINED void RankContext::end_attempt() noexcept {
+  close_channels();
+  control_plane.end();
+}
+
 DTRAIN_DEFINED void RankContext::close_channels() noexcept {
   left_ = true;
   tasks.close_blocking();
@@ -24824,6 +24912,14 @@ DTRAIN_DEFINED void RankContext::close_channels() noexcept {
     kept.swap(kept_);
   }
   kept.clear();  // peers that wait in one of these channels are notified as well
+}
+
+DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optional<int> failed_rank) const {
+  const rendezvous::Membership& self = control_plane.membership();
+  if (failed_rank && *failed_rank != self.rank) {
+    return {CauseKind::exception, *failed_rank, {}, std::move(text)};  // the text may name its host
+  }
+  return {CauseKind::exception, self.rank, self.host, std::move(text)};
 }
 
 DTRAIN_DEFINED std::string settings_text(const rendezvous::ControlPlaneOptions& worker,
@@ -24904,14 +25000,9 @@ class GroupStateBase : public RankContext::Closable,
 
   std::chrono::nanoseconds timeout() const noexcept final { return rank_context_->timeout; }
   const std::shared_ptr<FailureLatch>& failure() const noexcept final { return rank_context_->control_plane.failure(); }
-  void report_abandoned_step(bool unwinding) const noexcept final {
-    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    rank_context_->report_after(grace, "a step was abandoned without finish()");
-  }
+  void report_abandoned_step(bool unwinding) const noexcept final;
   backend::StoreRef store_ref() const final { return store(); }
-  WaitUntilSet set_in_background(StoreEntries entries) const final {
-    return rank_context_->set_in_background(store(), std::move(entries));
-  }
+  WaitUntilSet set_in_background(StoreEntries entries) const final;
   void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const final {
     rank_context_->gather_in_background(store(), members_, {std::move(name), std::move(text)}, std::move(on_rank_0));
   }
@@ -24930,20 +25021,10 @@ class GroupStateBase : public RankContext::Closable,
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
-  rendezvous::Store store() const {
-    rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
-    return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
-  }
+  rendezvous::Store store() const;
 
   /// Counts 1, 2, ... for each purpose, for keys: the same on ranks that call it in the same order. Blocking: no.
-  int next_number(const std::string& purpose) const {
-    const std::lock_guard lock(numbers_mutex_);
-    auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
-    if (found == numbers_.end()) {
-      found = numbers_.insert(found, {purpose, 0});
-    }
-    return ++found->second;
-  }
+  int next_number(const std::string& purpose) const;
 
   rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
 
@@ -24965,16 +25046,11 @@ class GroupStateBase : public RankContext::Closable,
                                                backend::AlgorithmPreference algorithms) const;
 
   /// Prefix of the group that the next split with this color makes.
-  std::string next_split_prefix(int color) { return format_text("{}split-{}-{}/", {prefix_, splits_++, color}); }
+  std::string next_split_prefix(int color);
 
   /// Reports to the job the exception that is being handled, for which the other ranks would wait. Blocking: 2 s at
   /// most. @throws the job's first cause
-  void report_exception() const {
-    const int self = members_.rank_in_job();
-    failure()->report({CauseKind::exception, self, members_.host, exception_text()});
-    failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-    failure()->throw_if_failed(self);
-  }
+  void report_exception() const;
 
   const std::shared_ptr<RankContext> rank_context_;
   const rendezvous::Membership members_;
@@ -25225,6 +25301,29 @@ DTRAIN_DEFINED GroupStateBase::GroupStateBase(std::shared_ptr<RankContext> rank_
                                      : std::make_shared<const rendezvous::RankSet>(
                                            rendezvous::RankSet::of(members_.ranks_in_job()))) {}
 
+DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
+  rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
+  return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
+}
+
+DTRAIN_DEFINED void GroupStateBase::report_abandoned_step(bool unwinding) const noexcept {
+  const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
+  rank_context_->report_after(grace, "a step was abandoned without finish()");
+}
+
+DTRAIN_DEFINED WaitUntilSet GroupStateBase::set_in_background(StoreEntries entries) const {
+  return rank_context_->set_in_background(store(), std::move(entries));
+}
+
+DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) const {
+  const std::lock_guard lock(numbers_mutex_);
+  auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
+  if (found == numbers_.end()) {
+    found = numbers_.insert(found, {purpose, 0});
+  }
+  return ++found->second;
+}
+
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
     const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
   const std::string name = prefix_ + purpose;
@@ -25252,6 +25351,17 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(
     context.algorithms = context.algorithms.or_measured();
   }
   return context;
+}
+
+DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
+  return format_text("{}split-{}-{}/", {prefix_, splits_++, color});
+}
+
+DTRAIN_DEFINED void GroupStateBase::report_exception() const {
+  const int self = members_.rank_in_job();
+  failure()->report({CauseKind::exception, self, members_.host, exception_text()});
+  failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  failure()->throw_if_failed(self);
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -25444,9 +25554,7 @@ BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std
                         BucketCaps caps = {});
 
 /// Plans for the reverse order of the parameters.
-inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {}) {
-  return plan_buckets(sizes, reverse_order(sizes.size()), caps);
-}
+BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {});
 
 /// The buckets of `plan` in an arena that holds any two successive buckets: buckets 0, 2, 4, ... lie at its begin, all
 /// others at its end. Before bucket k gets a gradient, bucket k-2 has left the memory.
@@ -25565,6 +25673,10 @@ DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, std:
     plan.buckets.push_back(std::move(next.bucket));
   }
   return plan;
+}
+
+DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps) {
+  return plan_buckets(sizes, reverse_order(sizes.size()), caps);
 }
 
 DTRAIN_DEFINED BucketPlan with_reused_memory(BucketPlan plan) {
@@ -25908,25 +26020,7 @@ class DistributedSampler {
   /// divide N, the last batch is shorter on every rank, unless drop_last leaves it out.
   /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
   /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice.
-  SampleBatches batches(std::uint64_t epoch) const {
-    const std::vector<std::size_t> order = order_of_steps(epoch);
-    const std::size_t slice = std::min(options_.global_batch, order.size());
-    if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
-      log(LogLevel::warning,
-          format_text("a global batch of {} samples on {} ranks: each step has {} samples twice, so that "
-                      "every rank has {}; a multiple of {} has none twice",
-                      {slice, ranks(), share(slice) * ranks() - slice, share(slice), ranks()}));
-    }
-    std::vector<std::size_t> mine;
-    mine.reserve((order.size() / slice + 1) * share(slice));
-    for (std::size_t begin = 0; begin < order.size(); begin += slice) {
-      const std::size_t length = std::min(slice, order.size() - begin);
-      for (std::size_t taken = 0; taken < share(length); ++taken) {
-        mine.push_back(order[begin + (rank() + taken * ranks()) % length]);
-      }
-    }
-    return {std::move(mine), share(slice)};
-  }
+  SampleBatches batches(std::uint64_t epoch) const;
 
   /// The same slices without padding: a rank gets the positions rank, rank+n, ... of a slice, which may be one fewer
   /// than another rank gets, and the weight that makes up for that. So each sample counts once, whatever n is: for jobs
@@ -25935,24 +26029,10 @@ class DistributedSampler {
 
   /// Batches for evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, without padding. Over
   /// all ranks, every sample occurs exactly once. Ranks may differ by one sample, and by one batch.
-  SampleBatches evaluation() const {
-    std::vector<std::size_t> mine;
-    mine.reserve(options_.dataset_size / ranks() + 1);
-    for (std::size_t sample = rank(); sample < options_.dataset_size; sample += ranks()) {
-      mine.push_back(sample);
-    }
-    return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
-  }
+  SampleBatches evaluation() const;
 
   /// The order of the whole data set in `epoch`: the same on every rank and for any world size.
-  std::vector<std::size_t> global_order(std::uint64_t epoch) const {
-    if (options_.shuffle) {
-      return shuffled_order(options_.dataset_size, options_.seed, epoch);
-    }
-    std::vector<std::size_t> order(options_.dataset_size);
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    return order;
-  }
+  std::vector<std::size_t> global_order(std::uint64_t epoch) const;
 
   /// Steps in an epoch, the same on every rank.
   std::size_t steps_per_epoch() const noexcept {
@@ -25970,22 +26050,13 @@ class DistributedSampler {
   }
 
   /// "dataset_size=1000 global_batch=100 seed=1 shuffle=true drop_last=false"
-  std::string settings() const {
-    const auto word = [](bool value) { return value ? "true" : "false"; };
-    return format_text("dataset_size={} global_batch={} seed={} shuffle={} drop_last={}",
-                       {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle),
-                        word(options_.drop_last)});
-  }
+  std::string settings() const;
 
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(options_.world_size); }
 
   /// The epoch's global order, as far as its steps go.
-  std::vector<std::size_t> order_of_steps(std::uint64_t epoch) const {
-    std::vector<std::size_t> order = global_order(epoch);
-    order.resize(std::min(order.size(), steps_per_epoch() * options_.global_batch));
-    return order;
-  }
+  std::vector<std::size_t> order_of_steps(std::uint64_t epoch) const;
 
   /// ceil(length / ranks), without overflow.
   std::size_t share(std::size_t length) const noexcept { return (length - 1) / ranks() + 1; }
@@ -26026,6 +26097,39 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
   }
 }
 
+DTRAIN_DEFINED std::string DistributedSampler::settings() const {
+  const auto word = [](bool value) { return value ? "true" : "false"; };
+  return format_text(
+      "dataset_size={} global_batch={} seed={} shuffle={} drop_last={}",
+      {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle), word(options_.drop_last)});
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::uint64_t epoch) const {
+  std::vector<std::size_t> order = global_order(epoch);
+  order.resize(std::min(order.size(), steps_per_epoch() * options_.global_batch));
+  return order;
+}
+
+DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
+  const std::vector<std::size_t> order = order_of_steps(epoch);
+  const std::size_t slice = std::min(options_.global_batch, order.size());
+  if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
+    log(LogLevel::warning,
+        format_text("a global batch of {} samples on {} ranks: each step has {} samples twice, so that "
+                    "every rank has {}; a multiple of {} has none twice",
+                    {slice, ranks(), share(slice) * ranks() - slice, share(slice), ranks()}));
+  }
+  std::vector<std::size_t> mine;
+  mine.reserve((order.size() / slice + 1) * share(slice));
+  for (std::size_t begin = 0; begin < order.size(); begin += slice) {
+    const std::size_t length = std::min(slice, order.size() - begin);
+    for (std::size_t taken = 0; taken < share(length); ++taken) {
+      mine.push_back(order[begin + (rank() + taken * ranks()) % length]);
+    }
+  }
+  return {std::move(mine), share(slice)};
+}
+
 DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) const {
   const std::vector<std::size_t> order = order_of_steps(epoch);
   std::vector<std::size_t> mine;
@@ -26045,6 +26149,24 @@ DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) cons
     ends.push_back(mine.size());
   }
   return {std::move(mine), std::move(ends), std::move(weights)};
+}
+
+DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {
+  std::vector<std::size_t> mine;
+  mine.reserve(options_.dataset_size / ranks() + 1);
+  for (std::size_t sample = rank(); sample < options_.dataset_size; sample += ranks()) {
+    mine.push_back(sample);
+  }
+  return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::global_order(std::uint64_t epoch) const {
+  if (options_.shuffle) {
+    return shuffled_order(options_.dataset_size, options_.seed, epoch);
+  }
+  std::vector<std::size_t> order(options_.dataset_size);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  return order;
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -26408,12 +26530,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Failure reports of a rank in a group: FailureContext::of(group).
 struct FailureContext {
-  static FailureContext of(std::shared_ptr<const group::GroupHandle> group) {
-    FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
-    context.is_elastic = group->is_elastic();
-    context.group = std::move(group);
-    return context;
-  }
+  static FailureContext of(std::shared_ptr<const group::GroupHandle> group);
 
   std::shared_ptr<FailureLatch> latch;                ///< never null
   int rank = 0;                                       ///< in the job; causes name the rank
@@ -26423,7 +26540,7 @@ struct FailureContext {
   bool is_elastic = false;                            ///< GroupHandle::is_elastic
 
   /// Reports to the job that this rank failed with `text`.
-  void report_exception(std::string text) const { latch->report({CauseKind::exception, rank, host, std::move(text)}); }
+  void report_exception(std::string text) const;
 
   /// Reports that a step was destroyed unfinished. @param unwinding whether an exception unwinds
   void report_abandoned_step(bool unwinding) const noexcept;
@@ -26449,6 +26566,17 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_
       {caller, is_open ? " came while a step was under way; finish() it first, or let the backward() that it is "
                          "in return"
                        : " came after a step that failed; gradients are no longer the same on all ranks"});
+}
+
+DTRAIN_DEFINED FailureContext FailureContext::of(std::shared_ptr<const group::GroupHandle> group) {
+  FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
+  context.is_elastic = group->is_elastic();
+  context.group = std::move(group);
+  return context;
+}
+
+DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
+  latch->report({CauseKind::exception, rank, host, std::move(text)});
 }
 
 DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const noexcept {
@@ -27139,13 +27267,7 @@ class AddressCheck {
       : read_(std::move(read)), every_step_(every_step), now_(now) {}
 
   /// Records the present addresses; later checks compare with them.
-  void remember() {
-    known_.clear();
-    if (!read_) return;
-    read_([this](const Parameter& parameter) {
-      known_.push_back({parameter.value.flat(), parameter.gradient.flat()});
-    });
-  }
+  void remember();
 
   /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
   void begin_step(std::uint64_t step) {
@@ -27181,10 +27303,7 @@ class AddressCheck {
   };
 
   /// The fastest of all readings counts: on a loaded machine any single one can take long.
-  bool is_cheap() const noexcept {
-    return known_.size() <= always_checked_parameters ||
-           (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
-  }
+  bool is_cheap() const noexcept;
 
   void compare();
 
@@ -27212,6 +27331,17 @@ class AddressCheck {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void AddressCheck::remember() {
+  known_.clear();
+  if (!read_) return;
+  read_([this](const Parameter& parameter) { known_.push_back({parameter.value.flat(), parameter.gradient.flat()}); });
+}
+
+DTRAIN_DEFINED bool AddressCheck::is_cheap() const noexcept {
+  return known_.size() <= always_checked_parameters ||
+         (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
+}
 
 DTRAIN_DEFINED void AddressCheck::compare() {
   const auto begin = now_();
@@ -27280,18 +27410,12 @@ inline constexpr std::size_t max_parameter_name_bytes = 1024;
 
 namespace detail {
 
-inline void add(std::vector<Parameter>& parameters, const Parameter& parameter) {
-  parameters.push_back(parameter);
-}
+std::string kind(const TensorView& view);
+
+void add(std::vector<Parameter>& parameters, const Parameter& parameter);
 
 /// @throws Error (invalid_argument) for a buffer without memory
-inline void add(std::vector<TensorView>& buffers, const TensorView& buffer) {
-  if (buffer.data == nullptr && buffer.bytes() != 0) {
-    throw_error(Errc::invalid_argument,
-                "buffer {} of the model has no memory; allocate it before DistributedDataParallel", {buffers.size()});
-  }
-  buffers.push_back(buffer);
-}
+void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 
 }  // namespace detail
 
@@ -27324,21 +27448,26 @@ std::vector<TensorView> collect_buffers(M& model) {
 }
 
 /// Sizes of the gradients, for plan_buckets.
-inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
-  std::vector<GradientSize> sizes;
-  sizes.reserve(parameters.size());
-  for (const Parameter& parameter : parameters) {
-    sizes.push_back({parameter.gradient.bytes(), parameter.gradient.dtype, parameter.gradient.device});
-  }
-  return sizes;
-}
+std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
 
 #if DTRAIN_DEFINITIONS
 
 namespace detail {
 
-inline std::string kind(const TensorView& view) {
+DTRAIN_DEFINED std::string kind(const TensorView& view) {
   return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
+}
+
+DTRAIN_DEFINED void add(std::vector<Parameter>& parameters, const Parameter& parameter) {
+  parameters.push_back(parameter);
+}
+
+DTRAIN_DEFINED void add(std::vector<TensorView>& buffers, const TensorView& buffer) {
+  if (buffer.data == nullptr && buffer.bytes() != 0) {
+    throw_error(Errc::invalid_argument,
+                "buffer {} of the model has no memory; allocate it before DistributedDataParallel", {buffers.size()});
+  }
+  buffers.push_back(buffer);
 }
 
 }  // namespace detail
@@ -27410,6 +27539,15 @@ DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, b
   }
   check_apart(
       parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.gradient; }, "gradients");
+}
+
+DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
+  std::vector<GradientSize> sizes;
+  sizes.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    sizes.push_back({parameter.gradient.bytes(), parameter.gradient.dtype, parameter.gradient.device});
+  }
+  return sizes;
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -27894,12 +28032,7 @@ class Residuals {
   bool is_empty() const noexcept { return errors_.empty(); }
 
   /// Sets residuals of zero for each parameter. @param elements of each parameter's gradient; 0: no residual is kept
-  void allocate(std::span<const std::size_t> elements) {
-    errors_.clear();
-    for (const std::size_t count : elements) {
-      errors_.emplace_back(count);
-    }
-  }
+  void allocate(std::span<const std::size_t> elements);
 
   /// Residual of a parameter, empty if none is kept. Lifetime: this object's.
   std::span<float> of(std::size_t parameter) noexcept {
@@ -27916,11 +28049,7 @@ class Residuals {
   }
 
   /// Adds the residuals to a checkpoint's tensors, as "HOOK/PARAMETER/error". Lifetime: the views refer to this object.
-  void add_to(std::vector<NamedTensor>& tensors, std::string_view hook) {
-    for (std::size_t i = 0; i < errors_.size(); ++i) {
-      if (!errors_[i].empty()) tensors.push_back({format_text("{}/{}/error", {hook, i}), tensor_view(errors_[i])});
-    }
-  }
+  void add_to(std::vector<NamedTensor>& tensors, std::string_view hook);
 
  private:
   std::vector<std::vector<float>> errors_;
@@ -27944,22 +28073,42 @@ class HookRanks {
   }
 
  private:
-  [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps) {
-    throw_error(
-        Errc::invalid_argument,
-        "{}: state() was given a group of world size {}, but the model is wrapped in one of world size {}; give "
-        "state() the wrapper's group",
-        {hook, of_state, of_steps});
-  }
+  [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps);
 
   int of_steps_ = 0;  ///< 0: not known yet, as for of_state_
   int of_state_ = 0;
 };
 
 /// @throws Error (invalid_argument): `hook`, which keeps state of one model, is given to a second one
-[[noreturn]] inline void refuse_second_model(const char* hook) {
+[[noreturn]] void refuse_second_model(const char* hook);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void Residuals::allocate(std::span<const std::size_t> elements) {
+  errors_.clear();
+  for (const std::size_t count : elements) {
+    errors_.emplace_back(count);
+  }
+}
+
+DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::string_view hook) {
+  for (std::size_t i = 0; i < errors_.size(); ++i) {
+    if (!errors_[i].empty()) tensors.push_back({format_text("{}/{}/error", {hook, i}), tensor_view(errors_[i])});
+  }
+}
+
+DTRAIN_DEFINED void HookRanks::refuse_state(const char* hook, int of_state, int of_steps) {
+  throw_error(Errc::invalid_argument,
+              "{}: state() was given a group of world size {}, but the model is wrapped in one of world size {}; give "
+              "state() the wrapper's group",
+              {hook, of_state, of_steps});
+}
+
+DTRAIN_DEFINED void refuse_second_model(const char* hook) {
   throw_error(Errc::invalid_argument, "a {} is given to a second model; each model needs its own", {hook});
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -28021,10 +28170,7 @@ namespace DTRAIN_NAMESPACE::hooks {
 class Adasum {
  public:
   /// @throws Error (invalid_argument) for a second model
-  void prepare(std::span<const Parameter> /*parameters*/) {
-    if (has_model_) ddp::refuse_second_model("hooks::Adasum");
-    has_model_ = true;
-  }
+  void prepare(std::span<const Parameter> parameters);
   std::string description() const { return "hooks::Adasum"; }
   /// Two exchanges, an all-reduce and two computations for each doubling.
   static std::uint64_t items_per_bucket(int ranks) noexcept {
@@ -28320,11 +28466,7 @@ struct LocalSgdOptions {
 class LocalSgd {
  public:
   /// @throws Error (invalid_argument) if `every` is 0
-  explicit LocalSgd(LocalSgdOptions options = {}) : options_(options) {
-    if (options.every == 0) {
-      throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
-    }
-  }
+  explicit LocalSgd(LocalSgdOptions options = {});
 
   std::string description() const {
     return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
@@ -28422,13 +28564,7 @@ class LocalSgd {
 
   void add(const TensorView& value);
   /// Copies the tensors of `joined` to memory_, or from there.
-  void copy(const Joined& joined, bool gathers) const noexcept {
-    std::byte* at = memory_.data();
-    for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
-      kernels::copy_bytes(gathers ? at : value.data, gathers ? value.data : at, value.bytes());
-      at += value.bytes();
-    }
-  }
+  void copy(const Joined& joined, bool gathers) const noexcept;
 
   LocalSgdOptions options_;
   std::int64_t steps_ = 0;
@@ -28443,6 +28579,12 @@ class LocalSgd {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED LocalSgd::LocalSgd(LocalSgdOptions options) : options_(options) {
+  if (options.every == 0) {
+    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
+  }
+}
 
 DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers) {
   values_.clear();
@@ -28481,6 +28623,14 @@ DTRAIN_DEFINED void LocalSgd::add(const TensorView& value) {
   ++last->count;
   last->elements += value.flat().count;
   memory_.resize(std::max(memory_.size(), last->elements * size_bytes(value.dtype)));
+}
+
+DTRAIN_DEFINED void LocalSgd::copy(const Joined& joined, bool gathers) const noexcept {
+  std::byte* at = memory_.data();
+  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
+    kernels::copy_bytes(gathers ? at : value.data, gathers ? value.data : at, value.bytes());
+    at += value.bytes();
+  }
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -28572,20 +28722,12 @@ using ddp::PowerSgdOptions;
 class PowerSgd {
  public:
   /// @throws Error (invalid_argument) for a rank or a min_compression below 1
-  explicit PowerSgd(PowerSgdOptions options = {}) : options_(options) {
-    if (options.rank < 1 || !(options.min_compression >= 1)) {
-      throw_error(Errc::invalid_argument, "hooks::PowerSgd has rank {} and min_compression {}; both are at least 1",
-                  {options.rank, options.min_compression});
-    }
-  }
+  explicit PowerSgd(PowerSgdOptions options = {});
 
   PowerSgd(PowerSgd&&) noexcept = default;
   PowerSgd& operator=(PowerSgd&&) = delete;
 
-  std::string description() const {
-    return format_text("hooks::PowerSgd with rank {}, start_after {}, min_compression {}, seed {}",
-                       {options_.rank, options_.start_after, options_.min_compression, options_.seed});
-  }
+  std::string description() const;
   void prepare(std::span<const Parameter> parameters);
 
   /// Whether steps compress this parameter's gradient, once start_after steps have passed.
@@ -28703,27 +28845,13 @@ using ddp::TopKOptions;
 class TopK {
  public:
   /// @throws Error (invalid_argument) for a fraction that is not above 0 and at most 1
-  explicit TopK(TopKOptions options = {}) : options_(options) {
-    if (!(options.fraction > 0 && options.fraction <= 1)) {
-      throw_error(Errc::invalid_argument, "hooks::TopK has fraction {}; it is above 0 and at most 1",
-                  {options.fraction});
-    }
-  }
+  explicit TopK(TopKOptions options = {});
 
   TopK(TopK&&) noexcept = default;
   TopK& operator=(TopK&&) = delete;
 
-  std::string description() const {
-    return format_text("hooks::TopK with fraction {}, start_after {}", {options_.fraction, options_.start_after});
-  }
-  void prepare(std::span<const Parameter> parameters) {
-    if (!sizes_.empty()) ddp::refuse_second_model("hooks::TopK");
-    for (const Parameter& parameter : parameters) {
-      const std::size_t count = parameter.gradient.flat().count;
-      sizes_.push_back(parameter.gradient.dtype == DType::f32 ? count : 0);
-    }
-    steps_.resize(sizes_.size());
-  }
+  std::string description() const;
+  void prepare(std::span<const Parameter> parameters);
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
@@ -29106,10 +29234,7 @@ class LossScaler {
 
   /// State for save_checkpoint and load_checkpoint: the scale, and the number of steps since the scale changed.
   /// Lifetime: the views refer to this object, which must not move.
-  std::vector<NamedTensor> state() {
-    return {{"loss_scaler.scale", tensor_view(&scale_, {})},
-            {"loss_scaler.finite_steps", tensor_view(&finite_steps_, {})}};
-  }
+  std::vector<NamedTensor> state();
 
  private:
   template <class Ddp, class Unscale>
@@ -29124,11 +29249,7 @@ class LossScaler {
     return finite;
   }
 
-  void require_scale() const {
-    if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
-      throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536", {scale_});
-    }
-  }
+  void require_scale() const;
   void update(bool finite) noexcept;
 
   LossScalerOptions options_;
@@ -29147,6 +29268,17 @@ DTRAIN_DEFINED LossScaler::LossScaler(const LossScalerOptions& options)
                 "LossScalerOptions has growth_factor {}, backoff_factor {} and growth_interval {}; the first is above "
                 "1, the second between 0 and 1, the third positive",
                 {options.growth_factor, options.backoff_factor, options.growth_interval});
+  }
+}
+
+DTRAIN_DEFINED std::vector<NamedTensor> LossScaler::state() {
+  return {{"loss_scaler.scale", tensor_view(&scale_, {})},
+          {"loss_scaler.finite_steps", tensor_view(&finite_steps_, {})}};
+}
+
+DTRAIN_DEFINED void LossScaler::require_scale() const {
+  if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
+    throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536", {scale_});
   }
 }
 
@@ -29351,10 +29483,7 @@ class MasterWeights {
   }
 
   /// Multiplies gradients() and gradient_norm() by `factor`: see clip_gradients. @throws as gradient_norm
-  void scale_gradients(double factor) {
-    norm_ = gradient_norm().times(factor);
-    multiply_elements(buffer_view(std::span(gradients_)), factor);
-  }
+  void scale_gradients(double factor);
 
  private:
   explicit MasterWeights(const std::vector<Parameter>& parameters);
@@ -29385,14 +29514,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Translates a channel's operation into the user's terms: step, bucket, elements without padding. Threads: any.
 class RunningBucket {
  public:
-  void plan(const BucketPlan& plan) {
-    const std::lock_guard lock(mutex_);
-    buckets_.clear();
-    for (const PlannedBucket& bucket : plan.buckets) {
-      const std::size_t size = size_bytes(bucket.dtype);
-      buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
-    }
-  }
+  void plan(const BucketPlan& plan);
 
   /// The communication has reached bucket `bucket` of step `step`, which counts from 1.
   void begin(std::uint64_t step, std::size_t bucket) noexcept {
@@ -29416,6 +29538,15 @@ class RunningBucket {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void RunningBucket::plan(const BucketPlan& plan) {
+  const std::lock_guard lock(mutex_);
+  buckets_.clear();
+  for (const PlannedBucket& bucket : plan.buckets) {
+    const std::size_t size = size_bytes(bucket.dtype);
+    buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
+  }
+}
 
 DTRAIN_DEFINED std::string RunningBucket::describe(backend::Operation operation) const {
   const std::uint64_t step = step_.load(std::memory_order_relaxed);
@@ -30115,16 +30246,8 @@ struct ReducerStatistics {
 };
 
 /// @param counts steps, bytes and buckets, and whether all steps are measured
-inline ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts, const CompressedTraffic& hook,
-                                       const CompressedTraffic& wire) noexcept {
-  counts.times = meter.times();
-  counts.measured_steps = meter.measured_steps();
-  counts.is_measured = counts.is_measured || counts.measured_steps > 0;
-  counts.unreduced_passes = meter.unreduced_passes();
-  counts.hook = hook;
-  counts.wire = wire;
-  return counts;
-}
+ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts, const CompressedTraffic& hook,
+                                const CompressedTraffic& wire) noexcept;
 
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
 /// 0.6 ms, 100 MB in 12 buckets"; with begin() "computing 3.1 ms", because a library may have made the backward pass
@@ -30153,6 +30276,17 @@ SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std
                                        std::chrono::milliseconds notice_after = std::chrono::seconds(10));
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts,
+                                               const CompressedTraffic& hook, const CompressedTraffic& wire) noexcept {
+  counts.times = meter.times();
+  counts.measured_steps = meter.measured_steps();
+  counts.is_measured = counts.is_measured || counts.measured_steps > 0;
+  counts.unreduced_passes = meter.unreduced_passes();
+  counts.hook = hook;
+  counts.wire = wire;
+  return counts;
+}
 
 namespace detail {
 
@@ -30501,9 +30635,7 @@ class TensorSnapshot {
   const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
 
   /// As write_checkpoint_file.
-  void write(const std::string& path, WritingAttempt attempt) const {
-    write_checkpoint_file(path, tensors_, {}, std::move(attempt));
-  }
+  void write(const std::string& path, WritingAttempt attempt) const;
 
  private:
   std::unique_ptr<std::byte[]> memory_;
@@ -30530,11 +30662,7 @@ class PendingCheckpoint {
 
   /// Blocking: until this rank's part is written, but not in an elastic job whose attempt has failed. Without wait() it
   /// is not known whether the checkpoint is whole.
-  ~PendingCheckpoint() {
-    if (work_ && !work_->has_ended) {  // also where wait() has thrown before the thread ended
-      detach_({work_, &work_->has_ended});
-    }
-  }
+  ~PendingCheckpoint();
 
   /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
   /// Ranks with several pending checkpoints wait for them in the same order. A second call returns at once.
@@ -30613,6 +30741,10 @@ DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tenso
   }
 }
 
+DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttempt attempt) const {
+  write_checkpoint_file(path, tensors_, {}, std::move(attempt));
+}
+
 DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
                                                     std::function<void(const std::function<void()>&)> finish,
                                                     DetachThread detach)
@@ -30639,6 +30771,12 @@ DTRAIN_DEFINED PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint
   detach_ = std::move(other.detach_);
   work_ = std::move(other.work_);
   return *this;
+}
+
+DTRAIN_DEFINED PendingCheckpoint::~PendingCheckpoint() {
+  if (work_ && !work_->has_ended) {  // also where wait() has thrown before the thread ended
+    detach_({work_, &work_->has_ended});
+  }
 }
 
 DTRAIN_DEFINED void PendingCheckpoint::wait() {
@@ -31129,11 +31267,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Names of parameters, for error sentences. Threads: any, concurrently.
 class ParameterNames {
  public:
-  explicit ParameterNames(std::span<const Parameter> parameters) {
-    for (const Parameter& parameter : parameters) {
-      names_.push_back(parameter.name);
-    }
-  }
+  explicit ParameterNames(std::span<const Parameter> parameters);
 
   std::size_t size() const noexcept { return names_.size(); }
 
@@ -31218,11 +31352,7 @@ class GradientTable {
   }
 
   /// The first bound gradient with elements.
-  std::optional<std::size_t> first_bound() const noexcept {
-    const auto bound = std::find_if(slots_.begin(), slots_.end(),
-                                    [](const GradientSlot& slot) { return slot.is_bound() && slot.bytes != 0; });
-    return bound == slots_.end() ? std::nullopt : std::optional(static_cast<std::size_t>(bound - slots_.begin()));
-  }
+  std::optional<std::size_t> first_bound() const noexcept;
 
   /// @throws Error (unsupported) if a gradient with elements is bound
   void require_unbound() const;
@@ -31260,11 +31390,7 @@ class GradientTable {
     return views_[parameter].bytes() == 0 ? views_[parameter].data : arena_ + plan.offset_of[parameter];
   }
 
-  std::string where() const {
-    return device_.kind == DeviceKind::host
-               ? std::string("in host memory")
-               : format_text("on {}, the device of its communication", {to_string(device_)});
-  }
+  std::string where() const;
 
   bool takes(StreamHandle stream) const noexcept {
     const bool is_there =
@@ -31287,11 +31413,7 @@ class GradientTable {
     return gradient.device.kind == DeviceKind::host || gradient.bytes() == 0 ||
            reinterpret_cast<std::uintptr_t>(gradient.data) % size_bytes(gradient.dtype) == 0;
   }
-  static std::string alignment_problem(const TensorView& gradient) {
-    return format_text(
-        "is at an address that is no multiple of the {} bytes of an element; align it, as cudaMalloc does",
-        {size_bytes(gradient.dtype)});
-  }
+  static std::string alignment_problem(const TensorView& gradient);
 
   std::byte* arena_;
   Device device_;
@@ -31301,6 +31423,12 @@ class GradientTable {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED ParameterNames::ParameterNames(std::span<const Parameter> parameters) {
+  for (const Parameter& parameter : parameters) {
+    names_.push_back(parameter.name);
+  }
+}
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter, const char* call) const {
   throw_error(Errc::invalid_argument,
@@ -31330,6 +31458,17 @@ DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameter
   }
 }
 
+DTRAIN_DEFINED std::string GradientTable::alignment_problem(const TensorView& gradient) {
+  return format_text("is at an address that is no multiple of the {} bytes of an element; align it, as cudaMalloc does",
+                     {size_bytes(gradient.dtype)});
+}
+
+DTRAIN_DEFINED std::optional<std::size_t> GradientTable::first_bound() const noexcept {
+  const auto bound = std::find_if(slots_.begin(), slots_.end(),
+                                  [](const GradientSlot& slot) { return slot.is_bound() && slot.bytes != 0; });
+  return bound == slots_.end() ? std::nullopt : std::optional(static_cast<std::size_t>(bound - slots_.begin()));
+}
+
 DTRAIN_DEFINED void GradientTable::require_unbound() const {
   if (const std::optional<std::size_t> bound = first_bound()) {
     throw_error(Errc::unsupported,
@@ -31337,6 +31476,11 @@ DTRAIN_DEFINED void GradientTable::require_unbound() const {
                 "model without bind_gradient, whose ready(i) copies gradients",
                 {names_.describe(*bound)});
   }
+}
+
+DTRAIN_DEFINED std::string GradientTable::where() const {
+  return device_.kind == DeviceKind::host ? std::string("in host memory")
+                                          : format_text("on {}, the device of its communication", {to_string(device_)});
 }
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient& gradient) const {
@@ -32680,11 +32824,7 @@ class GradientSums {
   bool is_allocated() const noexcept { return !sums_.empty(); }
 
   /// Begins a pass under no_sync().
-  void begin_pass() noexcept {
-    for (Sum& sum : sums_) {
-      sum.is_in_pass = sum.clears_own = false;
-    }
-  }
+  void begin_pass() noexcept;
 
   /// Adds a gradient in a pass. @throws Error (invalid_argument) for a second call in the pass
   void add_in_pass(std::size_t parameter, const std::byte* gradient);
@@ -32700,11 +32840,7 @@ class GradientSums {
   const std::byte* add(std::size_t parameter, const std::byte* gradient) noexcept;
 
   /// A step has reduced the sums, or they are discarded.
-  void clear() noexcept {
-    for (Sum& sum : sums_) {
-      sum.has_passes = false;
-    }
-  }
+  void clear() noexcept;
 
  private:
   struct alignas(arena_alignment) Line {
@@ -33065,11 +33201,7 @@ class ReadyCheck {
   }
 
   /// In ready(i). @param content of the gradient, in its own memory or on the way there
-  void take(std::size_t parameter, const std::byte* content) noexcept {
-    Known& known = known_[parameter];
-    known.taken = digest(content, (*gradients_)[parameter].bytes);
-    known.taken_in = step_;
-  }
+  void take(std::size_t parameter, const std::byte* content) noexcept;
 
   /// Before a bucket's collective is enqueued: enqueues compare_bound(). @param at_once does not wait for the stream
   template <class Stream>
@@ -33105,11 +33237,7 @@ class ReadyCheck {
   /// A pass under no_sync(Adds::model) has left the gradient in its memory.
   void hold(std::size_t parameter) noexcept;
   /// No gradient is held any longer: a step has reduced what passes have left, or it is discarded.
-  void release() noexcept {
-    for (Known& known : known_) {
-      known.is_held = false;
-    }
-  }
+  void release() noexcept;
 
  private:
   struct Known {
@@ -33133,10 +33261,7 @@ class ReadyCheck {
   bool is_taken(const Known& known, std::uint64_t Known::*step) const noexcept { return known.*step == step_; }
   /// @param is_copied whether the step has taken a copy, so that the write may be harmless
   [[noreturn]] void refuse(std::size_t parameter, bool is_copied) const;
-  /// Refuses what compare_bound() has noted.
-  void refuse_changed() const {
-    if (const std::size_t changed = changed_.load(std::memory_order_relaxed); changed != none) refuse(changed, false);
-  }
+  void refuse_changed() const;  ///< what compare_bound() has noted
   void warn_of_late_write(std::size_t parameter) noexcept;
 
   const GradientTable* gradients_;
@@ -33190,13 +33315,7 @@ class ReadyGradients {
   }
 
   /// Starts or stops recording the ready order. Between steps.
-  void record_order(bool wanted) {
-    records_order_ = wanted;
-    next_position_.store(0, std::memory_order_relaxed);
-    for (std::atomic<std::size_t>& position : position_) {
-      position.store(0, std::memory_order_relaxed);
-    }
-  }
+  void record_order(bool wanted);
 
   /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
   std::vector<std::size_t> observed_order() const;
@@ -34474,13 +34593,7 @@ struct ShardIndex {
   /// Index of this optimizer's state, without id and files.
   static ShardIndex of(const Shards& shares);
 
-  std::vector<NamedTensor> tensors() {
-    return {{"optimizer.shards.id", tensor_view(&id, {})},
-            {"optimizer.shards.files", tensor_view(&files, {})},
-            {"optimizer.steps", tensor_view(&steps, {})},
-            {"optimizer.model",
-             tensor_view(reinterpret_cast<std::uint8_t*>(model.data()), {static_cast<std::int64_t>(model.size())})}};
-  }
+  std::vector<NamedTensor> tensors();
 
   /// "PATH.shard-000000000000002a-3" @param rank of the job that saved
   std::string file_name(const std::string& path, std::int64_t rank) const;
@@ -34542,12 +34655,7 @@ class ShardedParameters final : public Shards {
   }
 
   /// Begins a step, with 1 as the factor of gradients and 0 as each sum.
-  void begin_step() noexcept {
-    factor_ = 1;
-    own_squares_ = 0;
-    common_squares_ = 0;
-    std::fill(square_sums_.begin(), square_sums_.end(), 0.0);
-  }
+  void begin_step() noexcept;
 
   /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32, or f64.
   void set_gradient_factor(double factor) noexcept { factor_ = factor; }
@@ -37358,11 +37466,7 @@ class ShardedSave {
   ~ShardedSave();
 
   /// Copies the tensors and the state, so that write() writes the present values. Blocking: the copies.
-  void copy() {
-    copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_, std::move(*access_))};
-    tensors_ = copies_[0].tensors();
-    state_ = copies_[1].tensors();
-  }
+  void copy();
 
   /// Blocking: the file system. @throws as write_checkpoint_file
   void write();
@@ -40896,6 +41000,13 @@ DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
   return woken;
 }
 
+DTRAIN_DEFINED void Scheduler::resume_ready() {
+  batch_.splice_back(ready_);
+  while (Waiter* waiter = batch_.pop_front()) {
+    resume(*waiter);
+  }
+}
+
 DTRAIN_DEFINED int Scheduler::poll_timeout_ms() const {
   if (timers_.empty()) {
     return -1;
@@ -44309,36 +44420,13 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Fills in job, is_exact_job, one_starter and rank_variable, from the launcher of the identity. Pure.
-inline void name_job(const Variables& variables, ProcessIdentity& identity) {
-  const std::string_view launcher = starting_launcher(variables, identity);
-  for (const IdentitySource& source : sources) {
-    if (source.name == launcher) {
-      identity.rank_variable = source.needs.front();
-      identity.one_starter = source.one_starter || identity.elastic;
-    }
-  }
-  const std::optional<std::string> given = given_job_name(variables);
-  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
-  if (given || !identity.elastic) {
-    identity.job = launch ? launch : detail::allocation_name(variables, launcher);
-  }
-  identity.is_exact_job =
-      launch || (identity.elastic && identity.job != "none");  // torchrun's run id of a job without a name
-}
-
 /// The identity of a process with this environment and these arguments. Pure: does not read the real environment.
 /// @throws IdentityError if the environment is contradictory or incomplete
 /// @ingroup launchers
-inline ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {}) {
-  const Variables variables(environment);
-  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
-  const IdentitySource& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
-  ProcessIdentity identity = source.read(variables, arguments);
-  name_job(variables, identity);
-  detail::note_ignored(source, variables, arguments, identity);
-  return identity;
-}
+ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
+
+/// Fills in job, is_exact_job, one_starter and rank_variable, from the launcher of the identity. Pure.
+void name_job(const Variables& variables, ProcessIdentity& identity);
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -44672,9 +44760,46 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/resolve_identity.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::identity {
+
+DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, Arguments arguments) {
+  const Variables variables(environment);
+  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
+  const IdentitySource& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
+  ProcessIdentity identity = source.read(variables, arguments);
+  name_job(variables, identity);
+  detail::note_ignored(source, variables, arguments, identity);
+  return identity;
+}
+
+DTRAIN_DEFINED void name_job(const Variables& variables, ProcessIdentity& identity) {
+  const std::string_view launcher = starting_launcher(variables, identity);
+  for (const IdentitySource& source : sources) {
+    if (source.name == launcher) {
+      identity.rank_variable = source.needs.front();
+      identity.one_starter = source.one_starter || identity.elastic;
+    }
+  }
+  const std::optional<std::string> given = given_job_name(variables);
+  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
+  if (given || !identity.elastic) {
+    identity.job = launch ? launch : detail::allocation_name(variables, launcher);
+  }
+  identity.is_exact_job =
+      launch || (identity.elastic && identity.job != "none");  // torchrun's run id of a job without a name
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/variables.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::identity {
+
+DTRAIN_DEFINED std::string quoted(std::string_view variable, std::string_view value) {
+  return format_text("{}={}", {variable, in_quotes(value, 64)});
+}
 
 DTRAIN_DEFINED std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept {
   std::uint64_t number = 0;
@@ -44716,6 +44841,10 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_i
   const std::optional<std::uint64_t> number = parse_wide_integer(text(variable).value_or(""));
   if (!number && has(variable)) refuse_integer(variable);
   return number;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
+  return text(variable).has_value();
 }
 
 DTRAIN_DEFINED std::vector<std::string_view> Variables::names_with_prefix(std::string_view prefix) const {
@@ -48386,6 +48515,24 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
 DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
     : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
 
+DTRAIN_DEFINED Store Store::with_prefix(const std::string& prefix) const {
+  Store store = *this;
+  store.prefix_ += prefix;
+  return store;
+}
+
+DTRAIN_DEFINED Store Store::with_timeout(std::chrono::nanoseconds timeout) const {
+  Store store = *this;
+  store.timeout_ = timeout;
+  return store;
+}
+
+DTRAIN_DEFINED Store Store::with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
+  Store store = *this;
+  store.barrier_ranks_ = std::move(ranks);
+  return store;
+}
+
 DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
                                                                    const OptionalDeadline& deadline) const {
   StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
@@ -48406,6 +48553,80 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind k
   StoreRequest made = make_request(kind, deadline);
   for (const std::string& key : keys) {
     made.request.keys.push_back(prefix_ + key);
+  }
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::set, key, deadline);
+  made.request.value = std::move(value);
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
+                                               OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::set_many, deadline);
+  for (auto& [key, value] : entries) {
+    made.request.keys.push_back(prefix_ + key);
+    made.request.values.push_back(std::move(value));
+  }
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
+                                                        std::string desired, OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
+  made.request.value = std::move(desired);
+  made.request.expected = std::move(expected);
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
+  return make_request(RequestKind::get, key, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
+                                                  OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::take, key, deadline);
+  made.request.number = readers;
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
+                                                                   OptionalDeadline deadline) const {
+  return make_request(RequestKind::get_many, keys, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
+  return make_request(RequestKind::try_get, key, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
+  return make_request(RequestKind::erase, key, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
+                                                  OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::add, key, deadline);
+  made.request.number = delta;
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
+                                                     OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::append, key, deadline);
+  made.request.value = std::move(text);
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
+  return make_request(RequestKind::wait, keys, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::barrier, name, deadline);
+  if (barrier_ranks_) {
+    made.request.members = *barrier_ranks_;
   }
   return made;
 }
@@ -51379,6 +51600,10 @@ DTRAIN_DEFINED const rendezvous::Membership& Communicator::members() const noexc
 
 DTRAIN_DEFINED int Communicator::size() const noexcept {
   return owner_->channel->size();
+}
+
+DTRAIN_DEFINED void Communicator::enqueue(const AllReduce& call, Stream stream) {
+  enqueue(AllReduceWithSquares{call, nullptr}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stream stream) {
@@ -58463,6 +58688,11 @@ DTRAIN_DEFINED void AdasumLevel::combine() const noexcept {
 
 namespace DTRAIN_NAMESPACE::hooks {
 
+DTRAIN_DEFINED void Adasum::prepare(std::span<const Parameter>) {
+  if (has_model_) ddp::refuse_second_model("hooks::Adasum");
+  has_model_ = true;
+}
+
 DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) {
   if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
     throw_error(Errc::unsupported,
@@ -58708,6 +58938,18 @@ DTRAIN_DEFINED void PowerSgdBucket::decompress() const noexcept {
 
 namespace DTRAIN_NAMESPACE::hooks {
 
+DTRAIN_DEFINED PowerSgd::PowerSgd(PowerSgdOptions options) : options_(options) {
+  if (options.rank < 1 || !(options.min_compression >= 1)) {
+    throw_error(Errc::invalid_argument, "hooks::PowerSgd has rank {} and min_compression {}; both are at least 1",
+                {options.rank, options.min_compression});
+  }
+}
+
+DTRAIN_DEFINED std::string PowerSgd::description() const {
+  return format_text("hooks::PowerSgd with rank {}, start_after {}, min_compression {}, seed {}",
+                     {options_.rank, options_.start_after, options_.min_compression, options_.seed});
+}
+
 DTRAIN_DEFINED void PowerSgd::prepare(std::span<const Parameter> parameters) {
   if (!states_.empty()) ddp::refuse_second_model("hooks::PowerSgd");
   for (const Parameter& parameter : parameters) {
@@ -58754,6 +58996,25 @@ DTRAIN_DEFINED bool PowerSgd::begin_step(std::span<const ddp::BucketGradient> gr
 // ---- dtrain/ddp/hooks/top_k.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::hooks {
+
+DTRAIN_DEFINED TopK::TopK(TopKOptions options) : options_(options) {
+  if (!(options.fraction > 0 && options.fraction <= 1)) {
+    throw_error(Errc::invalid_argument, "hooks::TopK has fraction {}; it is above 0 and at most 1", {options.fraction});
+  }
+}
+
+DTRAIN_DEFINED std::string TopK::description() const {
+  return format_text("hooks::TopK with fraction {}, start_after {}", {options_.fraction, options_.start_after});
+}
+
+DTRAIN_DEFINED void TopK::prepare(std::span<const Parameter> parameters) {
+  if (!sizes_.empty()) ddp::refuse_second_model("hooks::TopK");
+  for (const Parameter& parameter : parameters) {
+    const std::size_t count = parameter.gradient.flat().count;
+    sizes_.push_back(parameter.gradient.dtype == DType::f32 ? count : 0);
+  }
+  steps_.resize(sizes_.size());
+}
 
 DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
   sent_.resize(sizes_.size());
@@ -59717,6 +59978,11 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
   }
 }
 
+DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
+  norm_ = gradient_norm().times(factor);
+  multiply_elements(buffer_view(std::span(gradients_)), factor);
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/reduction/gradient_sums.hpp (definitions)
@@ -59743,6 +60009,12 @@ DTRAIN_DEFINED void GradientSums::allocate() {
     sums[i].memory = reinterpret_cast<std::byte*>(memory_.data() + first_line[i]);
   }
   sums_ = std::move(sums);
+}
+
+DTRAIN_DEFINED void GradientSums::begin_pass() noexcept {
+  for (Sum& sum : sums_) {
+    sum.is_in_pass = sum.clears_own = false;
+  }
 }
 
 DTRAIN_DEFINED void GradientSums::add_in_pass(std::size_t parameter, const std::byte* gradient) {
@@ -59779,6 +60051,12 @@ DTRAIN_DEFINED const std::byte* GradientSums::add(std::size_t parameter, const s
   return sum.memory;
 }
 
+DTRAIN_DEFINED void GradientSums::clear() noexcept {
+  for (Sum& sum : sums_) {
+    sum.has_passes = false;
+  }
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/reduction/ready_check.hpp (definitions)
@@ -59803,6 +60081,12 @@ DTRAIN_DEFINED std::uint64_t ReadyCheck::digest(const std::byte* content, std::s
   return late_writes_ == LateWrites::refused ? kernels::digest(content, bytes) : digest_of_part(content, bytes, step_);
 }
 
+DTRAIN_DEFINED void ReadyCheck::take(std::size_t parameter, const std::byte* content) noexcept {
+  Known& known = known_[parameter];
+  known.taken = digest(content, (*gradients_)[parameter].bytes);
+  known.taken_in = step_;
+}
+
 DTRAIN_DEFINED void ReadyCheck::compare_bound(const std::vector<std::size_t>& parameters) noexcept {
   for (const std::size_t parameter : parameters) {
     const GradientSlot& slot = (*gradients_)[parameter];
@@ -59821,6 +60105,10 @@ DTRAIN_DEFINED void ReadyCheck::take_reduced(const std::vector<std::size_t>& par
     known_[parameter].reduced = digest(slot.place, slot.bytes);
     known_[parameter].reduced_in = step_;
   }
+}
+
+DTRAIN_DEFINED void ReadyCheck::refuse_changed() const {
+  if (const std::size_t changed = changed_.load(std::memory_order_relaxed); changed != none) refuse(changed, false);
 }
 
 DTRAIN_DEFINED void ReadyCheck::require_unchanged(bool is_copied) {
@@ -59877,6 +60165,12 @@ DTRAIN_DEFINED void ReadyCheck::hold(std::size_t parameter) noexcept {
   if (is_on()) known_[parameter].is_held = detail::has_nonzero_bytes(slot.own, slot.bytes, least);
 }
 
+DTRAIN_DEFINED void ReadyCheck::release() noexcept {
+  for (Known& known : known_) {
+    known.is_held = false;
+  }
+}
+
 DTRAIN_DEFINED void ReadyCheck::begin_checked() noexcept {
   ++step_;
   changed_.store(none, std::memory_order_relaxed);
@@ -59922,6 +60216,14 @@ DTRAIN_DEFINED void ReadyCheck::warn_of_late_write(std::size_t parameter) noexce
 // ---- dtrain/ddp/reduction/ready_gradients.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
+  records_order_ = wanted;
+  next_position_.store(0, std::memory_order_relaxed);
+  for (std::atomic<std::size_t>& position : position_) {
+    position.store(0, std::memory_order_relaxed);
+  }
+}
 
 DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
   std::vector<std::size_t> order;
@@ -60243,6 +60545,14 @@ DTRAIN_DEFINED ShardIndex ShardIndex::of(const Shards& shares) {
   return index;
 }
 
+DTRAIN_DEFINED std::vector<NamedTensor> ShardIndex::tensors() {
+  return {{"optimizer.shards.id", tensor_view(&id, {})},
+          {"optimizer.shards.files", tensor_view(&files, {})},
+          {"optimizer.steps", tensor_view(&steps, {})},
+          {"optimizer.model",
+           tensor_view(reinterpret_cast<std::uint8_t*>(model.data()), {static_cast<std::int64_t>(model.size())})}};
+}
+
 DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::int64_t rank) const {
   std::array<std::byte, sizeof(id)> bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -60385,6 +60695,12 @@ DTRAIN_DEFINED ShardedSave::~ShardedSave() {
   if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
 }
 
+DTRAIN_DEFINED void ShardedSave::copy() {
+  copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_, std::move(*access_))};
+  tensors_ = copies_[0].tensors();
+  state_ = copies_[1].tensors();
+}
+
 DTRAIN_DEFINED void ShardedSave::write() {
   write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_), attempt_);
   if (rank_ == 0) {
@@ -60434,6 +60750,13 @@ DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wan
       }
     }
   }
+}
+
+DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
+  factor_ = 1;
+  own_squares_ = 0;
+  common_squares_ = 0;
+  std::fill(square_sums_.begin(), square_sums_.end(), 0.0);
 }
 
 DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const ShardMemory& memory) noexcept {
