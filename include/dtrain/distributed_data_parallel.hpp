@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// DistributedDataParallel: a program's wrapper of its model, which averages gradients during the backward pass.
+/// dtrain::DistributedDataParallel: a program's wrapper of its model, which averages gradients during the backward
+/// pass. It owns a Driver (ddp/).
 
 #include <concepts>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Elastic: run()'s handle for a body of a job that goes on when ranks are lost, and takes replacements in.
-/// init_elastic(): the same for a program that keeps its main().
+/// dtrain::Elastic: run()'s handle for a program's body of a job that goes on when ranks are lost, and takes
+/// replacements in; it works by an ElasticWorker (elastic/). dtrain::init_elastic(): the same for a program that keeps
+/// its main().
 
 #include <concepts>
 #include <cstdint>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// libtorch::DistributedDataParallel: a program's wrapper of its LibTorch modules, which averages gradients over the
-/// ranks; GraphPolicy: whether the parameters that a rank uses differ between steps.
+/// ranks; GraphPolicy: whether the parameters that a rank uses differ between steps. A program includes this header,
+/// which includes those of libtorch/.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Policy: launcher, backend and topology of a job, which a program gives run() as a template argument.
+/// dtrain::Policy: launcher, backend and topology of a job, which a program gives run() as a template argument.
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/core/version.hpp"

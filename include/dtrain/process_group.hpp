@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run() gives one to the program's body.
+/// dtrain::ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run() gives one to the program's
+/// body. It holds a GroupState (group/).
 
 #include <chrono>
 #include <memory>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// run() and init_process_group(): start or join the ranks of a job. A program's main() calls one of them.
+/// dtrain::run() and dtrain::init_process_group(): start or join the ranks of a job. A program's main() calls one of
+/// them.
 
 #include <concepts>
 #include <functional>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// async::ManualResetEvent: a flag that coroutines of one loop wait for. StoreClient and JobServer wait for one.
-/// async::AutoResetEvent: each set lets one coroutine pass. Loops of servers, sessions and launchers wait for one.
+/// async::ManualResetEvent: a flag that several coroutines of one thread wait for; when_all(), resolve() (net/) and
+/// StoreClient (rendezvous/) wait for one. async::AutoResetEvent: each set lets one coroutine pass; Session
+/// (rendezvous/) and the supervisors of launch/ wait for one.
 
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/config.hpp"

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// IntrusiveList: a doubly linked list; its elements, ListNodes, hold the links and unlink themselves. Scheduler,
-/// Poller and events.hpp keep waiting coroutines in it, TaskRunner the coroutines that users have started.
+/// IntrusiveList: a doubly linked list of ListNodes, which hold the links and unlink themselves: Waiter
+/// (timer_heap.hpp), TaskRecord (task.hpp) and SpawnState (loop_handle.hpp) derive from ListNode. The events of
+/// events.hpp, Scheduler and TaskRunner (rendezvous/) keep such lists.
 
 #include "dtrain/core/version.hpp"
 

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop, for Store and TaskRunner; BackgroundTask: the owner of
-/// such a coroutine, which ProcessGroup::spawn() returns and whose destruction cancels the coroutine; LoopThread: an
-/// EventLoop and the thread that runs it. ControlPlane and FormationClient own a LoopThread.
+/// LoopHandle: starts coroutines on another thread's EventLoop, for Store, TaskRunner (rendezvous/) and Termination
+/// (elastic/); BackgroundTask: the owner of such a coroutine, which ProcessGroup::spawn() returns and whose destruction
+/// cancels the coroutine; LoopThread: an EventLoop and the thread that runs it. ControlPlane, FormationClient
+/// (rendezvous/) and StoreHost (launch/) own a LoopThread.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// block_until_complete(), for any backend's communicator: waits for enqueued work; throws the job's first cause.
-/// GroupState, BucketReduction and broadcast_values() call it.
+/// block_until_complete(): waits for the work that a communicator of any backend has enqueued; throws the job's first
+/// cause. GroupState (group/), BucketReduction and broadcast_values() (ddp/) call it.
 
 #include <chrono>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// ChannelContext: parameters for opening a channel. GroupState gives one to the backend's open_blocking().
+/// ChannelContext: name, members, store, failure latch, timeout and options of a channel. GroupState (group/) gives one
+/// to open_blocking() of the backend, or of AlgorithmBackend (topology/); the communicators of all backends keep it.
 
 #include <chrono>
 #include <functional>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI; backend::MpiCollectives: they call MPI's
-/// own collectives. A program names one of them in its Policy.
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI, by the classes of mpi/ and
+/// message_passing/; backend::MpiCollectives: they call MPI's own collectives. A program names one of them in its
+/// Policy.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Operation: descriptor of a call. Ranks compare descriptors, so that mismatched calls fail instead of hanging.
-/// Channels and algorithms get one for each call.
+/// Operation: descriptor of a communicator's call. Ranks compare descriptors, so that mismatched calls fail instead of
+/// hanging. The calls in operations.hpp describe themselves by it; the channels of every backend and of topology/ get
+/// one for each call, RunningBucket (ddp/) turns one into text.
 
 #include <cstdint>
 #include <functional>

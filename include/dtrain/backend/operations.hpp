@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare. Collectives (group/), hooks and ReducingWork (ddp/) give
-/// them to enqueue().
+/// of its arguments, and the descriptor that ranks compare. Collectives (group/), AllReduceWork, hooks and sharded
+/// steps (ddp/) give them to enqueue().
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// OrderedChannel: base of a host backend's or topology's channel, which runs operations in enqueue order, until its
-/// first cause of failure; ChannelOwner: a communicator's share of it, which enqueues EnqueuedOperations.
+/// OrderedChannel: base of the channels of message_passing/ and shared_memory/ and of AlgorithmOrder (topology/), which
+/// runs operations in enqueue order, until its first cause of failure; ChannelOwner: a communicator's share of it,
+/// which enqueues EnqueuedOperations.
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// backend::SharedMemory: ranks of one host reduce in memory that all of them map. A program names it in its Policy.
+/// backend::SharedMemory: ranks of one host reduce in memory that all of them map, by the classes of shared_memory/. A
+/// program names it in its Policy.
 
 #include <string_view>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory; a program names it in its Policy.
-/// CUDA's hardware queues: asked for, and checked before the device is used.
+/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory, by the classes of staged/; a
+/// program names it in its Policy. CUDA's hardware queues: asked for, and checked before the device is used.
 
 #include "dtrain/core/config.hpp"
 

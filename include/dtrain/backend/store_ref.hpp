@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// StoreRef: type-erased key-value store of a job. Backends open channels by it, model_agreement.hpp compares models,
-/// rank0_task.hpp shares rank 0's result. GroupState makes one of the job's Store.
+/// StoreRef: type-erased key-value store of a job, by which ranks share values: those of a backend's channel, from
+/// ChannelContext, and in ddp/ model_agreement.hpp, rank0_task.hpp and others. GroupState (group/) makes one of the
+/// job's Store.
 
 #include <concepts>
 #include <cstdint>

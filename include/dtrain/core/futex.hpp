@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Futexes, on which host streams and SharedMemory wait: a 32-bit word with a deadline, in or across processes.
+/// Futexes: waits on a 32-bit word until a Deadline (deadline.hpp), and their wake-ups. thread.hpp of async/, host
+/// streams and ExternalEvent (stream/), and OrderedChannel, SharedMemory and Mpi (backend/) wait on them.
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// log(): lines to stderr, each of up to a page in one write, at the levels of DTRAIN_LOG. Launchers, ranks and the
-/// store call it.
+/// log(): dtrain's messages to its user, lines to stderr, each of up to a page in one write, at the levels of
+/// DTRAIN_LOG. net/, stream/, rendezvous/, backend/, ddp/, launch/ and others call it.
 
 #include <limits.h>
 #include <poll.h>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// BucketPlan: which gradients are reduced together, in which order, at which offsets; plan_buckets() makes one from
-/// their sizes and BucketCaps. Driver, BucketRebuild and MeasuredPlan call it.
+/// BucketPlan: which gradients are reduced together, in which order, at which offsets: reduction/, hooks/, precision/,
+/// profile/ and sharded/ get one. plan_buckets() makes one from gradients' sizes and BucketCaps, for Driver (setup/),
+/// BucketRebuild and MeasuredPlan (planning/).
 
 #include <algorithm>
 #include <cstddef>

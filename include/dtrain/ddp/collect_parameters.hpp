@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// Collection of a model's parameters and buffers, which rejects those that cannot be trained, and their gradients'
-/// sizes. model_functions() calls it for the wrapper, and MasterWeights; ShardedParameters checks by it that no two
-/// values overlap.
+/// sizes. model_functions() (setup/) calls it for the wrapper, and MasterWeights (precision/); ShardedParameters
+/// (sharded/) checks by it that no two values overlap.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// FailureContext: latch, rank and group, by which a wrapper's Driver and Reducer report failures to their job.
+/// FailureContext: latch, rank and group, by which a wrapper's Driver (setup/), Reducer (reduction/) and
+/// broadcast_values() (broadcast/) notice or report failures of their job.
 
 #include <chrono>
 #include <memory>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// GradientArena: the memory of the buckets, by a plan, and the place of each gradient there. BucketReduction owns it.
+/// GradientArena: the memory of the buckets, by a BucketPlan, and the place of each gradient there, in a GradientTable
+/// (gradient_table.hpp). BucketReduction owns it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets. Checkpoints and timelines call it.
+/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets. Checkpoints (checkpoint/, sharded/)
+/// and timelines (profile/) call it.
 
 #include <chrono>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork), a hook (HookWork), or
-/// a reduce-scatter and an optimizer's update (ShardedReduction, DeviceShardedReduction). BucketReduction calls it.
+/// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork) or a hook (HookWork),
+/// both of reduction/, or a reduce-scatter and an optimizer's update (ShardedReduction, DeviceShardedReduction), both
+/// of sharded/. BucketReduction calls it.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Device choice by local rank, among the devices that the process sees. device_selection.hpp of GPU backends calls it.
+/// Device choice by a process's local rank, among the devices that the process sees; pure. device_selection.hpp of GPU
+/// backends (backend/) passes it the local rank of a ProcessIdentity.
 
 #include <optional>
 #include <string>

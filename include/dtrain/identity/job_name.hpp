@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each other.
-/// resolve_identity.hpp calls it.
+/// Job name of a ProcessIdentity: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do
+/// not join each other. resolve_identity.hpp of this folder calls it, and in launch/ rank_process.hpp and
+/// node_launcher_options.hpp.
 
 #include <initializer_list>
 #include <optional>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Node identity: node rank, node count and store address of a per-node launcher; pure. The sources, in order of
-/// precedence: flags, pairs of node variables, one launcher on each node under mpirun or srun, and a process's
-/// identity, read as the node's. node_launcher_options.hpp calls it.
+/// NodeIdentity, beside the ProcessIdentity of a rank: node rank, node count and store address of a per-node launcher;
+/// pure. Its sources, in order of precedence: flags, pairs of node variables, one launcher on each node under mpirun or
+/// srun, and a process's identity, read as the node's. flags.hpp and node_launcher_options.hpp (launch/) call it.
 
 #include <array>
 #include <optional>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Process-identity sources, in order of precedence, and the completeness check: errors, with remedies, if variables
-/// show a job of several processes but are no complete source. resolve_identity.hpp walks them.
+/// The list of all process-identity sources, in order of precedence, from the headers of launchers/; and the
+/// completeness check: errors, with remedies, if variables show a job of several processes but are no complete source.
+/// resolve_identity.hpp walks the list.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Identity resolution for rank_process.hpp: the ProcessIdentity of an environment, with the name of its job; pure.
+/// Identity resolution for rank_process.hpp (launch/) and node_identity.hpp: the ProcessIdentity that a process's
+/// variables and arguments give, with the name of its job; pure.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/identity/environment/launcher_variables.hpp"

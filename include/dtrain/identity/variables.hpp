@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Environment: a snapshot of the process's environment variables; Variables: typed, strict reads of an Environment.
-/// The sources of identity/, the launchers and the backends read their variables by it.
+/// Variables: typed, strict reads of a process's variables, by which formats/, environment/ and launchers/, launch/
+/// (such as settings.hpp) and the GPU backends (backend/) read them; Environment: a snapshot of all variables.
 
 #include <unistd.h>
 

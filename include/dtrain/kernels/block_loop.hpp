@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Kernel loop for instruction_sets/: reduces block after block, from every source, through registers, to every target.
+/// Block loop of the reduction kernels: reduces block after block, from every source, through registers, to every
+/// target. avx2.hpp and baseline.hpp of instruction_sets/ compile it with the classes of arithmetic/.
 
 #include <cstddef>
 #include <cstring>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Element conversion for PartialReduction, MasterWeights and ShardedParameters: 16-bit floats to f32, integers to i64,
-/// and back.
+/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for PartialReduction, and for
+/// MasterWeights, ShardedParameters and hooks::Widen (ddp/).
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Dot product of floats in host memory, in an order that depends on the count alone, for hooks::Adasum and
-/// low_rank.hpp.
+/// Dot product of floats in host memory, a kernel for hooks::Adasum and low_rank.hpp (ddp/), in an order that depends
+/// on the count alone.
 
 #include <cstddef>
 

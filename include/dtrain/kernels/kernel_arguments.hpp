@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// KernelArguments: parameters of a reduction kernel. Reduction fills them, the kernels of instruction_sets/ read them.
+/// KernelArguments: parameters of a reduction kernel. Reduction fills them; block_loop.hpp, arithmetic/ and
+/// instruction_sets/ read them.
 
 #include <cstddef>
 #include <cstdint>

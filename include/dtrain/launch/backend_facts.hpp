@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// BackendFacts: what a launcher knows of a policy's backend before it starts workers. run() makes one from the policy;
-/// PerNode counts devices and checks the launcher's options by it.
+/// BackendFacts: properties of a policy's backend that the policy's launcher needs before it starts workers. run()
+/// gives them to PerNode::start(), which counts devices and checks the launcher's options by them.
 
 #include <string_view>
 

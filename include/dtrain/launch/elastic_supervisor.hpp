@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
-/// NodeLauncher calls run_elastic_job() for an elastic job, which makes the supervisor and, on node 0, the job's
-/// FormationServer, and else a RemoteFormation.
+/// run_elastic_job(), which NodeLauncher calls for an elastic job: makes an ElasticSupervisor and, on node 0, the job's
+/// FormationServer, and else a RemoteFormation. ElasticSupervisor: watches the node's workers, and starts another one
+/// in the place of each that fails, by Workers and SignalForwarder (supervise/).
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Exit status of a process that Workers reaped: exit code or signal, as a number for exit() and as text.
+/// ExitStatus: exit code or signal of a worker that has ended, as a number for exit() and as text. Workers (supervise/)
+/// makes it, job_result.hpp (nodes/) judges by it.
 
 #include <sys/wait.h>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. Attempt: workers
-/// from their start to the end of their output.
+/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. It owns a
+/// JobCoordinator (nodes/), a SignalForwarder (supervise/) and the TerminalOutput (output/). Attempt: workers from
+/// their start to the end of their output.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Process tree: ancestors and descendants of a process, and its status, from /proc, for ElasticSupervisor, Workers,
-/// process_setup.hpp and job_identity.hpp.
+/// Process tree of a launcher and its workers: ancestors, descendants and status of a process, from /proc, for
+/// ElasticSupervisor, for Workers and process_setup.hpp (supervise/), and for job_identity.hpp (configuration/).
 
 #include <sys/stat.h>
 #include <sys/types.h>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// RemoteFormation: what the launcher of an elastic job's node knows of the job if another node's launcher has the
-/// job's store; report_end(), by which an ElasticWorker tells that launcher that the job has finished.
+/// RemoteFormation of an ElasticSupervisor: what the launcher of an elastic job's node knows of the job if another
+/// node's launcher has the job's store; report_end(), by which an ElasticWorker (elastic/) tells its launcher that the
+/// job has finished.
 
 #include <fcntl.h>
 #include <unistd.h>

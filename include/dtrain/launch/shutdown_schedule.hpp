@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Shutdown schedule: when Supervisor and ElasticSupervisor send workers SIGTERM and SIGKILL; pure.
+/// ShutdownSchedule: when a launcher sends its workers SIGTERM and SIGKILL; pure. Supervisor (supervise/) and
+/// ElasticSupervisor act by it; NodeLauncherOptions (configuration/) and OutputRelay (output/) take its times.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,8 @@
 #pragma once
 /// @file
-/// UnixConnection and UnixListener: abstract Unix sockets by which SharedMemory passes descriptors within a host.
+/// UnixConnection and UnixListener: blocking connections between processes of a host, beside the TCP connections of
+/// connection.hpp, by abstract Unix sockets; their messages carry descriptors. SharedMemory (backend/) sends the
+/// descriptors of its segments by them.
 
 #include <sys/socket.h>
 #include <sys/un.h>

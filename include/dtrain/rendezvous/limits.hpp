@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Limits: bounds of messages, keys, values, sessions and connections of the store. Servers and codecs check them.
+/// Limits: bounds of messages, keys, values, sessions and connections of the store. protocol/, session/, membership/,
+/// formation/ and server_state/ check them, and so does launch/.
 
 #include <algorithm>
 #include <chrono>

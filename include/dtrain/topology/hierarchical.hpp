@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// topology::Hierarchical: two-level all-reduce, reduce-scatter, all-gather, broadcast and barrier, inside nodes and
-/// across nodes. A program names it in its Policy.
+/// across nodes, by the classes of hierarchical/. A program names it in its Policy.
 
 #include <string_view>
 #include <type_traits>

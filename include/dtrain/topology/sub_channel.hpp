@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time; HierarchicalCollectives
-/// and FlatOver own them. ParallelRunner: Hierarchical's second thread, which sends a chunk while another is reduced.
+/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time: flat_over.hpp of this
+/// folder owns one, hierarchical/collectives.hpp two. ParallelRunner: a second thread, which sends a chunk while
+/// another is reduced, for algorithms with two channels.
 
 #include <chrono>
 #include <exception>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Selection of a rank's CUDA device by Nccl and Staged before the ranks join, and comparison of a node's devices
-/// afterwards.
+/// Setup of CUDA devices for the channels of Nccl and Staged: each rank selects its device before the ranks join, and
+/// the ranks of a node compare their devices when a channel opens.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Split of a channel by color and key, as by MPI_Comm_split. OrderedChannel and NCCL's Communicator call it.
+/// Setup of the channels of a split by color and key, as by MPI_Comm_split: the ranks exchange colors and keys over the
+/// store. ChannelOwner and NCCL's Communicator call it.
 
 #include <algorithm>
 #include <cstdint>

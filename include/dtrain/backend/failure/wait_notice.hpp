@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// WaitNotice: log warnings of a long wait for other ranks; log_place_at_timeout(): where this rank waited when another
-/// one's wait had timed out. Host channels and store_gather() use them.
+/// WaitNotice: log warnings of a long wait for other ranks, which may end in the channel's failure;
+/// log_place_at_timeout(): after a failure, where this rank waited when another one's wait had timed out. Host channels
+/// and store_gather() use them.
 
 #include <chrono>
 #include <optional>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// OperationContext: the endpoint, scratch memory and operation of one call, which Channel and SharedMemory's
-/// all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes; SelectedAllReduce: a topology's algorithm
-/// for all_reduce.
+/// OperationContext: the endpoint, scratch memory and operation of one call, which Channel of this folder and
+/// SharedMemory's all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes, which each transport states;
+/// SelectedAllReduce: a topology's algorithm for all_reduce, from BackendWithAlgorithm (topology/).
 
 #include <cstddef>
 #include <string>

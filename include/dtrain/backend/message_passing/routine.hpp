@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Routine: the coroutine type of collective algorithms; FramePool: reused memory for their frames. All algorithms in
-/// algorithms/ return one; transports resume it.
+/// Routine: the coroutine type of collective algorithms; FramePool: reused memory for their frames, which each Endpoint
+/// owns. All algorithms in algorithms/ return a Routine; Gloo's Transport, MPI's ProgressLoop and SharedMemory's
+/// all_reduce resume it.
 
 #include <array>
 #include <concepts>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ChannelStatus: a channel's first cause of failure, and the wake-up of its watchdog; Channel has one.
-/// AbandonedThreads: threads that wait in NCCL for other ranks and are not joined.
+/// ChannelStatus of NCCL's Channel: its first cause of failure, and the wake-up of its watchdog. AbandonedThreads:
+/// threads that wait in NCCL for other ranks and are not joined.
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// InflightRing: the operations in flight on streams, and when the first of them began; Channel fills it, Watchdog
+/// InflightRing: NCCL's operations in flight on streams, and when the first of them began; Channel fills it, Watchdog
 /// polls it. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog call it after
 /// a timeout.
 

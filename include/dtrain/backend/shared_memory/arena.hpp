@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Arena: memory that Communicator allocated, with a range for each rank, mapped by every rank; collectives/ work there
-/// in place. ArenaTable: a communicator's arenas, to find the one that a buffer is in.
+/// Arena: memory that SharedMemory's Communicator allocated, with a range for each rank, mapped by every rank;
+/// collectives/ work there in place. ArenaTable: a communicator's arenas, to find the one that a buffer is in.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// BarrierWait: one rank's wait for its peers at a barrier, and the error if they do not arrive; Channel waits by it.
-/// SpinPolicy: how long a rank spins and yields before it sleeps.
+/// BarrierWait: one rank's wait in shared memory for its peers at a barrier, and the error if they do not arrive;
+/// SharedMemory's Channel waits by it. SpinPolicy: how long a rank spins and yields before it sleeps.
 
 #include <sched.h>
 

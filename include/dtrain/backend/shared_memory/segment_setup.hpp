@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// SegmentSetup: maps a new segment on every rank of a channel, or on none; rank 0 sends its descriptor to the others
-/// by a Unix socket. Communicator calls it when it opens or allocates.
+/// SegmentSetup: maps a new segment of shared memory on every rank of a channel, or on none; rank 0 sends its
+/// descriptor to the others by a Unix socket. SharedMemory's Communicator calls it when it opens or allocates.
 
 #include <unistd.h>
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// CPU affinity: the CPUs on which the system may run a thread. PerNode and spawn() bind workers by it.
+/// CPU affinity: the CPUs on which the system may run a thread of this process. PerNode and spawn() (launch/) bind
+/// workers by it, progress.hpp (stream/) counts cores by it.
 
 #include <sched.h>
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// ZeroGradients: the backward pass of a rank that has no samples. DistributedDataParallel::step_without_data runs it.
+/// ZeroGradients: the backward pass of a rank that has no data for a step. DistributedDataParallel::step_without_data
+/// runs it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it; clip_gradients() scales the
-/// gradients to a norm. Programs call these. BucketNorms: the buckets' sums of squares; BucketReduction owns it.
+/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it, for LossScaler and
+/// MasterWeights of this folder, too; clip_gradients() scales the gradients to a norm. Programs call these.
+/// BucketNorms: the buckets' sums of squares; BucketReduction owns it.
 
 #include <cstddef>
 #include <optional>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Device times for CudaGradientCopier: duration of the buckets' collectives, and the part that the backward pass hid.
+/// DeviceTimes: a StepMeter's times on a CUDA device: duration of the buckets' collectives, and the part that the
+/// backward pass hid. CudaGradientCopier owns it.
 
 #include <algorithm>
 #include <array>

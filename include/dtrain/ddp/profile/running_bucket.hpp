@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// RunningBucket: the step and bucket that BucketReduction communicates now. StepMeter sets it; the error sentences of
-/// Driver's channel have it.
+/// RunningBucket: the step and bucket that BucketReduction communicates now. StepMeter of this folder sets it; the
+/// error sentences of Driver's channel have it.
 
 #include <atomic>
 #include <cstddef>

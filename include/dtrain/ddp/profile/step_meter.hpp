@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Step meter: times of the phases of steps. BucketReduction owns it.
+/// Step meter: times of the phases of steps, for ReducerStatistics, and step records for timelines. BucketReduction
+/// owns it.
 
 #include <algorithm>
 #include <atomic>

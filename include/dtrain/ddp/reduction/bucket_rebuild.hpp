@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Bucket rebuild: plans the buckets again after a step, in the observed ready order or by a planner, and moves
-/// gradients in place (Rearrangement). Reducer asks it at the end of finish().
+/// Bucket rebuild at the end of a reducer's step: plans the buckets again, in the observed ready order or by a
+/// BucketPlanner, and moves gradients in place (Rearrangement). Reducer owns it and asks it in finish().
 
 #include <algorithm>
 #include <cstddef>

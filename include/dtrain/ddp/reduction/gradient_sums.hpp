@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// GradientSums: sums of the gradients of passes under no_sync(Adds::wrapper), in memory of dtrain's.
+/// GradientSums: sums of the gradients of passes under no_sync(Adds::wrapper), in memory of dtrain's. Accumulation adds
+/// to them, BucketReduction owns them.
 
 #include <cstddef>
 #include <vector>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Bucket order broadcast, which Driver sets up: rank 0 publishes its ready order, by which every rank plans buckets.
+/// Setup of a wrapper's bucket order: rank 0 publishes its ready order in the store, by which every rank plans buckets.
+/// Driver calls it for its BucketRebuild.
 
 #include <cstddef>
 #include <cstdint>

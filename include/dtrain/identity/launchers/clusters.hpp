@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Sources [tf_config], [vertex] and [sagemaker]: variables with the list of a cluster's processes, of which one entry
-/// is this process; cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]}, "task":
-/// {"type": ROLE, "index": N}}. process_sources.hpp lists them.
+/// Sources of launchers that state the list of a cluster's processes, of which one entry is this process: [tf_config],
+/// [vertex] and [sagemaker]; cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]},
+/// "task": {"type": ROLE, "index": N}}. process_sources.hpp lists them.
 
 #include <algorithm>
 #include <array>

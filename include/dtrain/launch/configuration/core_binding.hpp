@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Core binding: the CPUs on which each worker of a node runs (--bind); GPU binding: those next to the NUMA node of
-/// each worker's GPU (--bind=auto), without the CUDA runtime. PerNode calls it before it starts workers; spawn.hpp
-/// binds them.
+/// Core binding, a part of the launcher's configuration (--bind): the CPUs on which each worker runs, by default those
+/// next to the NUMA node of its GPU, if it has one, found without the CUDA runtime. PerNode chooses them for
+/// WorkerProgram; spawn.hpp binds the workers.
 
 #include <algorithm>
 #include <cstddef>

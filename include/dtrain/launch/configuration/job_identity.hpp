@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Job identity: name and origin of the job of this process, by which the store distinguishes jobs; program build: name
-/// and build id (or digest) of its executable. rank_process.hpp calls it.
+/// Job identity, a part of a rank's configuration (ControlPlaneOptions): name and origin of the job of this process, by
+/// which the store distinguishes jobs; program build: name and build id (or digest) of its executable. rank_process.hpp
+/// calls it.
 
 #include <elf.h>
 #include <fcntl.h>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Process setup of a launcher or worker: open standard descriptors, signals, subreaper, end with others; and whether
-/// MPI or CUDA was used before a process became a launcher. PerNode and rank_process.hpp call it.
+/// Process setup for supervision: a launcher becomes the subreaper of its workers' children, a worker under --wrap ends
+/// with its launcher, and both have open standard descriptors; a process in which MPI or CUDA is in use becomes no
+/// launcher. PerNode and rank_process.hpp call it.
 
 #include <dlfcn.h>
 #include <fcntl.h>

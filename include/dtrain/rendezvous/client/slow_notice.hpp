@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// SlowNotice: a log warning about a long wait, with its reason. StoreConnector and listen.hpp own one.
+/// SlowNotice: a log warning about a client's long wait for its store, with the reason. StoreConnector owns one;
+/// listen.hpp makes one while the store opens.
 
 #include <chrono>
 #include <exception>

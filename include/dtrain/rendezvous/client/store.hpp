@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// rendezvous::Store: handle of a job's key-value store and barriers, from ProcessGroup::store(). Backends get it as a
-/// StoreRef. Programs and groups call it.
+/// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store(). Backends
+/// get it as a StoreRef. Programs and groups call it.
 
 #include <chrono>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Host identity: boot id and network namespace, by which ranks decide if they share a host. ControlPlane sends it for
-/// a rank, NodeRendezvous for a node.
+/// Host identity of a job's member: boot id and network namespace, by which ranks decide if they share a host.
+/// ControlPlane sends it in a rank's RankInfo, NodeRendezvous for a node.
 
 #include <sys/stat.h>
 #include <sys/utsname.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Listeners of a store: their addresses (DTRAIN_INTERFACE, the master address, the machine's interfaces), and
+/// Listeners of a StoreServer: their addresses (DTRAIN_INTERFACE, the master address, the machine's interfaces), and
 /// conflicts over a port. ControlPlane and NodeRendezvous call it.
 
 #include <unistd.h>

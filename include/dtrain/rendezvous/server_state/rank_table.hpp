@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// RankTable: which ranks of a job are joining, joined, left or lost. No I/O. JobState owns it.
+/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it.
 
 #include <cstddef>
 #include <cstdint>

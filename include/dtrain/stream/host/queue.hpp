@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Queue of a CommunicationStream: caller-runs work queue; the thread that waits for the work runs its items
-/// (WorkFunction) in order.
+/// Queue of a host stream (CommunicationStream): caller-runs work queue; the thread that waits for the work runs its
+/// items (WorkFunction) in order.
 
 #include <atomic>
 #include <bit>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Exchange and reduction of blocks of any lengths, between all ranks or with a root, over messages.
+/// Algorithms over messages that exchange or reduce blocks of any lengths, between all ranks or with a root.
 /// algorithm_selection.hpp calls them.
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Point-to-point messages, of the user or of an algorithm: send, recv, or both at once. The Communicator in
-/// message_passing/ and exchange_blocks.hpp call it.
+/// Algorithm of point-to-point messages, the user's or those within another algorithm: send, recv, or both at once.
+/// exchange_blocks.hpp of this folder and the Communicator in message_passing/ call it.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Exchange and reduction of blocks of any lengths in shared memory, in place or staged; a reduction has the bits of an
-/// all-reduce. Communicator enqueues them. PublishedBlocks: the lengths of all ranks' blocks.
+/// Collectives that exchange or reduce blocks of any lengths in shared memory, in place or copied in chunks; a
+/// reduction has the bits of an all-reduce. Communicator enqueues them. PublishedBlocks: the lengths of all ranks'
+/// blocks.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; point-to-point
-/// transfer of the user's messages. Communicator enqueues the transfer, all_reduce.hpp runs over the endpoint.
+/// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; all_reduce.hpp of
+/// this folder runs a topology's algorithm over it. MailboxTransfer: the user's point-to-point messages, which
+/// Communicator enqueues beside the collectives.
 
 #include <algorithm>
 #include <array>
