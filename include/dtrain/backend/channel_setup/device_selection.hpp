@@ -18,13 +18,13 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/device_choice.hpp"
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/crypto.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/device_choice.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/stream/cuda/check.hpp"
@@ -66,12 +66,12 @@ inline int visible_devices() {
   return count;
 }
 
-/// Makes the rank's device current in the calling thread: see identity::choose_device. Precedes all other CUDA calls.
+/// Makes the rank's device current in the calling thread: see choose_device. Precedes all other CUDA calls.
 /// @param may_share whether the backend supports several ranks on one device, and the user allows it
 /// @throws Error (unsupported: no device for this rank; usage, cuda)
 inline void take_device(const identity::ProcessIdentity& identity, bool may_share) {
-  const identity::DeviceChoice choice =
-      identity::choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
+  const DeviceChoice choice =
+      choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
   if (!choice.refusal.empty()) {
     throw Error(Errc::unsupported, choice.refusal).with_rank(identity.rank);
   }

@@ -232,7 +232,7 @@ inline std::string text_of(const Cpus& cpus) {
 }
 
 /// The CPUs of each worker: those of the NUMA node of its GPU. Workers of one NUMA node share its cores out, or have
-/// all of them if they are fewer than the workers. Worker i has GPU i, modulo their number (identity::choose_device).
+/// all of them if they are fewer than the workers. Worker i has GPU i, modulo their number (backend::choose_device).
 /// @param cpus those that this process may use: no worker gets another one
 /// @param visible_devices CUDA's count of visible devices, which differs if the system hides some of them, or parts of
 /// one

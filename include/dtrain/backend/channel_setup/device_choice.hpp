@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Device choice by a process's local rank, among the devices that the process sees; pure. device_selection.hpp of GPU
-/// backends (backend/) passes it the local rank of a ProcessIdentity.
+/// Device choice of GPU backends by a process's local rank, among the devices that the process sees; pure.
+/// device_selection.hpp passes it the local rank of a ProcessIdentity.
 
 #include <optional>
 #include <string>
@@ -9,7 +9,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 
-namespace DTRAIN_NAMESPACE::identity {
+namespace DTRAIN_NAMESPACE::backend {
 
 /// Inputs of the choice. Optional values are nullopt if the launcher did not set them.
 struct DeviceFacts {
@@ -56,4 +56,4 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
                           {rank, ranks, facts.visible})};
 }
 
-}  // namespace DTRAIN_NAMESPACE::identity
+}  // namespace DTRAIN_NAMESPACE::backend

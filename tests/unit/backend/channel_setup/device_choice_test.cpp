@@ -1,7 +1,12 @@
-#include "dtrain/identity/device_choice.hpp"
-#include "unit/identity/prelude.hpp"
+#include "dtrain/backend/channel_setup/device_choice.hpp"
+#include "support/contains.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
+
+using dtrain::backend::choose_device;
+using dtrain::backend::DeviceChoice;
+using dtrain::backend::DeviceFacts;
 
 constexpr auto unknown = std::nullopt;
 
