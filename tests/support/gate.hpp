@@ -12,7 +12,7 @@ namespace support {
 
 /// Blocking. @returns whether `condition()` holds in time
 template <class Condition>
-bool holds_soon(Condition condition, std::chrono::nanoseconds patience = std::chrono::seconds(20)) {
+bool holds_soon(Condition condition, std::chrono::nanoseconds patience = std::chrono::seconds(60)) {
   const dtrain::Deadline deadline = dtrain::Deadline::after(patience);
   while (!condition() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -25,10 +25,10 @@ class Gate {
   explicit Gate(bool is_open = false) : open_(is_open) {}
   void open() { open_ = true; }
 
-  /// Blocking: until it is open.
+  /// Blocking: until it is open; for so long at most that no test on a slow machine takes it for open.
   void pass() noexcept {
     reached_ = true;
-    holds_soon([this] { return open_.load(); });
+    holds_soon([this] { return open_.load(); }, std::chrono::minutes(5));
   }
   /// Blocking. @returns whether work has come to it, in time
   bool is_reached_soon() const {

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Cause: the first cause of a job's failure, which the store sends to every rank; JobFailed and PeerLost: the
-/// exceptions that carry it, which groups and backends throw; the exit codes of a job's processes, for run() and the
-/// launchers.
+/// Cause: the first cause of a job's failure, which every floor from rendezvous/ to launch/ passes on; JobFailed and
+/// PeerLost: the exceptions that carry it, which throw_cause() throws for them; the exit codes of a job's processes,
+/// for run(), Elastic and the launchers.
 
 #include <cstdint>
 #include <string>

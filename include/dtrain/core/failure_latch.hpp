@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// FailureLatch: a rank's copy of the job's first cause. StoreClient sets it, and backend/, group/ and ddp/, floors
-/// above the store's, wait with it: their waits end then.
+/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. rendezvous/ (StoreClient, ControlPlane)
+/// and the launcher set it; the waits there and in backend/, group/ and ddp/ end then.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets. Checkpoints (checkpoint/, sharded/)
-/// and timelines (profile/) call it.
+/// Rank 0 task: work that rank 0 alone does, mostly on files, and whose result or error every rank gets. Checkpoints
+/// (checkpoint/, sharded/, libtorch/) and timelines (profile/) call it.
 
 #include <chrono>
 #include <cstddef>

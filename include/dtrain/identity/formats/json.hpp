@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// JSON reader for the sources in clusters.hpp: strict parser (RFC 8259), bounded in size and depth.
+/// JSON reader for clusters.hpp and process_sources.hpp: strict parser (RFC 8259), bounded in size and depth.
 
 #include <algorithm>
 #include <cstddef>

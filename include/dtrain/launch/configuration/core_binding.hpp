@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// Core binding, a part of the launcher's configuration (--bind): the CPUs on which each worker runs, by default those
-/// next to the NUMA node of its GPU, if it has one, found without the CUDA runtime. PerNode chooses them for
-/// WorkerProgram; spawn.hpp binds the workers.
+/// next to the NUMA node of its GPU, if it has one, found without the CUDA runtime. PerNode (launch/) chooses
+/// them for WorkerProgram; spawn.hpp binds the workers; flags.hpp reads the flag.
 
 #include <algorithm>
 #include <cstddef>

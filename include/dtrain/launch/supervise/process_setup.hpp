@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Process setup for supervision: a launcher becomes the subreaper of its workers' children, a worker under --wrap ends
-/// with its launcher, and both have open standard descriptors; a process in which MPI or CUDA is in use becomes no
-/// launcher. PerNode and rank_process.hpp call it.
+/// Process setup for supervision, by PerNode: a launcher becomes the subreaper of its workers' children, outlives a
+/// limit of file sizes, and is refused where MPI or CUDA is in use; a worker under --wrap ends with its launcher.
+/// Launchers, and by rank_process.hpp ranks that PerNode did not start, get open standard descriptors.
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, which NormKernels
-/// adds; its PTX text. CudaBucketNorms launches it.
+/// adds; its PTX text. CudaBucketNorms and DeviceShardedReduction launch it.
 
 #include <algorithm>
 #include <cstddef>
