@@ -6,18 +6,7 @@
 
 #include <cstdio>
 
-#include "dtrain/core/config.hpp"
 #include "support/skip.hpp"
-
-#if DTRAIN_THREAD_SANITIZER
-
-/// Gloo is built without the sanitizer, which therefore does not see that the destructor of a buffer waits until Gloo's
-/// thread has left it: what abandon() frees after that seems to be still in use.
-extern "C" const char* __tsan_default_suppressions() {
-  return "race:gloo::Endpoint::abandon\n";
-}
-
-#endif
 
 namespace {
 
