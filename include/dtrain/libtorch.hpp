@@ -160,7 +160,7 @@ class DistributedDataParallel {
   /// loss.backward(), after which `optimizer` updates the parameters, in place of its step(). Afterwards no parameter
   /// has a .grad.
   /// @param inspect `inspect(dtrain::ShardedGradients&)`, as of dtrain::DistributedDataParallel::backward: to clip, or
-  /// for LossScaler
+  /// for LossScaler; or dtrain::ClipGradients, for which the host does not wait on a GPU
   template <class O, class Stage, class I = std::nullptr_t>
   void backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
     backward({loss}, {}, optimizer, std::move(inspect));
@@ -251,6 +251,7 @@ class DistributedDataParallel {
   }
   template <class Pass, class O, class Stage, class I>
   void step(const Pass& pass, ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect) {
+    require_no_capture();
     optimizer.begin_step(used_anywhere_);
     if (allow_unused_ && used_anywhere_.empty()) {
       state_->ddp.backward(pass, optimizer.sharded(), [&](ShardedGradients& reduced) {
@@ -274,6 +275,19 @@ class DistributedDataParallel {
     reducer.keep_plan();
     state_->model.unbind_gradients();
     reducer.reuse_memory(true);
+  }
+
+  /// On a GPU, for a sharded optimizer. @throws Error (unsupported) if the current stream is captured in a CUDA graph
+  void require_no_capture() const {
+    if constexpr (Model::device_kind == DeviceKind::cuda) {
+      const auto refuse = [](auto stream) {
+        if (!stream.is_capturing()) return;
+        throw Error(Errc::unsupported,
+                    "a step of a libtorch::ShardedOptimizer was captured in a CUDA graph, whose replays would not "
+                    "count each parameter's updates; run it without a graph");
+      };
+      stream::cuda::with_stream(detail::current_stream<DeviceKind::cuda>(state_->model.device()), refuse);
+    }
   }
 
   /// On a GPU: makes later work of the current stream, which may have made no gradient, run after the step.

@@ -1,9 +1,9 @@
 // Holds dtrain::libtorch to what it says of modules on a GPU, on as many ranks as are started:
 //   cuda_probe --nproc-per-node=N WHAT nccl|staged
-// WHAT: parity, buffers, sync_batch_norm, unused, local_sgd, streams, waits, all (these seven), leaving, which ends
-// while a collective is under way, or time, which prints microseconds. Rank 0 prints "WHAT: M checks, N wrong"; the
-// exit code is 1 if a check is wrong. Ranks may share the only GPU. bench/cuda/libtorch compiles it, against a LibTorch
-// for CUDA; no test of this repository runs it.
+// WHAT: parity, buffers, sync_batch_norm, unused, local_sgd, streams, waits, sharded, all (these eight), leaving, which
+// ends while a collective is under way, or time, which prints microseconds. Rank 0 prints "WHAT: M checks, N wrong";
+// the exit code is 1 if a check is wrong. Ranks may share the only GPU. bench/cuda/libtorch compiles it, against a
+// LibTorch for CUDA; no test of this repository runs it.
 
 #include <ATen/Context.h>
 #include <ATen/cuda/Sleep.h>
@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "cuda_nets.hpp"
+#include "cuda_sharded_checks.hpp"
 
 namespace {
 
@@ -657,7 +658,10 @@ int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
       {"unused", &check_unused<Group>},
       {"local_sgd", &check_local_sgd<Group>},
       {"streams", &check_streams<Group>},
-      {"waits", &check_waits<Policy>}};
+      {"waits", &check_waits<Policy>},
+      {"sharded", [](const Group& all, Checks& made) {
+         check_sharded(all, made, [] { return std::array<int, 3>{waits.device, waits.stream, waits.event}; });
+       }}};
   int run = 0;
   int wrong = 0;
   for (const auto& [name, run_checks] : checks) {
@@ -688,7 +692,7 @@ int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   }
   if (run == 0)
     throw std::runtime_error(
-        "give parity, buffers, sync_batch_norm, unused, local_sgd, streams, waits, all, leaving or time");
+        "give parity, buffers, sync_batch_norm, unused, local_sgd, streams, waits, sharded, all, leaving or time");
   return wrong == 0 ? 0 : 1;
 }
 

@@ -391,7 +391,7 @@ class ModuleModel {
       gradient = strided;
     }
     const TensorView view = view_of(gradient, parameters_[index].name);
-    (*ready_)(ReadyGradient{index, {}, &view});  // sharded optimizers take host memory only
+    (*ready_)(ReadyGradient{index, producer(index), &view});
     gradient = torch::Tensor();
   }
 

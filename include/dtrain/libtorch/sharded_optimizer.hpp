@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <dtrain/dtrain.hpp>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "dtrain/libtorch/grouped_rule.hpp"
 #include "dtrain/libtorch/optimizer_state.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
@@ -120,34 +120,6 @@ void require_no_updates(Optimizer& optimizer) {
 
 }  // namespace detail
 
-/// State of one parameter's updates.
-struct ParameterUpdates {
-  static constexpr std::size_t no_group = std::numeric_limits<std::size_t>::max();
-
-  std::size_t group = no_group;  ///< index into the optimizer's groups
-  std::int64_t count = 0;        ///< number of updates
-  bool has_gradient = true;      ///< in this step, on some rank
-
-  bool is_updated() const noexcept { return group != no_group && has_gradient; }
-};
-
-/// A rule for each parameter group, and a number of updates for each parameter, as in LibTorch's optimizers.
-template <class Rule>
-struct GroupedRule {
-  using State = typename Rule::State;
-  using Element = ddp::RuleElement<Rule>;
-  void operator()(std::span<Element> weights, std::span<const Element> gradients, State state,
-                  const StepInfo& info) const {
-    const ParameterUpdates& parameter = (*parameters)[info.parameter];
-    if (!parameter.is_updated()) return;
-    rules[parameter.group](weights, gradients, state,
-                           StepInfo{static_cast<std::uint64_t>(parameter.count) + 1, info.parameter});
-  }
-
-  std::vector<Rule> rules;  ///< by group
-  std::shared_ptr<const std::vector<ParameterUpdates>> parameters;
-};
-
 /// The rules of an optimizer class O: its own are of floats, and `doubles` of doubles for Double parameters.
 template <class O>
 struct ModuleRule : GroupedRule<typename detail::RuleOf<O>::template Rule<float>> {
@@ -176,6 +148,11 @@ struct ModuleRule : GroupedRule<typename detail::RuleOf<O>::template Rule<float>
 /// afterwards. A rank keeps its part of the reduced gradients, which no .grad shows. Under no_sync() .grad has this
 /// rank's own sum. The wrapper refuses steps without such an optimizer.
 ///
+/// On a GPU, O is AdamW, Adam or SGD, whose update is dtrain's kernel with the bits of the host's update. The host
+/// waits for nothing, except in a step that inspects the gradients, and with DdpOptions::allow_unused_parameters for
+/// which parameters other ranks used (GraphPolicy::static_graph: in the first step only). A step is not captured in a
+/// CUDA graph. Double parameters are refused.
+///
 /// - Values that torch::load or set_data moved are found again; moved Half and BFloat16 values are converted to f32
 /// again.
 ///
@@ -184,6 +161,11 @@ struct ModuleRule : GroupedRule<typename detail::RuleOf<O>::template Rule<float>
 /// @ingroup libtorch
 template <class O, class C, class Stage = zero::States>
 class ShardedOptimizer {
+  static_assert(
+      !dtrain::ddp::detail::is_on_device<C> || dtrain::ddp::detail::RuleFor<ModuleRule<O>, C>,
+      "dtrain: on a GPU libtorch::ShardedOptimizer shards torch::optim::AdamW, Adam and SGD: use one of them, "
+      "or this optimizer without sharding");
+
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, with the same groups. Allocates
   /// the state.
@@ -268,7 +250,8 @@ class ShardedOptimizer {
                   "is ready; leave it out");
     }
     const std::span<const Parameter> parameters = ddp.wrapped().parameters();
-    dtrain::ddp::check_sharded_parameters(parameters, {}, decltype(sharded_)::element_of(parameters));
+    const Device device = dtrain::ddp::DriverAccess::of(ddp.wrapped()).stream.ref().device();
+    dtrain::ddp::check_sharded_parameters(parameters, device, decltype(sharded_)::element_of(parameters));
     if constexpr (Stage::divides_gradients) {  // agreed on before it communicates
       dtrain::ddp::DriverAccess::agree_on_reduction(ddp.wrapped(), decltype(sharded_)::description(stage));
       ddp.unbind_gradients();

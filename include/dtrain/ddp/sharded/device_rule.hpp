@@ -27,11 +27,19 @@ struct LiveUpdate {
   std::uint64_t step = 0;                 ///< number of this update, from 1
 };
 
+/// Neighbouring elements of one parameter in the arrays of a DeviceRule.
+/// @ingroup sharding
+struct ParameterElements {
+  std::size_t parameter = 0;  ///< index in parameters()
+  std::size_t count = 0;
+};
+
 /// Arguments of a DeviceRule besides the elements.
 /// @ingroup sharding
 struct DeviceStepInfo {
   std::uint64_t step = 1;            ///< number of this update, from 1; 0 if `live` has it
   const LiveUpdate* live = nullptr;  ///< in device memory; null as long as no step was captured in a CUDA graph
+  std::span<const ParameterElements> parameters{};  ///< whose the elements are, in the order of the arrays
 };
 
 namespace detail {
@@ -80,13 +88,28 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
 /// stream's device. `Rule::State`, a struct of at most eight `std::span<float>` as of OptimizerRule, says how many
 /// state arrays there are. All state begins as zeros. Sgd, Momentum, Adam and AdamW of dtrain::optimizers are such
 /// rules, with the bits that they have on the host. A rule derived from one of them needs enqueue().
-/// - Elements do not depend on each other: arrays have elements of several parameters, in parts of any length.
+/// - Elements do not depend on each other: arrays have elements of several parameters, in parts of any length, which
+/// `info.parameters` lists.
+/// - A rule with kernels that the driver may refuse has `bool load_kernels(stream) const`, which launches them for no
+/// elements: the optimizer is then refused on every rank.
 /// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first captured step on, kernels read
 /// the update's number from `info.live`, and `info.step` is 0.
 /// - The rule may change the gradients. Lifetime: the memory outlives the work.
 /// @ingroup sharding
 template <class R>
 concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>;
+
+/// Launches the rule's kernels for no elements. @returns whether the driver has loaded them
+template <DeviceRule R>
+bool load_rule([[maybe_unused]] const R& rule, [[maybe_unused]] stream::cuda::StreamRef stream) {
+  if constexpr (detail::HasUpdateKernel<R>) {
+    return stream::cuda::UpdateKernel::load(detail::device_update(rule, 1).update, stream);
+  } else if constexpr (requires { rule.load_kernels(stream); }) {
+    return rule.load_kernels(stream);
+  } else {
+    return true;
+  }
+}
 
 /// Enqueues the update. Within another rule's enqueue(): @pre `info.live` is null, since it has that rule's numbers.
 /// @param states as many as the rule has @throws Error (cuda), as the rule
@@ -112,6 +135,7 @@ void enqueue_rule(const R& rule, const BufferView& weights, const BufferView& gr
 namespace DTRAIN_NAMESPACE {
 using ddp::DeviceStepInfo;
 using ddp::LiveUpdate;
+using ddp::ParameterElements;
 }  // namespace DTRAIN_NAMESPACE
 
 #endif  // DTRAIN_WITH_CUDA

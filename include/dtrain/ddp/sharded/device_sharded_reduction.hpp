@@ -88,16 +88,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   /// Launches kernels of a step for no elements. @returns whether the driver has loaded all
-  static bool load_kernels(const BucketPlan& plan, [[maybe_unused]] const R& rule, Stream stream) {
+  static bool load_kernels(const BucketPlan& plan, const R& rule, Stream stream) {
     bool loads = true;
     for (const PlannedBucket& bucket : plan.buckets) {
       loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) &&
               static_cast<bool>(stream::cuda::SquareSumKernel::find(bucket.dtype));
     }
-    if constexpr (detail::HasUpdateKernel<R>) {
-      loads = loads && stream::cuda::UpdateKernel::load(detail::device_update(rule, 1).update, stream);
-    }
-    return loads;
+    return loads && load_rule(rule, stream);
   }
 
   /// Blocking: until the last step has run, or for 5 s; then its memory is left to it.
@@ -278,8 +275,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     if (clips()) device_shards().scale(bucket, &live()->norm.factor);
     const DeviceShards::Elements elements = device_shards().elements(bucket);
     if (elements.weights.count != 0) {
-      const DeviceStepInfo info =
-          is_live_ ? DeviceStepInfo{0, &live()->update} : DeviceStepInfo{shards().steps() + 1, nullptr};
+      DeviceStepInfo info{shards().steps() + 1, nullptr, elements.parameters};
+      if (is_live_) info.step = 0, info.live = &live()->update;
       enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
                    info, stream);
     }

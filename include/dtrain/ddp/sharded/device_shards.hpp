@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/sharded/device_rule.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
 #include "dtrain/ddp/sharded/shards.hpp"
 #include "dtrain/stream/cuda/check.hpp"
@@ -47,6 +49,7 @@ class DeviceShards final : public Shards {
     BufferView weights{};
     BufferView gradients{};
     std::array<BufferView, 8> states{};
+    std::span<const ParameterElements> parameters{};
   };
 
   /// Blocking: allocates zeroed state, loads the kernels, and waits for the values that are being written on the
@@ -60,14 +63,15 @@ class DeviceShards final : public Shards {
     std::size_t most = 0;
     bool has_singles = false;
     for (std::size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
-      StateRange part{0, 0, copies_of(plan.buckets[bucket].dtype)};
+      StateRange part{0, 0, copies_of(plan.buckets[bucket].dtype), {}};
       for_each_piece(bucket, {}, [&part](const ShardPiece& piece, std::byte*) {
         if (part.count == 0) part.first = piece.in_state;
         part.count += piece.count;
+        part.parameters.push_back({piece.parameter, piece.count});
       });
       most = std::max(most, part.count);
       has_singles = has_singles || (part.count != 0 && !detail::is_half(plan.buckets[bucket].dtype));
-      parts_.push_back(part);
+      parts_.push_back(std::move(part));
     }
     for (Copies& copies : copies_) {
       for (stream::cuda::ScaledCopyBatch* batch : {&copies.widen, &copies.narrow, &copies.equal})
@@ -97,7 +101,8 @@ class DeviceShards final : public Shards {
   Elements elements(std::size_t bucket) const noexcept {
     const StateRange& part = parts_[bucket];
     const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
-    Elements all{view(weights_of(bucket)), view(gradients_.data())};
+    Elements all{
+        view(weights_of(bucket)), view(gradients_.data()), {}, {part.parameters.data(), part.parameters.size()}};
     for (std::size_t i = 0; i < rule_arrays_; ++i) {
       all.states[i] = view(arrays_[i].data() + part.first * sizeof(float));
     }
@@ -157,11 +162,12 @@ class DeviceShards final : public Shards {
     stream::cuda::ScaledCopyBatch narrow;
     stream::cuda::ScaledCopyBatch equal;
   };
-  /// A bucket's elements in the state arrays, and the index of its copies.
+  /// A bucket's elements in the state arrays, the index of its copies, and whose the elements are.
   struct StateRange {
     std::size_t first;
     std::size_t count;
     std::size_t copies;
+    std::vector<ParameterElements> parameters;  ///< in the order of the elements
   };
 
   bool is_half(std::size_t bucket) const noexcept { return detail::is_half(plan_->buckets[bucket].dtype); }
