@@ -489,7 +489,11 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 // ---- dtrain/core/debug_program.hpp
 
 /// @file
-/// is_debug_program: whether a file of the program was compiled without NDEBUG, for checks that debug builds make.
+/// is_debug_program, a fact of the compilation as those in config.hpp: whether a file of the program was compiled
+/// without NDEBUG, for checks that debug builds make, as ready_check.hpp (ddp/) does. The linker decides: files
+/// compiled without NDEBUG define this function, all others only name it. So nothing in dtrain's own functions depends
+/// on NDEBUG, in which the files of one program may differ. The file with the definitions (DTRAIN_IMPLEMENTATION) does
+/// not count: it may be compiled apart from the program.
 
 /// The linker decides: files compiled without NDEBUG define this function, all others only name it. So nothing in
 /// dtrain's own functions depends on NDEBUG, in which the files of one program may differ. The file with the
@@ -619,7 +623,8 @@ struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
 // ---- dtrain/core/futex.hpp
 
 /// @file
-/// Futexes, on which host streams and SharedMemory wait: a 32-bit word with a deadline, in or across processes.
+/// Futexes: waits on a 32-bit word until a Deadline (deadline.hpp), and their wake-ups. thread.hpp of async/, host
+/// streams and ExternalEvent (stream/), and OrderedChannel, SharedMemory and Mpi (backend/) wait on them.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -724,8 +729,8 @@ class BlockedWriteSignals {
 // ---- dtrain/core/log.hpp
 
 /// @file
-/// log(): lines to stderr, each of up to a page in one write, at the levels of DTRAIN_LOG. Launchers, ranks and the
-/// store call it.
+/// log(): dtrain's messages to its user, lines to stderr, each of up to a page in one write, at the levels of
+/// DTRAIN_LOG. net/, stream/, rendezvous/, backend/, ddp/, launch/ and others call it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1072,9 +1077,9 @@ std::string joined(const Texts& texts, std::string_view separator) {
 // ---- dtrain/core/cause.hpp
 
 /// @file
-/// Cause: the first cause of a job's failure, which the store sends to every rank; JobFailed and PeerLost: the
-/// exceptions that carry it, which groups and backends throw; the exit codes of a job's processes, for run() and the
-/// launchers.
+/// Cause: the first cause of a job's failure, which every floor from rendezvous/ to launch/ passes on; JobFailed and
+/// PeerLost: the exceptions that carry it, which throw_cause() throws for them; the exit codes of a job's processes,
+/// for run(), Elastic and the launchers.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1395,8 +1400,8 @@ DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) no
 // ---- dtrain/core/failure_latch.hpp
 
 /// @file
-/// FailureLatch: a rank's copy of the job's first cause. StoreClient sets it, and backend/, group/ and ddp/, floors
-/// above the store's, wait with it: their waits end then.
+/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. rendezvous/ (StoreClient, ControlPlane)
+/// and the launcher set it; the waits there and in backend/, group/ and ddp/ end then.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1540,8 +1545,9 @@ DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
 // ---- dtrain/core/process/descriptor.hpp
 
 /// @file
-/// Descriptor: a move-only owner of a file descriptor, by which net/, launch/, SharedMemory and ddp/ own files and
-/// sockets; wait_descriptor(): blocking waits for a descriptor, with a deadline, for UnixConnection and settings.hpp.
+/// Descriptor: a move-only owner of one of this process's file descriptors, by which net/, launch/, SharedMemory and
+/// ddp/ own files and sockets; wait_descriptor(): blocking waits for a descriptor, with a deadline, for UnixConnection
+/// and settings.hpp.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2588,7 +2594,8 @@ inline bool runs_on_this_machine(Isa isa) noexcept {
 // ---- dtrain/kernels/kernel_arguments.hpp
 
 /// @file
-/// KernelArguments: parameters of a reduction kernel. Reduction fills them, the kernels of instruction_sets/ read them.
+/// KernelArguments: parameters of a reduction kernel. Reduction fills them; block_loop.hpp, arithmetic/ and
+/// instruction_sets/ read them.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2955,8 +2962,9 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* 
 // ---- dtrain/async/intrusive_list.hpp
 
 /// @file
-/// IntrusiveList: a doubly linked list; its elements, ListNodes, hold the links and unlink themselves. Scheduler,
-/// Poller and events.hpp keep waiting coroutines in it, TaskRunner the coroutines that users have started.
+/// IntrusiveList: a doubly linked list of ListNodes, which hold the links and unlink themselves: Waiter
+/// (timer_heap.hpp), TaskRecord (task.hpp) and SpawnState (loop_handle.hpp) derive from ListNode. The events of
+/// events.hpp, Scheduler and TaskRunner (rendezvous/) keep such lists.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3196,9 +3204,9 @@ DTRAIN_DEFINED void WorkerThread::main() noexcept {
 // ---- dtrain/async/timer_heap.hpp
 
 /// @file
-/// Waiter: base of an EventLoop's awaiters, a suspended coroutine in one list and in the timers; WakeReason: why a
-/// coroutine was resumed; TimerHeap: the timers of the loop's Scheduler, in a binary heap; insertion and removal in
-/// logarithmic time.
+/// Waiter: a suspended coroutine in one list and in the timers; each TaskRecord (task.hpp) has one, and the awaiters of
+/// events.hpp and loop/ derive from it. WakeReason: why a coroutine was resumed, which net/, rendezvous/ and launch/
+/// ask. TimerHeap: the timers, in a binary heap; insertion and removal in logarithmic time.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4100,8 +4108,9 @@ DTRAIN_DEFINED void EventLoop::close() noexcept {
 // ---- dtrain/async/events.hpp
 
 /// @file
-/// async::ManualResetEvent: a flag that coroutines of one loop wait for. StoreClient and JobServer wait for one.
-/// async::AutoResetEvent: each set lets one coroutine pass. Loops of servers, sessions and launchers wait for one.
+/// async::ManualResetEvent: a flag that several coroutines of one thread wait for; when_all(), resolve() (net/) and
+/// StoreClient (rendezvous/) wait for one. async::AutoResetEvent: each set lets one coroutine pass; Session
+/// (rendezvous/) and the supervisors of launch/ wait for one.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4205,9 +4214,10 @@ class AutoResetEvent {
 // ---- dtrain/async/loop_handle.hpp
 
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop, for Store and TaskRunner; BackgroundTask: the owner of
-/// such a coroutine, which ProcessGroup::spawn() returns and whose destruction cancels the coroutine; LoopThread: an
-/// EventLoop and the thread that runs it. ControlPlane and FormationClient own a LoopThread.
+/// LoopHandle: starts coroutines on another thread's EventLoop, for Store, TaskRunner (rendezvous/) and Termination
+/// (elastic/); BackgroundTask: the owner of such a coroutine, which ProcessGroup::spawn() returns and whose destruction
+/// cancels the coroutine; LoopThread: an EventLoop and the thread that runs it. ControlPlane, FormationClient
+/// (rendezvous/) and StoreHost (launch/) own a LoopThread.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -6689,7 +6699,7 @@ class ScaledCopyBatch {
 
 /// @file
 /// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, which NormKernels
-/// adds; its PTX text. CudaBucketNorms launches it.
+/// adds; its PTX text. CudaBucketNorms and DeviceShardedReduction launch it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -7055,8 +7065,8 @@ class CommunicationStream {
 // ---- dtrain/stream/host/queue.hpp
 
 /// @file
-/// Queue of a CommunicationStream: caller-runs work queue; the thread that waits for the work runs its items
-/// (WorkFunction) in order.
+/// Queue of a host stream (CommunicationStream): caller-runs work queue; the thread that waits for the work runs its
+/// items (WorkFunction) in order.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7677,60 +7687,6 @@ DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamReg
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
-// ---- dtrain/identity/device_choice.hpp
-
-/// @file
-/// Device choice by local rank, among the devices that the process sees. device_selection.hpp of GPU backends calls it.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Inputs of the choice. Optional values are nullopt if the launcher did not set them.
-struct DeviceFacts {
-  std::optional<int> local_rank;
-  std::optional<int> local_world_size;
-  int visible = 0;       ///< number of devices that are visible to this process
-  bool sharing = false;  ///< whether ranks may share devices (DTRAIN_SHARE_DEVICES)
-};
-
-/// An index among the visible devices, or the reason for having none.
-struct DeviceChoice {
-  int index = -1;
-  std::string refusal;  ///< a sentence; empty if `index` is valid
-};
-
-/// Chooses a device:
-///  - one visible device: that one, because the launcher has assigned one to each rank
-///  - at least as many devices as local ranks: the device with the local rank as index
-///  - fewer devices: local rank modulo number of devices if ranks may share them; otherwise a refusal
-inline DeviceChoice choose_device(const DeviceFacts& facts) {
-  if (facts.visible < 1) {
-    return {-1,
-            "no CUDA device is visible to this process; look at CUDA_VISIBLE_DEVICES and nvidia-smi, or use a "
-            "backend for host memory"};
-  }
-  if (facts.visible == 1) {
-    return {0, {}};
-  }
-  if (!facts.local_rank) {
-    return {-1, format_text("{} devices are visible and the launcher did not say which of this node's ranks this is; "
-                            "set LOCAL_RANK, or show each rank its own device by CUDA_VISIBLE_DEVICES",
-                            {facts.visible})};
-  }
-  const int rank = *facts.local_rank;
-  const int ranks = facts.local_world_size.value_or(rank + 1);
-  if (ranks <= facts.visible && rank < facts.visible) {
-    return {rank, {}};
-  }
-  if (facts.sharing) {
-    return {rank % facts.visible, {}};
-  }
-  return {-1, format_text("rank {} of the {} on this node finds {} devices; start at most one rank for each device, or "
-                          "set DTRAIN_SHARE_DEVICES=1 to share them",
-                          {rank, ranks, facts.visible})};
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/identity_error.hpp
 
 /// @file
@@ -7933,8 +7889,8 @@ DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
 // ---- dtrain/identity/variables.hpp
 
 /// @file
-/// Environment: a snapshot of the process's environment variables; Variables: typed, strict reads of an Environment.
-/// The sources of identity/, the launchers and the backends read their variables by it.
+/// Variables: typed, strict reads of a process's variables, by which formats/, environment/ and launchers/, launch/
+/// (such as settings.hpp) and the GPU backends (backend/) read them; Environment: a snapshot of all variables.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -8018,8 +7974,8 @@ inline Environment snapshot_environment() {
 // ---- dtrain/rendezvous/client/value_chunks.hpp
 
 /// @file
-/// Value chunks: a long value in parts under KEY/0, KEY/1, as the store bounds values. model_agreement.hpp,
-/// bucket_order_broadcast.hpp and timeline.hpp pass values in them.
+/// Value chunks: a long value in parts under KEY/0, KEY/1, as the store bounds values. The store's clients in ddp/
+/// (model_agreement.hpp, bucket_order_broadcast.hpp, timeline.hpp) pass values in them.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8207,7 +8163,8 @@ DTRAIN_DEFINED void TaskRunner::RunningTasks::cancel_all() noexcept {
 // ---- dtrain/rendezvous/limits.hpp
 
 /// @file
-/// Limits: bounds of messages, keys, values, sessions and connections of the store. Servers and codecs check them.
+/// Limits: bounds of messages, keys, values, sessions and connections of the store. protocol/, session/, membership/,
+/// formation/ and server_state/ check them, and so does launch/.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8502,8 +8459,8 @@ DTRAIN_DEFINED std::variant<std::vector<Membership>, Cause> form_membership(cons
 // ---- dtrain/rendezvous/membership/origin.hpp
 
 /// @file
-/// Origin: facts about a process (starter, program), which job_identity.hpp finds, and by which a store's JobState
-/// distinguishes jobs beside their names. Pure.
+/// Origin: facts about a process that joins a job (starter, program), which job_identity.hpp (launch/) finds, and by
+/// which a store's JobState distinguishes its job's members from other processes, beside job names. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9138,8 +9095,8 @@ class [[nodiscard]] StoreCall {
 // ---- dtrain/rendezvous/client/store.hpp
 
 /// @file
-/// rendezvous::Store: handle of a job's key-value store and barriers, from ProcessGroup::store(). Backends get it as a
-/// StoreRef. Programs and groups call it.
+/// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store(). Backends
+/// get it as a StoreRef. Programs and groups call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9512,9 +9469,10 @@ class ControlPlane {
 // ---- dtrain/backend/algorithm_choice.hpp
 
 /// @file
-/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm; LinkCost: that
-/// cost, alpha and beta; AlgorithmPreference: a wrapper's use of its group's choice. GroupState gives each channel a
-/// choice, algorithm_selection.hpp reads it.
+/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm:
+/// GroupOptions::algorithms, which GroupState (group/) puts into each ChannelContext and algorithm_selection.hpp reads.
+/// LinkCost: that cost, alpha and beta; plan_search.hpp (ddp/) computes with it, too. AlgorithmPreference: a wrapper's
+/// use of its group's choice, by DdpOptions (ddp/).
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9654,6 +9612,61 @@ class AllocationTable {
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+// ---- dtrain/backend/channel_setup/device_choice.hpp
+
+/// @file
+/// Device choice of GPU backends by a process's local rank, among the devices that the process sees; pure.
+/// device_selection.hpp passes it the local rank of a ProcessIdentity.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Inputs of the choice. Optional values are nullopt if the launcher did not set them.
+struct DeviceFacts {
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  int visible = 0;       ///< number of devices that are visible to this process
+  bool sharing = false;  ///< whether ranks may share devices (DTRAIN_SHARE_DEVICES)
+};
+
+/// An index among the visible devices, or the reason for having none.
+struct DeviceChoice {
+  int index = -1;
+  std::string refusal;  ///< a sentence; empty if `index` is valid
+};
+
+/// Chooses a device:
+///  - one visible device: that one, because the launcher has assigned one to each rank
+///  - at least as many devices as local ranks: the device with the local rank as index
+///  - fewer devices: local rank modulo number of devices if ranks may share them; otherwise a refusal
+inline DeviceChoice choose_device(const DeviceFacts& facts) {
+  if (facts.visible < 1) {
+    return {-1,
+            "no CUDA device is visible to this process; look at CUDA_VISIBLE_DEVICES and nvidia-smi, or use a "
+            "backend for host memory"};
+  }
+  if (facts.visible == 1) {
+    return {0, {}};
+  }
+  if (!facts.local_rank) {
+    return {-1, format_text("{} devices are visible and the launcher did not say which of this node's ranks this is; "
+                            "set LOCAL_RANK, or show each rank its own device by CUDA_VISIBLE_DEVICES",
+                            {facts.visible})};
+  }
+  const int rank = *facts.local_rank;
+  const int ranks = facts.local_world_size.value_or(rank + 1);
+  if (ranks <= facts.visible && rank < facts.visible) {
+    return {rank, {}};
+  }
+  if (facts.sharing) {
+    return {rank % facts.visible, {}};
+  }
+  return {-1, format_text("rank {} of the {} on this node finds {} devices; start at most one rank for each device, or "
+                          "set DTRAIN_SHARE_DEVICES=1 to share them",
+                          {rank, ranks, facts.visible})};
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/failure/first_cause.hpp
 
 /// @file
@@ -9723,8 +9736,9 @@ class FirstCause {
 // ---- dtrain/backend/failure/wait_notice.hpp
 
 /// @file
-/// WaitNotice: log warnings of a long wait for other ranks; log_place_at_timeout(): where this rank waited when another
-/// one's wait had timed out. Host channels and store_gather() use them.
+/// WaitNotice: log warnings of a long wait for other ranks, which may end in the channel's failure;
+/// log_place_at_timeout(): after a failure, where this rank waited when another one's wait had timed out. Host channels
+/// and store_gather() use them.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9844,8 +9858,9 @@ DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
 // ---- dtrain/backend/message_passing/routine.hpp
 
 /// @file
-/// Routine: the coroutine type of collective algorithms; FramePool: reused memory for their frames. All algorithms in
-/// algorithms/ return one; transports resume it.
+/// Routine: the coroutine type of collective algorithms; FramePool: reused memory for their frames, which each Endpoint
+/// owns. All algorithms in algorithms/ return a Routine; Gloo's Transport, MPI's ProgressLoop and SharedMemory's
+/// all_reduce resume it.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10930,8 +10945,9 @@ ncclResult_t wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, 
 // ---- dtrain/backend/operation.hpp
 
 /// @file
-/// Operation: descriptor of a call. Ranks compare descriptors, so that mismatched calls fail instead of hanging.
-/// Channels and algorithms get one for each call.
+/// Operation: descriptor of a communicator's call. Ranks compare descriptors, so that mismatched calls fail instead of
+/// hanging. The calls in operations.hpp describe themselves by it; the channels of every backend and of topology/ get
+/// one for each call, RunningBucket (ddp/) turns one into text.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -11346,9 +11362,9 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, cons
 // ---- dtrain/backend/message_passing/operation_context.hpp
 
 /// @file
-/// OperationContext: the endpoint, scratch memory and operation of one call, which Channel and SharedMemory's
-/// all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes; SelectedAllReduce: a topology's algorithm
-/// for all_reduce.
+/// OperationContext: the endpoint, scratch memory and operation of one call, which Channel of this folder and
+/// SharedMemory's all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes, which each transport states;
+/// SelectedAllReduce: a topology's algorithm for all_reduce, from BackendWithAlgorithm (topology/).
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -12672,8 +12688,8 @@ Routine parameter_server(OperationContext<E>& context, const Buffers& buffers, i
 // ---- dtrain/backend/message_passing/algorithms/point_to_point.hpp
 
 /// @file
-/// Point-to-point messages, of the user or of an algorithm: send, recv, or both at once. The Communicator in
-/// message_passing/ and exchange_blocks.hpp call it.
+/// Algorithm of point-to-point messages, the user's or those within another algorithm: send, recv, or both at once.
+/// exchange_blocks.hpp of this folder and the Communicator in message_passing/ call it.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -12755,7 +12771,7 @@ Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
 // ---- dtrain/backend/message_passing/algorithms/exchange_blocks.hpp
 
 /// @file
-/// Exchange and reduction of blocks of any lengths, between all ranks or with a root, over messages.
+/// Algorithms over messages that exchange or reduce blocks of any lengths, between all ranks or with a root.
 /// algorithm_selection.hpp calls them.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
@@ -13887,8 +13903,8 @@ static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
 
 /// @file
 /// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare. Collectives (group/), hooks and ReducingWork (ddp/) give
-/// them to enqueue().
+/// of its arguments, and the descriptor that ranks compare. Collectives (group/), AllReduceWork, hooks and sharded
+/// steps (ddp/) give them to enqueue().
 
 /// A communicator runs an operation by `enqueue(operation, stream)`. Each operation has:
 /// - `kind`: its OperationKind; that of an operation with blocks is in its BlockExchange.
@@ -14299,8 +14315,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view 
 // ---- dtrain/backend/communicator.hpp
 
 /// @file
-/// The concept Communicator: collectives and messages of one channel. Collectives (group/), ReducingWork (ddp/) and
-/// AlgorithmCommunicator (topology/) enqueue them.
+/// The concept Communicator: collectives and messages of one channel. Collectives (group/), AllReduceWork, hooks and
+/// sharded steps (ddp/) and AlgorithmCommunicator (topology/) enqueue them.
 
 /// Contract of enqueue(operation, stream), for every operation.
 /// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
@@ -14458,8 +14474,8 @@ concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanB
 // ---- dtrain/backend/block_until_complete.hpp
 
 /// @file
-/// block_until_complete(), for any backend's communicator: waits for enqueued work; throws the job's first cause.
-/// GroupState, BucketReduction and broadcast_values() call it.
+/// block_until_complete(): waits for the work that a communicator of any backend has enqueued; throws the job's first
+/// cause. GroupState (group/), BucketReduction and broadcast_values() (ddp/) call it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -14693,8 +14709,8 @@ inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reductio
 // ---- dtrain/backend/shared_memory/arena.hpp
 
 /// @file
-/// Arena: memory that Communicator allocated, with a range for each rank, mapped by every rank; collectives/ work there
-/// in place. ArenaTable: a communicator's arenas, to find the one that a buffer is in.
+/// Arena: memory that SharedMemory's Communicator allocated, with a range for each rank, mapped by every rank;
+/// collectives/ work there in place. ArenaTable: a communicator's arenas, to find the one that a buffer is in.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -14966,8 +14982,8 @@ static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: chunk buffers begin
 // ---- dtrain/backend/shared_memory/barrier_wait.hpp
 
 /// @file
-/// BarrierWait: one rank's wait for its peers at a barrier, and the error if they do not arrive; Channel waits by it.
-/// SpinPolicy: how long a rank spins and yields before it sleeps.
+/// BarrierWait: one rank's wait in shared memory for its peers at a barrier, and the error if they do not arrive;
+/// SharedMemory's Channel waits by it. SpinPolicy: how long a rank spins and yields before it sleeps.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -15507,8 +15523,9 @@ class ReductionChunks {
 // ---- dtrain/backend/store_ref.hpp
 
 /// @file
-/// StoreRef: type-erased key-value store of a job. Backends open channels by it, model_agreement.hpp compares models,
-/// rank0_task.hpp shares rank 0's result. GroupState makes one of the job's Store.
+/// StoreRef: type-erased key-value store of a job, by which ranks share values: those of a backend's channel, from
+/// ChannelContext, and in ddp/ model_agreement.hpp, rank0_task.hpp and others. GroupState (group/) makes one of the
+/// job's Store.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15615,7 +15632,8 @@ requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::Store
 // ---- dtrain/backend/channel_context.hpp
 
 /// @file
-/// ChannelContext: parameters for opening a channel. GroupState gives one to the backend's open_blocking().
+/// ChannelContext: name, members, store, failure latch, timeout and options of a channel. GroupState (group/) gives one
+/// to open_blocking() of the backend, or of AlgorithmBackend (topology/); the communicators of all backends keep it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16113,8 +16131,8 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
 // ---- dtrain/backend/channel_setup/device_selection.hpp
 
 /// @file
-/// Selection of a rank's CUDA device by Nccl and Staged before the ranks join, and comparison of a node's devices
-/// afterwards.
+/// Setup of CUDA devices for the channels of Nccl and Staged: each rank selects its device before the ranks join, and
+/// the ranks of a node compare their devices when a channel opens.
 
 #if DTRAIN_WITH_CUDA
 
@@ -16164,12 +16182,12 @@ inline int visible_devices() {
   return count;
 }
 
-/// Makes the rank's device current in the calling thread: see identity::choose_device. Precedes all other CUDA calls.
+/// Makes the rank's device current in the calling thread: see choose_device. Precedes all other CUDA calls.
 /// @param may_share whether the backend supports several ranks on one device, and the user allows it
 /// @throws Error (unsupported: no device for this rank; usage, cuda)
 inline void take_device(const identity::ProcessIdentity& identity, bool may_share) {
-  const identity::DeviceChoice choice =
-      identity::choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
+  const DeviceChoice choice =
+      choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
   if (!choice.refusal.empty()) {
     throw Error(Errc::unsupported, choice.refusal).with_rank(identity.rank);
   }
@@ -16288,7 +16306,8 @@ inline void compare_devices_blocking(const ChannelContext& context, DeviceSharin
 // ---- dtrain/backend/channel_setup/split.hpp
 
 /// @file
-/// Split of a channel by color and key, as by MPI_Comm_split. OrderedChannel and NCCL's Communicator call it.
+/// Setup of the channels of a split by color and key, as by MPI_Comm_split: the ranks exchange colors and keys over the
+/// store. ChannelOwner and NCCL's Communicator call it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -18004,8 +18023,8 @@ using Transport = BasicTransport<Endpoint>;
 // ---- dtrain/backend/nccl/channel_status.hpp
 
 /// @file
-/// ChannelStatus: a channel's first cause of failure, and the wake-up of its watchdog; Channel has one.
-/// AbandonedThreads: threads that wait in NCCL for other ranks and are not joined.
+/// ChannelStatus of NCCL's Channel: its first cause of failure, and the wake-up of its watchdog. AbandonedThreads:
+/// threads that wait in NCCL for other ranks and are not joined.
 
 #if DTRAIN_WITH_NCCL
 
@@ -18150,7 +18169,7 @@ class ChannelStatus {
 // ---- dtrain/backend/nccl/inflight_ring.hpp
 
 /// @file
-/// InflightRing: the operations in flight on streams, and when the first of them began; Channel fills it, Watchdog
+/// InflightRing: NCCL's operations in flight on streams, and when the first of them began; Channel fills it, Watchdog
 /// polls it. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog call it after
 /// a timeout.
 
@@ -19369,8 +19388,8 @@ class Communicator {
 // ---- dtrain/backend/nccl.hpp
 
 /// @file
-/// backend::Nccl, and NcclWith<> with options: ranks with a GPU each exchange data over NCCL. A program names one of
-/// them in its Policy.
+/// backend::Nccl, and NcclWith<> with options: ranks with a GPU each exchange data over NCCL, by the classes of nccl/.
+/// A program names one of them in its Policy.
 
 #if DTRAIN_WITH_NCCL
 
@@ -19497,8 +19516,9 @@ struct Nccl;
 // ---- dtrain/backend/ordered_channel.hpp
 
 /// @file
-/// OrderedChannel: base of a host backend's or topology's channel, which runs operations in enqueue order, until its
-/// first cause of failure; ChannelOwner: a communicator's share of it, which enqueues EnqueuedOperations.
+/// OrderedChannel: base of the channels of message_passing/ and shared_memory/ and of AlgorithmOrder (topology/), which
+/// runs operations in enqueue order, until its first cause of failure; ChannelOwner: a communicator's share of it,
+/// which enqueues EnqueuedOperations.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -20072,8 +20092,8 @@ class Communicator {
 // ---- dtrain/backend/gloo.hpp
 
 /// @file
-/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections. A program names it
-/// in its Policy.
+/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections, by the classes of
+/// gloo/ and message_passing/. A program names it in its Policy.
 
 #if DTRAIN_WITH_GLOO
 
@@ -20127,8 +20147,9 @@ struct Gloo;
 // ---- dtrain/backend/mpi.hpp
 
 /// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI; backend::MpiCollectives: they call MPI's
-/// own collectives. A program names one of them in its Policy.
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI, by the classes of mpi/ and
+/// message_passing/; backend::MpiCollectives: they call MPI's own collectives. A program names one of them in its
+/// Policy.
 
 #if DTRAIN_WITH_MPI
 
@@ -20501,8 +20522,9 @@ class Channel final : public OrderedChannel {
 // ---- dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp
 
 /// @file
-/// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; point-to-point
-/// transfer of the user's messages. Communicator enqueues the transfer, all_reduce.hpp runs over the endpoint.
+/// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; all_reduce.hpp of
+/// this folder runs a topology's algorithm over it. MailboxTransfer: the user's point-to-point messages, which
+/// Communicator enqueues beside the collectives.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -20957,7 +20979,8 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 // ---- dtrain/backend/shared_memory.hpp
 
 /// @file
-/// backend::SharedMemory: ranks of one host reduce in memory that all of them map. A program names it in its Policy.
+/// backend::SharedMemory: ranks of one host reduce in memory that all of them map, by the classes of shared_memory/. A
+/// program names it in its Policy.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -21846,8 +21869,8 @@ class Communicator {
 // ---- dtrain/backend/staged.hpp
 
 /// @file
-/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory; a program names it in its Policy.
-/// CUDA's hardware queues: asked for, and checked before the device is used.
+/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory, by the classes of staged/; a
+/// program names it in its Policy. CUDA's hardware queues: asked for, and checked before the device is used.
 
 #if DTRAIN_WITH_CUDA
 
@@ -22474,8 +22497,9 @@ inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
 // ---- dtrain/topology/sub_channel.hpp
 
 /// @file
-/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time; HierarchicalCollectives
-/// and FlatOver own them. ParallelRunner: Hierarchical's second thread, which sends a chunk while another is reduced.
+/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time: flat_over.hpp of this
+/// folder owns one, hierarchical/collectives.hpp two. ParallelRunner: a second thread, which sends a chunk while
+/// another is reduced, for algorithms with two channels.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -23346,7 +23370,7 @@ DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const Nod
 
 /// @file
 /// topology::Hierarchical: two-level all-reduce, reduce-scatter, all-gather, broadcast and barrier, inside nodes and
-/// across nodes. A program names it in its Policy.
+/// across nodes, by the classes of hierarchical/. A program names it in its Policy.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -23392,8 +23416,8 @@ static_assert(Topology<Hierarchical<>>);
 // ---- dtrain/launch/backend_facts.hpp
 
 /// @file
-/// BackendFacts: what a launcher knows of a policy's backend before it starts workers. run() makes one from the policy;
-/// PerNode counts devices and checks the launcher's options by it.
+/// BackendFacts: properties of a policy's backend that the policy's launcher needs before it starts workers. run()
+/// gives them to PerNode::start(), which counts devices and checks the launcher's options by them.
 
 namespace DTRAIN_NAMESPACE::async {
 template <class T>
@@ -25476,8 +25500,9 @@ void report_lost_output(int rank);
 // ---- dtrain/ddp/bucket_plan.hpp
 
 /// @file
-/// BucketPlan: which gradients are reduced together, in which order, at which offsets; plan_buckets() makes one from
-/// their sizes and BucketCaps. Driver, BucketRebuild and MeasuredPlan call it.
+/// BucketPlan: which gradients are reduced together, in which order, at which offsets: reduction/, hooks/, precision/,
+/// profile/ and sharded/ get one. plan_buckets() makes one from gradients' sizes and BucketCaps, for Driver (setup/),
+/// BucketRebuild and MeasuredPlan (planning/).
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26496,8 +26521,8 @@ using ddp::PlanChoice;
 // ---- dtrain/ddp/driver_access.hpp
 
 /// @file
-/// DriverAccess: a wrapper's Driver, for the parts of the library that use its reducer: ShardedOptimizer, plan_state(),
-/// and the wrapper of libtorch.hpp.
+/// DriverAccess: a wrapper's Driver, for the parts of the library that use its reducer: ShardedOptimizer (sharded/),
+/// DeviceLossScaler (precision/), plan_state() (planning/), and the wrapper of libtorch.hpp.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26524,7 +26549,8 @@ struct DriverAccess {
 // ---- dtrain/ddp/failure_context.hpp
 
 /// @file
-/// FailureContext: latch, rank and group, by which a wrapper's Driver and Reducer report failures to their job.
+/// FailureContext: latch, rank and group, by which a wrapper's Driver (setup/), Reducer (reduction/) and
+/// broadcast_values() (broadcast/) notice or report failures of their job.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26867,7 +26893,7 @@ using ddp::ReadValue;
 
 /// @file
 /// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
-/// differs; and whether they have given their samplers the same settings.
+/// differs; and whether they have given their samplers the same settings. Driver calls it for the wrapper.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27234,7 +27260,8 @@ using ddp::Model;
 // ---- dtrain/ddp/address_check.hpp
 
 /// @file
-/// Address check: finds parameters whose memory has moved since the wrapping. Reducer calls it in each step.
+/// Address check: finds parameters whose memory has moved since the wrapping. model_functions() (setup/) reads the
+/// addresses, Reducer (reduction/) checks them in each step.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27400,8 +27427,8 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const st
 
 /// @file
 /// Collection of a model's parameters and buffers, which rejects those that cannot be trained, and their gradients'
-/// sizes. model_functions() calls it for the wrapper, and MasterWeights; ShardedParameters checks by it that no two
-/// values overlap.
+/// sizes. model_functions() (setup/) calls it for the wrapper, and MasterWeights (precision/); ShardedParameters
+/// (sharded/) checks by it that no two values overlap.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29029,8 +29056,9 @@ class Widen {
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
-/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it; clip_gradients() scales the
-/// gradients to a norm. Programs call these. BucketNorms: the buckets' sums of squares; BucketReduction owns it.
+/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it, for LossScaler and
+/// MasterWeights of this folder, too; clip_gradients() scales the gradients to a norm. Programs call these.
+/// BucketNorms: the buckets' sums of squares; BucketReduction owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29506,8 +29534,8 @@ using ddp::MasterWeights;
 // ---- dtrain/ddp/profile/running_bucket.hpp
 
 /// @file
-/// RunningBucket: the step and bucket that BucketReduction communicates now. StepMeter sets it; the error sentences of
-/// Driver's channel have it.
+/// RunningBucket: the step and bucket that BucketReduction communicates now. StepMeter of this folder sets it; the
+/// error sentences of Driver's channel have it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29824,7 +29852,8 @@ inline constexpr std::size_t given_plan_steps = 5;
 // ---- dtrain/ddp/profile/step_meter.hpp
 
 /// @file
-/// Step meter: times of the phases of steps. BucketReduction owns it.
+/// Step meter: times of the phases of steps, for ReducerStatistics, and step records for timelines. BucketReduction
+/// owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30030,7 +30059,8 @@ class StepMeter {
 // ---- dtrain/ddp/profile/device_times.hpp
 
 /// @file
-/// Device times for CudaGradientCopier: duration of the buckets' collectives, and the part that the backward pass hid.
+/// DeviceTimes: a StepMeter's times on a CUDA device: duration of the buckets' collectives, and the part that the
+/// backward pass hid. CudaGradientCopier owns it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -30402,7 +30432,8 @@ using ddp::StepTimes;
 // ---- dtrain/ddp/rank0_task.hpp
 
 /// @file
-/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets. Checkpoints and timelines call it.
+/// Rank 0 task: work that rank 0 alone does, mostly on files, and whose result or error every rank gets. Checkpoints
+/// (checkpoint/, sharded/, libtorch/) and timelines (profile/) call it.
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
@@ -31210,7 +31241,8 @@ using ddp::ReadyGradient;
 // ---- dtrain/ddp/data/zero_gradients.hpp
 
 /// @file
-/// ZeroGradients: the backward pass of a rank that has no samples. DistributedDataParallel::step_without_data runs it.
+/// ZeroGradients: the backward pass of a rank that has no data for a step. DistributedDataParallel::step_without_data
+/// runs it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31260,7 +31292,8 @@ class ZeroGradients {
 
 /// @file
 /// Gradient table: addresses, name and shape of each parameter's gradient, checks of ready() arguments, and
-/// descriptions of parameters for error sentences. GradientArena owns it, Reducer checks ready() by it.
+/// descriptions of parameters for error sentences. GradientArena owns it; reduction/ and sharded/ read gradients'
+/// places in it, Reducer checks ready() by it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31591,97 +31624,11 @@ class BufferBroadcast {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/gradient_arena.hpp
-
-/// @file
-/// GradientArena: the memory of the buckets, by a plan, and the place of each gradient there. BucketReduction owns it.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Not movable: other objects refer to the plan and the table. Threads: const members concurrently.
-template <backend::Communicator Communicator>
-class GradientArena {
- public:
-  /// Collective, blocking: allocates. @throws Error (unsupported) for gradients that are not on `device`
-  GradientArena(Communicator& communicator, std::span<const Parameter> parameters, BucketPlan plan, Device device,
-                Deadline deadline)
-      : plan_(std::move(plan)),
-        memory_(allocate(communicator, plan_, deadline)),
-        gradients_(parameters, plan_, data(), device) {}
-
-  GradientArena(const GradientArena&) = delete;
-
-  const BucketPlan& plan() const noexcept { return plan_; }
-  const GradientTable& gradients() const noexcept { return gradients_; }
-  GradientTable& gradients() noexcept { return gradients_; }
-
-  BufferView range(std::size_t bucket) const noexcept { return range_of(plan_.buckets[bucket], data()); }
-  std::size_t buckets() const noexcept { return plan_.buckets.size(); }
-
-  /// Null only if it has 0 bytes.
-  std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
-  std::shared_ptr<const void> memory() const noexcept { return memory_; }
-
-  /// Collective, enqueued: reduces as little as a bucket of any plan has, the smallest bucket and the largest, so that
-  /// the communicator connects its ranks for these sizes. Nothing with one rank. Precondition: the content is zeros,
-  /// which stay. @throws as all_reduce
-  void reduce_extremes(Communicator& communicator, ReduceOp op, typename Communicator::Stream stream) const {
-    const PlannedBucket* smallest = nullptr;
-    const PlannedBucket* largest = nullptr;
-    for (const PlannedBucket& bucket : plan_.buckets) {
-      if (bucket.bytes == 0) continue;
-      if (smallest == nullptr || bucket.bytes < smallest->bytes) smallest = &bucket;
-      if (largest == nullptr || bucket.bytes > largest->bytes) largest = &bucket;
-    }
-    if (smallest == nullptr || communicator.size() == 1) return;
-    const auto reduce = [&](const BufferView& range) {
-      communicator.enqueue(backend::AllReduce{range, range, op}, stream);
-    };
-    const BufferView whole = range_of(*smallest, data());
-    BufferView least = whole;  // a later plan's smallest bucket may be a bias
-    least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
-    reduce(least);
-    if (whole.count != least.count) reduce(whole);
-    if (largest != smallest) reduce(range_of(*largest, data()));
-  }
-
-  /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
-  void set_plan(BucketPlan plan) { plan_ = std::move(plan); }
-
-  /// Collective, blocking: the same buckets in less memory, see with_reused_memory.
-  /// @param unbinds see GradientTable::unbind @throws Error (unsupported) for bound gradients without it
-  void reuse_memory(Communicator& communicator, Deadline deadline, bool unbinds) {
-    if (plan_.reuses_memory) return;
-    if (unbinds) gradients_.unbind();
-    gradients_.require_unbound();
-    BucketPlan next = with_reused_memory(plan_);
-    memory_ = allocate(communicator, next, deadline);
-    gradients_.move_to(data(), next);
-    set_plan(std::move(next));
-  }
-
- private:
-  using Allocation = typename Communicator::Allocation;
-
-  static std::shared_ptr<Allocation> allocate(Communicator& communicator, const BucketPlan& plan, Deadline deadline) {
-    if (plan.arena_bytes == 0) {
-      return nullptr;
-    }
-    return std::make_shared<Allocation>(communicator.allocate_blocking(plan.arena_bytes, deadline));
-  }
-
-  BucketPlan plan_;
-  std::shared_ptr<Allocation> memory_;
-  GradientTable gradients_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
 
 /// @file
-/// Bucket rebuild: plans the buckets again after a step, in the observed ready order or by a planner, and moves
-/// gradients in place (Rearrangement). Reducer asks it at the end of finish().
+/// Bucket rebuild at the end of a reducer's step: plans the buckets again, in the observed ready order or by a
+/// BucketPlanner, and moves gradients in place (Rearrangement). Reducer owns it and asks it in finish().
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32805,10 +32752,98 @@ class CudaGradientCopier {
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/ddp/reduction/gradient_arena.hpp
+
+/// @file
+/// GradientArena: the memory of the buckets, by a BucketPlan, and the place of each gradient there, in a GradientTable
+/// (gradient_table.hpp). BucketReduction owns it.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Not movable: other objects refer to the plan and the table. Threads: const members concurrently.
+template <backend::Communicator Communicator>
+class GradientArena {
+ public:
+  /// Collective, blocking: allocates. @throws Error (unsupported) for gradients that are not on `device`
+  GradientArena(Communicator& communicator, std::span<const Parameter> parameters, BucketPlan plan, Device device,
+                Deadline deadline)
+      : plan_(std::move(plan)),
+        memory_(allocate(communicator, plan_, deadline)),
+        gradients_(parameters, plan_, data(), device) {}
+
+  GradientArena(const GradientArena&) = delete;
+
+  const BucketPlan& plan() const noexcept { return plan_; }
+  const GradientTable& gradients() const noexcept { return gradients_; }
+  GradientTable& gradients() noexcept { return gradients_; }
+
+  BufferView range(std::size_t bucket) const noexcept { return range_of(plan_.buckets[bucket], data()); }
+  std::size_t buckets() const noexcept { return plan_.buckets.size(); }
+
+  /// Null only if it has 0 bytes.
+  std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
+  std::shared_ptr<const void> memory() const noexcept { return memory_; }
+
+  /// Collective, enqueued: reduces as little as a bucket of any plan has, the smallest bucket and the largest, so that
+  /// the communicator connects its ranks for these sizes. Nothing with one rank. Precondition: the content is zeros,
+  /// which stay. @throws as all_reduce
+  void reduce_extremes(Communicator& communicator, ReduceOp op, typename Communicator::Stream stream) const {
+    const PlannedBucket* smallest = nullptr;
+    const PlannedBucket* largest = nullptr;
+    for (const PlannedBucket& bucket : plan_.buckets) {
+      if (bucket.bytes == 0) continue;
+      if (smallest == nullptr || bucket.bytes < smallest->bytes) smallest = &bucket;
+      if (largest == nullptr || bucket.bytes > largest->bytes) largest = &bucket;
+    }
+    if (smallest == nullptr || communicator.size() == 1) return;
+    const auto reduce = [&](const BufferView& range) {
+      communicator.enqueue(backend::AllReduce{range, range, op}, stream);
+    };
+    const BufferView whole = range_of(*smallest, data());
+    BufferView least = whole;  // a later plan's smallest bucket may be a bias
+    least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
+    reduce(least);
+    if (whole.count != least.count) reduce(whole);
+    if (largest != smallest) reduce(range_of(*largest, data()));
+  }
+
+  /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
+  void set_plan(BucketPlan plan) { plan_ = std::move(plan); }
+
+  /// Collective, blocking: the same buckets in less memory, see with_reused_memory.
+  /// @param unbinds see GradientTable::unbind @throws Error (unsupported) for bound gradients without it
+  void reuse_memory(Communicator& communicator, Deadline deadline, bool unbinds) {
+    if (plan_.reuses_memory) return;
+    if (unbinds) gradients_.unbind();
+    gradients_.require_unbound();
+    BucketPlan next = with_reused_memory(plan_);
+    memory_ = allocate(communicator, next, deadline);
+    gradients_.move_to(data(), next);
+    set_plan(std::move(next));
+  }
+
+ private:
+  using Allocation = typename Communicator::Allocation;
+
+  static std::shared_ptr<Allocation> allocate(Communicator& communicator, const BucketPlan& plan, Deadline deadline) {
+    if (plan.arena_bytes == 0) {
+      return nullptr;
+    }
+    return std::make_shared<Allocation>(communicator.allocate_blocking(plan.arena_bytes, deadline));
+  }
+
+  BucketPlan plan_;
+  std::shared_ptr<Allocation> memory_;
+  GradientTable gradients_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/reduction/gradient_sums.hpp
 
 /// @file
-/// GradientSums: sums of the gradients of passes under no_sync(Adds::wrapper), in memory of dtrain's.
+/// GradientSums: sums of the gradients of passes under no_sync(Adds::wrapper), in memory of dtrain's. Accumulation adds
+/// to them, BucketReduction owns them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33154,8 +33189,8 @@ class PendingBuckets {
 // ---- dtrain/ddp/reduction/ready_check.hpp
 
 /// @file
-/// ReadyCheck: detects gradients that the program writes after their ready(), by digests of their memory. See
-/// DdpOptions::check_ready.
+/// ReadyCheck of a BucketReduction: detects gradients that the program writes after their ready(), by digests of their
+/// memory. See DdpOptions::check_ready.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33349,7 +33384,8 @@ class ReadyGradients {
 // ---- dtrain/ddp/setup/bucket_order_broadcast.hpp
 
 /// @file
-/// Bucket order broadcast, which Driver sets up: rank 0 publishes its ready order, by which every rank plans buckets.
+/// Setup of a wrapper's bucket order: rank 0 publishes its ready order in the store, by which every rank plans buckets.
+/// Driver calls it for its BucketRebuild.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33864,11 +33900,19 @@ struct LiveUpdate {
   std::uint64_t step = 0;                 ///< number of this update, from 1
 };
 
+/// Neighbouring elements of one parameter in the arrays of a DeviceRule.
+/// @ingroup sharding
+struct ParameterElements {
+  std::size_t parameter = 0;  ///< index in parameters()
+  std::size_t count = 0;
+};
+
 /// Arguments of a DeviceRule besides the elements.
 /// @ingroup sharding
 struct DeviceStepInfo {
   std::uint64_t step = 1;            ///< number of this update, from 1; 0 if `live` has it
   const LiveUpdate* live = nullptr;  ///< in device memory; null as long as no step was captured in a CUDA graph
+  std::span<const ParameterElements> parameters{};  ///< whose the elements are, in the order of the arrays
 };
 
 namespace detail {
@@ -33917,13 +33961,28 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
 /// stream's device. `Rule::State`, a struct of at most eight `std::span<float>` as of OptimizerRule, says how many
 /// state arrays there are. All state begins as zeros. Sgd, Momentum, Adam and AdamW of dtrain::optimizers are such
 /// rules, with the bits that they have on the host. A rule derived from one of them needs enqueue().
-/// - Elements do not depend on each other: arrays have elements of several parameters, in parts of any length.
+/// - Elements do not depend on each other: arrays have elements of several parameters, in parts of any length, which
+/// `info.parameters` lists.
+/// - A rule with kernels that the driver may refuse has `bool load_kernels(stream) const`, which launches them for no
+/// elements: the optimizer is then refused on every rank.
 /// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first captured step on, kernels read
 /// the update's number from `info.live`, and `info.step` is 0.
 /// - The rule may change the gradients. Lifetime: the memory outlives the work.
 /// @ingroup sharding
 template <class R>
 concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>;
+
+/// Launches the rule's kernels for no elements. @returns whether the driver has loaded them
+template <DeviceRule R>
+bool load_rule([[maybe_unused]] const R& rule, [[maybe_unused]] stream::cuda::StreamRef stream) {
+  if constexpr (detail::HasUpdateKernel<R>) {
+    return stream::cuda::UpdateKernel::load(detail::device_update(rule, 1).update, stream);
+  } else if constexpr (requires { rule.load_kernels(stream); }) {
+    return rule.load_kernels(stream);
+  } else {
+    return true;
+  }
+}
 
 /// Enqueues the update. Within another rule's enqueue(): @pre `info.live` is null, since it has that rule's numbers.
 /// @param states as many as the rule has @throws Error (cuda), as the rule
@@ -33949,6 +34008,7 @@ void enqueue_rule(const R& rule, const BufferView& weights, const BufferView& gr
 namespace DTRAIN_NAMESPACE {
 using ddp::DeviceStepInfo;
 using ddp::LiveUpdate;
+using ddp::ParameterElements;
 }  // namespace DTRAIN_NAMESPACE
 
 #endif  // DTRAIN_WITH_CUDA
@@ -34344,6 +34404,7 @@ class Shards {
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -34364,6 +34425,7 @@ class DeviceShards final : public Shards {
     BufferView weights{};
     BufferView gradients{};
     std::array<BufferView, 8> states{};
+    std::span<const ParameterElements> parameters{};
   };
 
   /// Blocking: allocates zeroed state, loads the kernels, and waits for the values that are being written on the
@@ -34377,14 +34439,15 @@ class DeviceShards final : public Shards {
     std::size_t most = 0;
     bool has_singles = false;
     for (std::size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
-      StateRange part{0, 0, copies_of(plan.buckets[bucket].dtype)};
+      StateRange part{0, 0, copies_of(plan.buckets[bucket].dtype), {}};
       for_each_piece(bucket, {}, [&part](const ShardPiece& piece, std::byte*) {
         if (part.count == 0) part.first = piece.in_state;
         part.count += piece.count;
+        part.parameters.push_back({piece.parameter, piece.count});
       });
       most = std::max(most, part.count);
       has_singles = has_singles || (part.count != 0 && !detail::is_half(plan.buckets[bucket].dtype));
-      parts_.push_back(part);
+      parts_.push_back(std::move(part));
     }
     for (Copies& copies : copies_) {
       for (stream::cuda::ScaledCopyBatch* batch : {&copies.widen, &copies.narrow, &copies.equal})
@@ -34414,7 +34477,8 @@ class DeviceShards final : public Shards {
   Elements elements(std::size_t bucket) const noexcept {
     const StateRange& part = parts_[bucket];
     const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
-    Elements all{view(weights_of(bucket)), view(gradients_.data())};
+    Elements all{
+        view(weights_of(bucket)), view(gradients_.data()), {}, {part.parameters.data(), part.parameters.size()}};
     for (std::size_t i = 0; i < rule_arrays_; ++i) {
       all.states[i] = view(arrays_[i].data() + part.first * sizeof(float));
     }
@@ -34474,11 +34538,12 @@ class DeviceShards final : public Shards {
     stream::cuda::ScaledCopyBatch narrow;
     stream::cuda::ScaledCopyBatch equal;
   };
-  /// A bucket's elements in the state arrays, and the index of its copies.
+  /// A bucket's elements in the state arrays, the index of its copies, and whose the elements are.
   struct StateRange {
     std::size_t first;
     std::size_t count;
     std::size_t copies;
+    std::vector<ParameterElements> parameters;  ///< in the order of the elements
   };
 
   bool is_half(std::size_t bucket) const noexcept { return detail::is_half(plan_->buckets[bucket].dtype); }
@@ -34978,8 +35043,9 @@ using ddp::NoSync;
 // ---- dtrain/ddp/step_work.hpp
 
 /// @file
-/// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork), a hook (HookWork), or
-/// a reduce-scatter and an optimizer's update (ShardedReduction, DeviceShardedReduction). BucketReduction calls it.
+/// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork) or a hook (HookWork),
+/// both of reduction/, or a reduce-scatter and an optimizer's update (ShardedReduction, DeviceShardedReduction), both
+/// of sharded/. BucketReduction calls it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36551,16 +36617,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   /// Launches kernels of a step for no elements. @returns whether the driver has loaded all
-  static bool load_kernels(const BucketPlan& plan, [[maybe_unused]] const R& rule, Stream stream) {
+  static bool load_kernels(const BucketPlan& plan, const R& rule, Stream stream) {
     bool loads = true;
     for (const PlannedBucket& bucket : plan.buckets) {
       loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) &&
               static_cast<bool>(stream::cuda::SquareSumKernel::find(bucket.dtype));
     }
-    if constexpr (detail::HasUpdateKernel<R>) {
-      loads = loads && stream::cuda::UpdateKernel::load(detail::device_update(rule, 1).update, stream);
-    }
-    return loads;
+    return loads && load_rule(rule, stream);
   }
 
   /// Blocking: until the last step has run, or for 5 s; then its memory is left to it.
@@ -36741,8 +36804,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     if (clips()) device_shards().scale(bucket, &live()->norm.factor);
     const DeviceShards::Elements elements = device_shards().elements(bucket);
     if (elements.weights.count != 0) {
-      const DeviceStepInfo info =
-          is_live_ ? DeviceStepInfo{0, &live()->update} : DeviceStepInfo{shards().steps() + 1, nullptr};
+      DeviceStepInfo info{shards().steps() + 1, nullptr, elements.parameters};
+      if (is_live_) info.step = 0, info.live = &live()->update;
       enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
                    info, stream);
     }
@@ -37926,7 +37989,7 @@ DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context);
 // ---- dtrain/policy.hpp
 
 /// @file
-/// Policy: launcher, backend and topology of a job, which a program gives run() as a template argument.
+/// dtrain::Policy: launcher, backend and topology of a job, which a program gives run() as a template argument.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -37989,7 +38052,8 @@ struct Policy {
 // ---- dtrain/process_group.hpp
 
 /// @file
-/// ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run() gives one to the program's body.
+/// dtrain::ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run() gives one to the program's
+/// body. It holds a GroupState (group/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -38129,7 +38193,8 @@ using Work = typename ProcessGroup<P>::Work;
 // ---- dtrain/distributed_data_parallel.hpp
 
 /// @file
-/// DistributedDataParallel: a program's wrapper of its model, which averages gradients during the backward pass.
+/// dtrain::DistributedDataParallel: a program's wrapper of its model, which averages gradients during the backward
+/// pass. It owns a Driver (ddp/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -38499,7 +38564,8 @@ DistributedDataParallel(std::span<E, Count>, ProcessGroup<P>, DdpOptions = {}, H
 // ---- dtrain/run.hpp
 
 /// @file
-/// run() and init_process_group(): start or join the ranks of a job. A program's main() calls one of them.
+/// dtrain::run() and dtrain::init_process_group(): start or join the ranks of a job. A program's main() calls one of
+/// them.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -38656,8 +38722,9 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 // ---- dtrain/elastic.hpp
 
 /// @file
-/// Elastic: run()'s handle for a body of a job that goes on when ranks are lost, and takes replacements in.
-/// init_elastic(): the same for a program that keeps its main().
+/// dtrain::Elastic: run()'s handle for a program's body of a job that goes on when ranks are lost, and takes
+/// replacements in; it works by an ElasticWorker (elastic/). dtrain::init_elastic(): the same for a program that keeps
+/// its main().
 
 namespace DTRAIN_NAMESPACE {
 
@@ -38974,7 +39041,8 @@ DTRAIN_DEFINED std::string exception_text() {
 // ---- dtrain/core/process/cpu_affinity.hpp
 
 /// @file
-/// CPU affinity: the CPUs on which the system may run a thread. PerNode and spawn() bind workers by it.
+/// CPU affinity: the CPUs on which the system may run a thread of this process. PerNode and spawn() (launch/) bind
+/// workers by it, progress.hpp (stream/) counts cores by it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -39930,7 +39998,8 @@ class MinMax {
 // ---- dtrain/kernels/block_loop.hpp
 
 /// @file
-/// Kernel loop for instruction_sets/: reduces block after block, from every source, through registers, to every target.
+/// Block loop of the reduction kernels: reduces block after block, from every source, through registers, to every
+/// target. avx2.hpp and baseline.hpp of instruction_sets/ compile it with the classes of arithmetic/.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -40060,8 +40129,8 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 // ---- dtrain/kernels/conversion.hpp
 
 /// @file
-/// Element conversion for PartialReduction, MasterWeights and ShardedParameters: 16-bit floats to f32, integers to i64,
-/// and back.
+/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for PartialReduction, and for
+/// MasterWeights, ShardedParameters and hooks::Widen (ddp/).
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -40223,8 +40292,8 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED std::uint64_t digest(const std::byte* bytes, std
 // ---- dtrain/kernels/dot_product.hpp
 
 /// @file
-/// Dot product of floats in host memory, in an order that depends on the count alone, for hooks::Adasum and
-/// low_rank.hpp.
+/// Dot product of floats in host memory, a kernel for hooks::Adasum and low_rank.hpp (ddp/), in an order that depends
+/// on the count alone.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -41994,7 +42063,9 @@ class Listener {
 // ---- dtrain/net/unix_socket.hpp
 
 /// @file
-/// UnixConnection and UnixListener: abstract Unix sockets by which SharedMemory passes descriptors within a host.
+/// UnixConnection and UnixListener: blocking connections between processes of a host, beside the TCP connections of
+/// connection.hpp, by abstract Unix sockets; their messages carry descriptors. SharedMemory (backend/) sends the
+/// descriptors of its segments by them.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -42249,9 +42320,10 @@ DTRAIN_DEFINED int cores_of_all_ranks() {
 // ---- dtrain/identity/environment/launcher_variables.hpp
 
 /// @file
-/// LauncherVariables: the names of one launcher's variables, and how they are read; the fields that are certain on one
-/// node, and its loopback address; range checks of ranks and sizes. Arguments: a program's argv, with --local_rank=N of
-/// torch.distributed.launch. The sources in launchers/ read by them.
+/// LauncherVariables: the names of one launcher's variables in a process's environment, and how they are read; the
+/// fields that are certain on one node, and its loopback address; range checks of ranks and sizes. Arguments: a
+/// program's argv, with --local_rank=N of torch.distributed.launch. slurm_step.hpp of this folder and the sources in
+/// launchers/ read by them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -42428,8 +42500,8 @@ inline std::vector<std::string> without_local_rank(const std::vector<std::string
 // ---- dtrain/identity/formats/addresses.hpp
 
 /// @file
-/// Addresses in variables: "host", "host:port" and "[IPv6 address]:port"; the contact address of an Open MPI 4 daemon.
-/// variable_tables.hpp and clusters.hpp parse by them.
+/// Formats of addresses in variables: "host", "host:port" and "[IPv6 address]:port"; the contact address of an Open MPI
+/// 4 daemon. variable_tables.hpp and clusters.hpp parse by them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -42909,7 +42981,7 @@ inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& id
 // ---- dtrain/identity/formats/json.hpp
 
 /// @file
-/// JSON reader for the sources in clusters.hpp: strict parser (RFC 8259), bounded in size and depth.
+/// JSON reader for clusters.hpp and process_sources.hpp: strict parser (RFC 8259), bounded in size and depth.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -43129,9 +43201,9 @@ inline std::optional<Json> parse_json(std::string_view text) {
 // ---- dtrain/identity/launchers/clusters.hpp
 
 /// @file
-/// Sources [tf_config], [vertex] and [sagemaker]: variables with the list of a cluster's processes, of which one entry
-/// is this process; cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]}, "task":
-/// {"type": ROLE, "index": N}}. process_sources.hpp lists them.
+/// Sources of launchers that state the list of a cluster's processes, of which one entry is this process: [tf_config],
+/// [vertex] and [sagemaker]; cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]},
+/// "task": {"type": ROLE, "index": N}}. process_sources.hpp lists them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -43814,8 +43886,9 @@ struct SingleSource {
 // ---- dtrain/identity/job_name.hpp
 
 /// @file
-/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each other.
-/// resolve_identity.hpp calls it.
+/// Job name of a ProcessIdentity: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do
+/// not join each other. resolve_identity.hpp of this folder calls it, and in launch/ rank_process.hpp and
+/// node_launcher_options.hpp.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -44038,8 +44111,9 @@ struct TorchSource {
 // ---- dtrain/identity/process_sources.hpp
 
 /// @file
-/// Process-identity sources, in order of precedence, and the completeness check: errors, with remedies, if variables
-/// show a job of several processes but are no complete source. resolve_identity.hpp walks them.
+/// The list of all process-identity sources, in order of precedence, from the headers of launchers/; and the
+/// completeness check: errors, with remedies, if variables show a job of several processes but are no complete source.
+/// resolve_identity.hpp walks the list.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -44416,7 +44490,8 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 // ---- dtrain/identity/resolve_identity.hpp
 
 /// @file
-/// Identity resolution for rank_process.hpp: the ProcessIdentity of an environment, with the name of its job; pure.
+/// Identity resolution for rank_process.hpp (launch/) and node_identity.hpp: the ProcessIdentity that a process's
+/// variables and arguments give, with the name of its job; pure.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -44433,9 +44508,9 @@ void name_job(const Variables& variables, ProcessIdentity& identity);
 // ---- dtrain/identity/node_identity.hpp
 
 /// @file
-/// Node identity: node rank, node count and store address of a per-node launcher; pure. The sources, in order of
-/// precedence: flags, pairs of node variables, one launcher on each node under mpirun or srun, and a process's
-/// identity, read as the node's. node_launcher_options.hpp calls it.
+/// NodeIdentity, beside the ProcessIdentity of a rank: node rank, node count and store address of a per-node launcher;
+/// pure. Its sources, in order of precedence: flags, pairs of node variables, one launcher on each node under mpirun or
+/// srun, and a process's identity, read as the node's. flags.hpp and node_launcher_options.hpp (launch/) call it.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -44895,7 +44970,8 @@ DTRAIN_DEFINED std::string Variables::stated(std::initializer_list<std::string_v
 // ---- dtrain/rendezvous/client/slow_notice.hpp
 
 /// @file
-/// SlowNotice: a log warning about a long wait, with its reason. StoreConnector and listen.hpp own one.
+/// SlowNotice: a log warning about a client's long wait for its store, with the reason. StoreConnector owns one;
+/// listen.hpp makes one while the store opens.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -44930,8 +45006,8 @@ class SlowNotice {
 // ---- dtrain/rendezvous/membership/host_identity.hpp
 
 /// @file
-/// Host identity: boot id and network namespace, by which ranks decide if they share a host. ControlPlane sends it for
-/// a rank, NodeRendezvous for a node.
+/// Host identity of a job's member: boot id and network namespace, by which ranks decide if they share a host.
+/// ControlPlane sends it in a rank's RankInfo, NodeRendezvous for a node.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -46670,7 +46746,7 @@ class KeyValueMap {
 // ---- dtrain/rendezvous/server_state/rank_table.hpp
 
 /// @file
-/// RankTable: which ranks of a job are joining, joined, left or lost. No I/O. JobState owns it.
+/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -49221,7 +49297,7 @@ class JobServer final : private JobSink {
 // ---- dtrain/rendezvous/server/listen.hpp
 
 /// @file
-/// Listeners of a store: their addresses (DTRAIN_INTERFACE, the master address, the machine's interfaces), and
+/// Listeners of a StoreServer: their addresses (DTRAIN_INTERFACE, the master address, the machine's interfaces), and
 /// conflicts over a port. ControlPlane and NodeRendezvous call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -50355,8 +50431,8 @@ class FormationServer final : public WorkerConnections {
 // ---- dtrain/backend/shared_memory/collectives/chunked_collective.hpp
 
 /// @file
-/// Chunked execution of collectives over long buffers: in place in an arena, or copied chunk by chunk; the collectives
-/// of this folder call it. RankAddresses: one address for each rank, as kernels::Reduction takes them.
+/// Chunked execution of SharedMemory's collectives over long buffers: in place in an arena, or copied chunk by chunk;
+/// the collectives of this folder call it. RankAddresses: one address for each rank, as kernels::Reduction takes them.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -50895,8 +50971,9 @@ struct SegmentAllReduce {
 // ---- dtrain/backend/shared_memory/collectives/exchange_blocks.hpp
 
 /// @file
-/// Exchange and reduction of blocks of any lengths in shared memory, in place or staged; a reduction has the bits of an
-/// all-reduce. Communicator enqueues them. PublishedBlocks: the lengths of all ranks' blocks.
+/// Collectives that exchange or reduce blocks of any lengths in shared memory, in place or copied in chunks; a
+/// reduction has the bits of an all-reduce. Communicator enqueues them. PublishedBlocks: the lengths of all ranks'
+/// blocks.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -51249,8 +51326,8 @@ struct SegmentReduceScatter {
 // ---- dtrain/backend/shared_memory/segment_setup.hpp
 
 /// @file
-/// SegmentSetup: maps a new segment on every rank of a channel, or on none; rank 0 sends its descriptor to the others
-/// by a Unix socket. Communicator calls it when it opens or allocates.
+/// SegmentSetup: maps a new segment of shared memory on every rank of a channel, or on none; rank 0 sends its
+/// descriptor to the others by a Unix socket. SharedMemory's Communicator calls it when it opens or allocates.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -51702,9 +51779,9 @@ DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
 // ---- dtrain/launch/configuration/core_binding.hpp
 
 /// @file
-/// Core binding: the CPUs on which each worker of a node runs (--bind); GPU binding: those next to the NUMA node of
-/// each worker's GPU (--bind=auto), without the CUDA runtime. PerNode calls it before it starts workers; spawn.hpp
-/// binds them.
+/// Core binding, a part of the launcher's configuration (--bind): the CPUs on which each worker runs, by default those
+/// next to the NUMA node of its GPU, if it has one, found without the CUDA runtime. PerNode (launch/) chooses
+/// them for WorkerProgram; spawn.hpp binds the workers; flags.hpp reads the flag.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -51917,7 +51994,7 @@ inline std::string text_of(const Cpus& cpus) {
 }
 
 /// The CPUs of each worker: those of the NUMA node of its GPU. Workers of one NUMA node share its cores out, or have
-/// all of them if they are fewer than the workers. Worker i has GPU i, modulo their number (identity::choose_device).
+/// all of them if they are fewer than the workers. Worker i has GPU i, modulo their number (backend::choose_device).
 /// @param cpus those that this process may use: no worker gets another one
 /// @param visible_devices CUDA's count of visible devices, which differs if the system hides some of them, or parts of
 /// one
@@ -52900,7 +52977,8 @@ inline NetworkReport local_network_report(const identity::Variables& variables,
 // ---- dtrain/launch/exit_status.hpp
 
 /// @file
-/// Exit status of a process that Workers reaped: exit code or signal, as a number for exit() and as text.
+/// ExitStatus: exit code or signal of a worker that has ended, as a number for exit() and as text. Workers (supervise/)
+/// makes it, job_result.hpp (nodes/) judges by it.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53570,8 +53648,8 @@ class TerminalOutput {
 // ---- dtrain/launch/process_tree.hpp
 
 /// @file
-/// Process tree: ancestors and descendants of a process, and its status, from /proc, for ElasticSupervisor, Workers,
-/// process_setup.hpp and job_identity.hpp.
+/// Process tree of a launcher and its workers: ancestors, descendants and status of a process, from /proc, for
+/// ElasticSupervisor, for Workers and process_setup.hpp (supervise/), and for job_identity.hpp (configuration/).
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53679,8 +53757,9 @@ inline std::vector<pid_t> rank_below(pid_t wrapper) {
 // ---- dtrain/launch/configuration/job_identity.hpp
 
 /// @file
-/// Job identity: name and origin of the job of this process, by which the store distinguishes jobs; program build: name
-/// and build id (or digest) of its executable. rank_process.hpp calls it.
+/// Job identity, a part of a rank's configuration (ControlPlaneOptions): name and origin of the job of this process, by
+/// which the store distinguishes jobs; program build: name and build id (or digest) of its executable. rank_process.hpp
+/// calls it.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53859,7 +53938,8 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
 // ---- dtrain/launch/shutdown_schedule.hpp
 
 /// @file
-/// Shutdown schedule: when Supervisor and ElasticSupervisor send workers SIGTERM and SIGKILL; pure.
+/// ShutdownSchedule: when a launcher sends its workers SIGTERM and SIGKILL; pure. Supervisor (supervise/) and
+/// ElasticSupervisor act by it; NodeLauncherOptions (configuration/) and OutputRelay (output/) take its times.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55252,8 +55332,9 @@ class OutputRelay {
 // ---- dtrain/launch/store_host.hpp
 
 /// @file
-/// StoreHost: thread with the store of an elastic job that has no launcher of dtrain, in the process with index 0;
-/// ElasticWorker owns it. formation_at(): the formation of an elastic job, also for the launcher's run_elastic_job().
+/// StoreHost: the store of an elastic job without a launcher of dtrain, which would host the store: a thread in the
+/// process with index 0; ElasticWorker (elastic/) owns it. formation_at(): the formation of an elastic job, also for
+/// the launcher's run_elastic_job().
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55436,8 +55517,9 @@ class StoreHost {
 // ---- dtrain/launch/supervise/process_setup.hpp
 
 /// @file
-/// Process setup of a launcher or worker: open standard descriptors, signals, subreaper, end with others; and whether
-/// MPI or CUDA was used before a process became a launcher. PerNode and rank_process.hpp call it.
+/// Process setup for supervision, by PerNode: a launcher becomes the subreaper of its workers' children, outlives a
+/// limit of file sizes, and is refused where MPI or CUDA is in use; a worker under --wrap ends with its launcher.
+/// Launchers, and by rank_process.hpp ranks that PerNode did not start, get open standard descriptors.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55952,8 +56034,9 @@ inline pid_t spawn(const SpawnRequest& request) {
 // ---- dtrain/launch/remote_formation.hpp
 
 /// @file
-/// RemoteFormation: what the launcher of an elastic job's node knows of the job if another node's launcher has the
-/// job's store; report_end(), by which an ElasticWorker tells that launcher that the job has finished.
+/// RemoteFormation of an ElasticSupervisor: what the launcher of an elastic job's node knows of the job if another
+/// node's launcher has the job's store; report_end(), by which an ElasticWorker (elastic/) tells its launcher that the
+/// job has finished.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -56903,8 +56986,9 @@ class Supervisor {
 // ---- dtrain/launch/node_launcher.hpp
 
 /// @file
-/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. Attempt: workers
-/// from their start to the end of their output.
+/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. It owns a
+/// JobCoordinator (nodes/), a SignalForwarder (supervise/) and the TerminalOutput (output/). Attempt: workers from
+/// their start to the end of their output.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -57304,9 +57388,9 @@ class NodeLauncher {
 // ---- dtrain/launch/elastic_supervisor.hpp
 
 /// @file
-/// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
-/// NodeLauncher calls run_elastic_job() for an elastic job, which makes the supervisor and, on node 0, the job's
-/// FormationServer, and else a RemoteFormation.
+/// run_elastic_job(), which NodeLauncher calls for an elastic job: makes an ElasticSupervisor and, on node 0, the job's
+/// FormationServer, and else a RemoteFormation. ElasticSupervisor: watches the node's workers, and starts another one
+/// in the place of each that fails, by Workers and SignalForwarder (supervise/).
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -58711,7 +58795,7 @@ DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) 
 // ---- dtrain/ddp/hooks/low_rank.hpp
 
 /// @file
-/// Matrix products and orthonormal rows in f32, for PowerSgd; Rows: a borrowed matrix.
+/// Matrix products and orthonormal rows in f32, for hooks::PowerSgd; Rows: a borrowed matrix.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
