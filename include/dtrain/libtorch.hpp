@@ -31,7 +31,8 @@ namespace DTRAIN_NAMESPACE::libtorch {
 /// @ingroup libtorch
 enum class GraphPolicy {
   /// With DdpOptions::allow_unused_parameters the ranks all-reduce after each step which parameters were used. On a
-  /// GPU, a rank waits for the result only if a parameter without a .grad in dtrain's memory took no part on this rank.
+  /// GPU, a rank waits for the result only if a parameter without a .grad in dtrain's memory took no part on this rank,
+  /// or if a sharded optimizer updates the parameters.
   dynamic_graph,
   /// The first step that reduces decides for all later ones, which all-reduce nothing but gradients. Autograd may add
   /// to a gradient several times in a pass, as where two parts that are recomputed have a layer in common.
@@ -171,6 +172,10 @@ class DistributedDataParallel {
     const auto pass = [&](Ready ready) {
       state_->model.backward(roots, gradients, false, allow_unused_, ready);
       require_same_graph();
+      if constexpr (Model::device_kind == DeviceKind::cuda) {  // later work than the gradients may use the weights
+        const StreamHandle stream = detail::current_stream<DeviceKind::cuda>(state_->model.device());
+        ddp::DriverAccess::of(state_->ddp).reducer->order_before_values(stream);
+      }
     };
     step(pass, optimizer, std::move(inspect));
   }
@@ -279,15 +284,10 @@ class DistributedDataParallel {
 
   /// On a GPU, for a sharded optimizer. @throws Error (unsupported) if the current stream is captured in a CUDA graph
   void require_no_capture() const {
-    if constexpr (Model::device_kind == DeviceKind::cuda) {
-      const auto refuse = [](auto stream) {
-        if (!stream.is_capturing()) return;
-        throw Error(Errc::unsupported,
-                    "a step of a libtorch::ShardedOptimizer was captured in a CUDA graph, whose replays would not "
-                    "count each parameter's updates; run it without a graph");
-      };
-      stream::cuda::with_stream(detail::current_stream<DeviceKind::cuda>(state_->model.device()), refuse);
-    }
+    if (!detail::is_captured<Model::device_kind>(state_->model.device())) return;
+    throw Error(Errc::unsupported,
+                "a step of a libtorch::ShardedOptimizer was captured in a CUDA graph, whose replays would not count "
+                "each parameter's updates; run it without a graph");
   }
 
   /// On a GPU: makes later work of the current stream, which may have made no gradient, run after the step.

@@ -32608,6 +32608,9 @@ class CudaGradientCopier {
     }
   }
 
+  /// Within a step, after its last ready(): `stream` counts as one that produced a gradient.
+  void note_stream(StreamHandle stream) { producers_.add(stream); }
+
   /// Makes later work of the communication stream run after the work now on the streams that produced gradients.
   void wait_for_producers() {
     producers_.record();
@@ -34379,6 +34382,7 @@ class Shards {
   ShardLayout layout_;
   std::size_t rule_arrays_;
   bool has_halves_;
+  StreamHandle writer_{};  ///< on which the program writes values that move (PresentValue::stream)
 
  private:
   ReadValue read_value_;
@@ -34573,15 +34577,17 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Enqueued: waits for the values that are being written on the default stream.
+  /// Enqueued: waits for the values that are being written on the default stream, and on that of values that move.
   void wait_for_values() {
-    stream::cuda::Event written;
-    stream::cuda::with_stream(StreamHandle{stream_.device(), nullptr},
-                              [&written](Stream values) { values.record(written); });
-    stream_.wait(written);
+    for (const StreamHandle& writing : {StreamHandle{stream_.device(), nullptr}, writer_}) {
+      if (writing.device.kind != DeviceKind::cuda) continue;
+      stream::cuda::Event written;
+      stream::cuda::with_stream(writing, [&written](Stream values) { values.record(written); });
+      stream_.wait(written);
+    }
   }
 
-  /// Reads the values behind the default stream. Blocking: until the weights are written, which a checkpoint may
+  /// Reads the values behind these streams. Blocking: until the weights are written, which a checkpoint may
   /// replace after this call. @throws Error (timeout)
   void load_weights(const std::vector<bool>& wanted) override {
     if (!has_halves_) return;
@@ -35400,6 +35406,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   const BucketPlan& plan() const noexcept { return arena_.plan(); }
   const GradientTable& gradients() const noexcept { return gradients_; }
   const GradientCopier& copier() const noexcept { return copier_; }
+  GradientCopier& copier() noexcept { return copier_; }
   const Norms& norms() const noexcept { return norms_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
@@ -35813,6 +35820,12 @@ class Reducer final : public Step::Target {
   /// On CUDA: makes later work of `stream` run after the last step. Blocking: no.
   void order_after_step([[maybe_unused]] StreamHandle stream) const {
     if constexpr (GradientCopier::copies_on_stream) reduction_.copier().make_wait(stream);
+  }
+
+  /// On CUDA, within a step, after its last ready(): what the step writes to the model comes after the work that is on
+  /// `stream` at the step's end. Blocking: no.
+  void order_before_values([[maybe_unused]] StreamHandle stream) {
+    if constexpr (GradientCopier::copies_on_stream) reduction_.copier().note_stream(stream);
   }
 
   /// The norm of the reduced gradients. Blocking, on CUDA only: until the last step has run.
@@ -37275,7 +37288,7 @@ class ShardedOptimizer<R, C, Stage> {
           "out");
     }
     ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), element_of(ddp.parameters()));
-    agree_on_kernels(ddp, stage);
+    agree_on_kernels(ddp, *rule_, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
@@ -37298,6 +37311,21 @@ class ShardedOptimizer<R, C, Stage> {
         {Stage::divides_gradients ? "Gradients" : "States", stage.overlap_forward ? ", overlap_forward" : "",
          stage.ready_frees_value ? ", ready_frees_value" : "", ddp::state_arrays<R>,
          ddp::NormedRule<R> ? " and measures norms" : ""});
+  }
+
+  /// Collective, blocking. @throws on every rank if two ranks construct different optimizers, or if the driver of one
+  /// does not load the kernels
+  template <class Ddp>
+  static void agree_on_kernels(Ddp& ddp, [[maybe_unused]] const R& rule, const Stage& stage) {
+    bool loads = true;
+    if constexpr (is_on_device) {
+      loads = Reduction::load_kernels(ddp.plan(), rule, ddp::DriverAccess::of(ddp).stream.ref());
+    }
+    ddp::DriverAccess::agree_on_reduction(
+        ddp, description(stage) + (loads ? "" : ", without its kernels, which the driver does not load"));
+    if constexpr (is_on_device) {
+      if (!loads) Reduction::OwnShards::refuse_without_kernels(ddp::DriverAccess::of(ddp).stream.ref().device());
+    }
   }
 
   /// Type of the state for a model: f64 with a rule of doubles, and with a rule that has one if parameter 0 is f64.
@@ -37385,21 +37413,6 @@ class ShardedOptimizer<R, C, Stage> {
       delete reduction;
     }
   };
-
-  /// Collective, blocking. @throws on every rank if two ranks construct different optimizers, or if the driver of one
-  /// does not load the kernels
-  template <class Ddp>
-  void agree_on_kernels(Ddp& ddp, const Stage& stage) const {
-    bool loads = true;
-    if constexpr (is_on_device) {
-      loads = Reduction::load_kernels(ddp.plan(), *rule_, ddp::DriverAccess::of(ddp).stream.ref());
-    }
-    ddp::DriverAccess::agree_on_reduction(
-        ddp, description(stage) + (loads ? "" : ", without its kernels, which the driver does not load"));
-    if constexpr (is_on_device) {
-      if (!loads) Reduction::OwnShards::refuse_without_kernels(ddp::DriverAccess::of(ddp).stream.ref().device());
-    }
-  }
 
   /// make_reduction(). On a device, where memory may be missing, collective: throws on every rank if it fails on one.
   template <class Ddp>
@@ -60992,8 +61005,11 @@ DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPla
       read_value_(std::move(read_value)),
       device_(device),
       element_(element) {
-  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
-    moves_.push_back(read_value_(i).moves);
+  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i) {
+    const PresentValue present = read_value_(i);
+    moves_.push_back(present.moves);
+    writer_ = present.stream;
+  }
 }
 
 DTRAIN_DEFINED void Shards::renew_values() {
@@ -61008,6 +61024,7 @@ DTRAIN_DEFINED void Shards::renew_values() {
     parameters[i].value = present.view;
     moves[i] = present.moves;
     moved[i] = true;
+    writer_ = present.stream;
   }
   if (parameters.empty()) return;
   check_sharded_parameters(parameters, device_, element_);

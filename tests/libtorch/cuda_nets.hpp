@@ -3,6 +3,8 @@
 /// Nets, samples and comparisons of the CUDA probe: they are made on the host from seeds and copied to the device.
 
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
 #include <dtrain/libtorch.hpp>
@@ -44,6 +46,35 @@ class Checks {
 
  private:
   int rank_, made_ = 0, wrong_ = 0;
+};
+
+inline constexpr std::int64_t long_sleep = 400'000'000;  ///< cycles of the device: about 0.2 s
+
+/// A point in LibTorch's current stream.
+class Point {
+ public:
+  Point() {
+    dtrain::stream::cuda::check(cudaEventCreate(&event_), "cudaEventCreate");
+    dtrain::stream::cuda::check(cudaEventRecord(event_, c10::cuda::getCurrentCUDAStream().stream()), "cudaEventRecord");
+  }
+  Point(const Point&) = delete;
+  Point& operator=(const Point&) = delete;
+  ~Point() { static_cast<void>(cudaEventDestroy(event_)); }
+
+  bool is_reached() const {
+    const cudaError_t code = cudaEventQuery(event_);
+    if (code != cudaErrorNotReady) dtrain::stream::cuda::check(code, "cudaEventQuery");
+    return code == cudaSuccess;
+  }
+  /// Both are reached. @returns microseconds
+  float since(const Point& earlier) const {
+    float milliseconds = 0;
+    dtrain::stream::cuda::check(cudaEventElapsedTime(&milliseconds, earlier.event_, event_), "cudaEventElapsedTime");
+    return 1000 * milliseconds;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
 };
 
 inline constexpr std::int64_t whole_batch = 24;  ///< samples of all ranks together: divisible by 1, 2, 3 and 4

@@ -82,34 +82,6 @@ using dtrain::libtorch::GraphPolicy;
 using dtrain::stream::cuda::check;
 
 constexpr int steps = 20;
-constexpr std::int64_t long_sleep = 400'000'000;  ///< cycles of the device: about 0.2 s
-/// A point in LibTorch's current stream.
-class Point {
- public:
-  Point() {
-    check(cudaEventCreate(&event_), "cudaEventCreate");
-    check(cudaEventRecord(event_, c10::cuda::getCurrentCUDAStream().stream()), "cudaEventRecord");
-  }
-  Point(const Point&) = delete;
-  Point& operator=(const Point&) = delete;
-  ~Point() { static_cast<void>(cudaEventDestroy(event_)); }
-
-  bool is_reached() const {
-    const cudaError_t code = cudaEventQuery(event_);
-    if (code != cudaErrorNotReady) check(code, "cudaEventQuery");
-    return code == cudaSuccess;
-  }
-  /// Both are reached. @returns microseconds
-  float since(const Point& earlier) const {
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, earlier.event_, event_), "cudaEventElapsedTime");
-    return 1000 * milliseconds;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 using Forward = std::function<torch::Tensor(const torch::Tensor&)>;
 using Backward = std::function<void(const torch::Tensor&)>;
 

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -147,6 +148,42 @@ void check_sharded_unused(const Group& group, Checks& checks) {
   }
 }
 
+/// Values that the program writes on a stream of LibTorch's pool, behind a sleep: moved ones, and in place.
+template <class Group>
+void check_sharded_streams(const Group& group, Checks& checks) {
+  const auto train = [&](bool sleeps) {
+    std::optional<c10::cuda::CUDAStreamGuard> on_pool;
+    if (sleeps) on_pool.emplace(c10::cuda::getStreamFromPool());
+    nn::Linear net(6, 2);
+    net->to(device(), torch::kBFloat16);
+    fill(*net, 3);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.25));
+    dtrain::libtorch::DistributedDataParallel ddp{net, group};
+    torch::NoGradGuard no_grad;
+    const auto write = [&](const auto& act) {
+      if (sleeps) at::cuda::sleep(long_sleep);
+      for (torch::Tensor parameter : net->parameters())
+        act(parameter);
+    };
+    write([](torch::Tensor& parameter) { parameter.mul_(2); });
+    dtrain::libtorch::ShardedOptimizer optimizer{ddp, sgd};
+    for (int step = 0; step < 4; ++step) {
+      if (step == 2) write([](torch::Tensor& parameter) { parameter.set_data(parameter * 0.5); });
+      const torch::AutoGradMode with_grad(true);
+      const torch::Tensor input = samples(step, torch::kFloat32).inputs.flatten(1).narrow(1, 0, 6).to(torch::kBFloat16);
+      ddp.backward(ddp(input).square().mean(), optimizer);
+    }
+    std::vector<torch::Tensor> values;
+    for (const torch::Tensor& parameter : net->parameters())
+      values.push_back(parameter.to(torch::kFloat32));
+    torch::cuda::synchronize();
+    return values;
+  };
+  const auto expected = train(false), seen = train(true);
+  checks.require(have_same_bits(expected, seen), "values written on another stream are read when they are there");
+  checks.require(is_same_everywhere(group, seen), "all ranks have the same values");
+}
+
 /// @param waits_until_now `waits_until_now()`: calls of the CUDA runtime in which the host has waited
 template <class Group, class Waits>
 void check_sharded_waits(const Group& group, Checks& checks, Waits waits_until_now) {
@@ -159,8 +196,10 @@ void check_sharded_waits(const Group& group, Checks& checks, Waits waits_until_n
     const torch::Tensor loss = torch::mse_loss(ddp(taken.inputs), taken.targets);
     torch::cuda::synchronize();
     const auto before = waits_until_now();
-    if (step == 5) at::cuda::sleep(100'000'000);
+    if (step == 5) at::cuda::sleep(long_sleep);
+    const Point slept;
     ddp.backward(loss, optimizer, dtrain::ClipGradients(1.0));
+    if (step == 5) checks.require(!slept.is_reached(), "a sharded step ends before earlier work of the device has");
     if (step >= 3) checks.require(waits_until_now() == before, "a sharded step does not wait on the host");
   }
 }
@@ -240,6 +279,7 @@ void check_sharded(const Group& group, Checks& checks, Waits waits_until_now) {
   check_sharded_class<torch::optim::Adam>(group, checks, "Adam", AdamOptions(2e-3).betas({0.9, 0.99}));
   check_sharded_class<torch::optim::SGD>(group, checks, "SGD", SGDOptions(0.01).momentum(0.9).nesterov(true));
   check_sharded_unused(group, checks);
+  check_sharded_streams(group, checks);
   check_sharded_waits(group, checks, waits_until_now);
   check_sharded_checkpoint(group, checks);
   check_sharded_capture(group, checks);

@@ -243,23 +243,21 @@ void load_whole_state(const Group& group, const std::string& path, const Trainin
   const std::size_t arrays = arrays_of_owner(parts.optimizers, index_of, updates, task);
   std::vector<std::vector<torch::Tensor>> state(arrays);
   ddp::WholeState memory(arrays);
+  std::vector<torch::Tensor> all;
   for (std::size_t array = 0; array < arrays; ++array) {
     for (const torch::Tensor& parameter : parameters) {
       const bool is_double = parameter.scalar_type() == torch::kDouble;
       const torch::Tensor made = torch::empty({parameter.numel()}, is_double ? torch::kDouble : torch::kFloat);
       state[array].push_back(made);
       memory[array].push_back(view_of(made).flat());
+      all.push_back(made);
     }
   }
   static_cast<void>(ddp::detail::run_on_rank0_blocking(group, "reading the shard files of " + path, [&] {
     if (arrays != 0) ddp::read_whole_state(ddp::detail::behind_link(path), index, memory);
     return true;
   }));
-  for (std::vector<torch::Tensor>& array : state) {
-    for (std::size_t i = 0; i < array.size(); ++i)
-      array[i] = array[i].to(parameters[i].device());  // whose memory the group sends
-    broadcast_tensors(group, array);
-  }
+  broadcast_tensors(group, all);
   for (torch::optim::Optimizer* optimizer : parts.optimizers) {
     with_state_of(*optimizer, task, [&](auto of) {
       using Of = decltype(of);

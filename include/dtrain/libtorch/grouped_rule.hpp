@@ -31,6 +31,21 @@ struct ParameterUpdates {
   }
 };
 
+namespace detail {
+
+// The functions exist where there is CUDA, and for rules that have a kernel.
+template <class G, class Info, class Stream>
+concept EnqueuesGroups = requires(const G& rule, const BufferView& elements, std::span<const BufferView> states,
+                                  const Info& info, Stream stream) {
+  enqueue_groups(rule, elements, elements, states, info, stream);
+};
+template <class G, class Stream>
+concept LoadsGroupKernels = requires(const G& rule, Stream stream) {
+  load_group_kernels(rule, stream);
+};
+
+}  // namespace detail
+
 /// Updates a parameter by the rule of its group, as its update `count + 1`, or leaves it as it is.
 template <class Rule>
 struct GroupedRule {
@@ -46,16 +61,14 @@ struct GroupedRule {
 
   /// As a ddp::DeviceRule, if `Rule` is one. @see enqueue_groups
   template <class Info, class Stream>
+  requires detail::EnqueuesGroups<GroupedRule, Info, Stream>
   void enqueue(const BufferView& weights, const BufferView& gradients, std::span<const BufferView> states,
-               const Info& info, Stream stream) const requires requires {
+               const Info& info, Stream stream) const {
     enqueue_groups(*this, weights, gradients, states, info, stream);
   }
-  { enqueue_groups(*this, weights, gradients, states, info, stream); }
   template <class Stream>
-  bool load_kernels(Stream stream) const requires requires {
-    load_group_kernels(*this, stream);
-  }
-  { return load_group_kernels(*this, stream); }
+  requires detail::LoadsGroupKernels<GroupedRule, Stream>
+  bool load_kernels(Stream stream) const { return load_group_kernels(*this, stream); }
 
   std::vector<Rule> rules;  ///< by group
   std::shared_ptr<const std::vector<ParameterUpdates>> parameters;
@@ -63,8 +76,7 @@ struct GroupedRule {
 
 #if DTRAIN_WITH_CUDA
 
-/// Enqueues the updates of a bucket's elements. Neighbours of one group and number of updates, usually all parameters
-/// of a bucket, are one launch.
+/// Enqueues the updates of a bucket's elements. Neighbours of one group and number of updates are one launch.
 /// @throws Error (unsupported) if a step was captured in a CUDA graph: its replays would not count the updates of each
 /// parameter; (cuda)
 template <ddp::DeviceRule Rule>
@@ -91,7 +103,7 @@ void enqueue_groups(const GroupedRule<Rule>& rule, const BufferView& weights, co
       for (std::size_t k = 0; k < states.size(); ++k)
         parts[k] = part(states[k]);
       ddp::enqueue_rule(rule.rules[parameter.group], part(weights), part(gradients), {parts.data(), states.size()},
-                        DeviceStepInfo{parameter.next(), nullptr, {}}, stream);
+                        DeviceStepInfo{parameter.next(), nullptr, info.parameters.subspan(i, end - i)}, stream);
     }
     first += count;
   }
@@ -100,7 +112,7 @@ void enqueue_groups(const GroupedRule<Rule>& rule, const BufferView& weights, co
 /// @returns whether the driver has loaded the kernels of the groups' rules, which are of one type
 template <ddp::DeviceRule Rule>
 bool load_group_kernels(const GroupedRule<Rule>& rule, stream::cuda::StreamRef stream) {
-  return rule.rules.empty() || ddp::load_rule(rule.rules[0], stream);
+  return ddp::load_rule(rule.rules.empty() ? Rule{} : rule.rules[0], stream);
 }
 
 #endif  // DTRAIN_WITH_CUDA

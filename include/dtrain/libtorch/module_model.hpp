@@ -392,6 +392,7 @@ class ModuleModel {
     }
     const TensorView view = view_of(gradient, parameters_[index].name);
     (*ready_)(ReadyGradient{index, producer(index), &view});
+    detail::keep_until_used<Kind>(gradient);
     gradient = torch::Tensor();
   }
 

@@ -149,9 +149,9 @@ struct ModuleRule : GroupedRule<typename detail::RuleOf<O>::template Rule<float>
 /// rank's own sum. The wrapper refuses steps without such an optimizer.
 ///
 /// On a GPU, O is AdamW, Adam or SGD, whose update is dtrain's kernel with the bits of the host's update. The host
-/// waits for nothing, except in a step that inspects the gradients, and with DdpOptions::allow_unused_parameters for
-/// which parameters other ranks used (GraphPolicy::static_graph: in the first step only). A step is not captured in a
-/// CUDA graph. Double parameters are refused.
+/// waits for nothing, except: in the first step, in an elastic job, in a step that inspects the gradients, when 16-bit
+/// values have moved, and with DdpOptions::allow_unused_parameters for which parameters other ranks used
+/// (GraphPolicy::static_graph: in the first step only). A captured step is refused, and Double parameters are.
 ///
 /// - Values that torch::load or set_data moved are found again; moved Half and BFloat16 values are converted to f32
 /// again.
@@ -177,8 +177,7 @@ class ShardedOptimizer {
       : options_(options),
         parameters_(ddp.trained()),
         updates_(std::make_shared<std::vector<ParameterUpdates>>(parameters_.size())),
-        sharded_(wrapped(ddp, options, stage),
-                 {{rules_of<float>(options), updates_}, {rules_of<double>(options), updates_}}, stage) {
+        sharded_(wrapped(ddp, options, rule_of(options), stage), rule_of(options), stage) {
     // Adagrad's constructor has made the whole state, which each rank would keep.
     if constexpr (std::is_same_v<O, torch::optim::Adagrad>) options.state().clear();
   }
@@ -233,10 +232,9 @@ class ShardedOptimizer {
   }
 
  private:
-  /// The wrapper, after the checks of the options, the stage and the parameters.
+  /// The wrapper, after the checks of the stage and the parameters. @param rule of the options
   template <class Ddp>
-  static auto& wrapped(Ddp& ddp, O& options, const Stage& stage) {
-    static_cast<void>(rules_of<float>(options));
+  static auto& wrapped(Ddp& ddp, O& options, [[maybe_unused]] const ModuleRule<O>& rule, const Stage& stage) {
     detail::require_no_updates(options);
     require_parameters_of(ddp.trained(), options);
     if (stage.overlap_forward) {
@@ -253,10 +251,14 @@ class ShardedOptimizer {
     const Device device = dtrain::ddp::DriverAccess::of(ddp.wrapped()).stream.ref().device();
     dtrain::ddp::check_sharded_parameters(parameters, device, decltype(sharded_)::element_of(parameters));
     if constexpr (Stage::divides_gradients) {  // agreed on before it communicates
-      dtrain::ddp::DriverAccess::agree_on_reduction(ddp.wrapped(), decltype(sharded_)::description(stage));
+      decltype(sharded_)::agree_on_kernels(ddp.wrapped(), rule, stage);
       ddp.unbind_gradients();
     }
     return ddp.wrapped();
+  }
+
+  ModuleRule<O> rule_of(O& options) const {
+    return {{rules_of<float>(options), updates_}, {rules_of<double>(options), updates_}};
   }
 
   template <class E>

@@ -2,7 +2,8 @@
 /// @file
 /// Collectives of LibTorch's tensors in the order of LibTorch's current CUDA stream, without a wait of the host;
 /// buffers.hpp, SyncBatchNorm and libtorch.hpp call them. current_stream(): that stream, for libtorch.hpp and
-/// ModuleModel.
+/// ModuleModel; is_captured(): whether a CUDA graph captures it; keep_until_used(): for
+/// tensors whose memory it still reads.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
@@ -34,11 +35,35 @@ StreamHandle current_stream(Device) {
   return {};
 }
 
+/// Before a tensor is freed: LibTorch gives its memory to another tensor only when the present work of the current
+/// stream has run.
+template <DeviceKind Kind>
+void keep_until_used(const torch::Tensor&) {}
+
+/// Whether that stream's work becomes part of a CUDA graph instead of running.
+template <DeviceKind Kind>
+bool is_captured(Device) {
+  return false;
+}
+
 #if DTRAIN_WITH_CUDA && __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
 template <>
 inline StreamHandle current_stream<DeviceKind::cuda>(Device device) {
   if (device.kind != DeviceKind::cuda) return {};
   return {device, c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device.index)).stream()};
+}
+template <>
+inline void keep_until_used<DeviceKind::cuda>(const torch::Tensor& tensor) {
+  tensor.record_stream(c10::cuda::getCurrentCUDAStream(tensor.get_device()));
+}
+template <>
+inline bool is_captured<DeviceKind::cuda>(Device device) {
+  bool captured = false;
+  const StreamHandle stream = current_stream<DeviceKind::cuda>(device);
+  if (stream.device.kind == DeviceKind::cuda) {
+    stream::cuda::with_stream(stream, [&captured](auto present) { captured = present.is_capturing(); });
+  }
+  return captured;
 }
 #endif
 

@@ -101,6 +101,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   const BucketPlan& plan() const noexcept { return arena_.plan(); }
   const GradientTable& gradients() const noexcept { return gradients_; }
   const GradientCopier& copier() const noexcept { return copier_; }
+  GradientCopier& copier() noexcept { return copier_; }
   const Norms& norms() const noexcept { return norms_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }

@@ -174,6 +174,12 @@ class Reducer final : public Step::Target {
     if constexpr (GradientCopier::copies_on_stream) reduction_.copier().make_wait(stream);
   }
 
+  /// On CUDA, within a step, after its last ready(): what the step writes to the model comes after the work that is on
+  /// `stream` at the step's end. Blocking: no.
+  void order_before_values([[maybe_unused]] StreamHandle stream) {
+    if constexpr (GradientCopier::copies_on_stream) reduction_.copier().note_stream(stream);
+  }
+
   /// The norm of the reduced gradients. Blocking, on CUDA only: until the last step has run.
   /// @throws Error (invalid_argument) if the last step did not measure the norm; as finish
   const GradientNorm& gradient_norm() {

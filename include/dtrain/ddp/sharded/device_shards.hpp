@@ -197,15 +197,17 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Enqueued: waits for the values that are being written on the default stream.
+  /// Enqueued: waits for the values that are being written on the default stream, and on that of values that move.
   void wait_for_values() {
-    stream::cuda::Event written;
-    stream::cuda::with_stream(StreamHandle{stream_.device(), nullptr},
-                              [&written](Stream values) { values.record(written); });
-    stream_.wait(written);
+    for (const StreamHandle& writing : {StreamHandle{stream_.device(), nullptr}, writer_}) {
+      if (writing.device.kind != DeviceKind::cuda) continue;
+      stream::cuda::Event written;
+      stream::cuda::with_stream(writing, [&written](Stream values) { values.record(written); });
+      stream_.wait(written);
+    }
   }
 
-  /// Reads the values behind the default stream. Blocking: until the weights are written, which a checkpoint may
+  /// Reads the values behind these streams. Blocking: until the weights are written, which a checkpoint may
   /// replace after this call. @throws Error (timeout)
   void load_weights(const std::vector<bool>& wanted) override {
     if (!has_halves_) return;

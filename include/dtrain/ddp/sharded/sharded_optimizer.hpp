@@ -165,7 +165,7 @@ class ShardedOptimizer<R, C, Stage> {
           "out");
     }
     ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), element_of(ddp.parameters()));
-    agree_on_kernels(ddp, stage);
+    agree_on_kernels(ddp, *rule_, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
@@ -188,6 +188,21 @@ class ShardedOptimizer<R, C, Stage> {
         {Stage::divides_gradients ? "Gradients" : "States", stage.overlap_forward ? ", overlap_forward" : "",
          stage.ready_frees_value ? ", ready_frees_value" : "", ddp::state_arrays<R>,
          ddp::NormedRule<R> ? " and measures norms" : ""});
+  }
+
+  /// Collective, blocking. @throws on every rank if two ranks construct different optimizers, or if the driver of one
+  /// does not load the kernels
+  template <class Ddp>
+  static void agree_on_kernels(Ddp& ddp, [[maybe_unused]] const R& rule, const Stage& stage) {
+    bool loads = true;
+    if constexpr (is_on_device) {
+      loads = Reduction::load_kernels(ddp.plan(), rule, ddp::DriverAccess::of(ddp).stream.ref());
+    }
+    ddp::DriverAccess::agree_on_reduction(
+        ddp, description(stage) + (loads ? "" : ", without its kernels, which the driver does not load"));
+    if constexpr (is_on_device) {
+      if (!loads) Reduction::OwnShards::refuse_without_kernels(ddp::DriverAccess::of(ddp).stream.ref().device());
+    }
   }
 
   /// Type of the state for a model: f64 with a rule of doubles, and with a rule that has one if parameter 0 is f64.
@@ -275,21 +290,6 @@ class ShardedOptimizer<R, C, Stage> {
       delete reduction;
     }
   };
-
-  /// Collective, blocking. @throws on every rank if two ranks construct different optimizers, or if the driver of one
-  /// does not load the kernels
-  template <class Ddp>
-  void agree_on_kernels(Ddp& ddp, const Stage& stage) const {
-    bool loads = true;
-    if constexpr (is_on_device) {
-      loads = Reduction::load_kernels(ddp.plan(), *rule_, ddp::DriverAccess::of(ddp).stream.ref());
-    }
-    ddp::DriverAccess::agree_on_reduction(
-        ddp, description(stage) + (loads ? "" : ", without its kernels, which the driver does not load"));
-    if constexpr (is_on_device) {
-      if (!loads) Reduction::OwnShards::refuse_without_kernels(ddp::DriverAccess::of(ddp).stream.ref().device());
-    }
-  }
 
   /// make_reduction(). On a device, where memory may be missing, collective: throws on every rank if it fails on one.
   template <class Ddp>

@@ -94,6 +94,7 @@ class Shards {
   ShardLayout layout_;
   std::size_t rule_arrays_;
   bool has_halves_;
+  StreamHandle writer_{};  ///< on which the program writes values that move (PresentValue::stream)
 
  private:
   ReadValue read_value_;
@@ -158,8 +159,11 @@ DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPla
       read_value_(std::move(read_value)),
       device_(device),
       element_(element) {
-  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
-    moves_.push_back(read_value_(i).moves);
+  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i) {
+    const PresentValue present = read_value_(i);
+    moves_.push_back(present.moves);
+    writer_ = present.stream;
+  }
 }
 
 DTRAIN_DEFINED void Shards::renew_values() {
@@ -174,6 +178,7 @@ DTRAIN_DEFINED void Shards::renew_values() {
     parameters[i].value = present.view;
     moves[i] = present.moves;
     moved[i] = true;
+    writer_ = present.stream;
   }
   if (parameters.empty()) return;
   check_sharded_parameters(parameters, device_, element_);

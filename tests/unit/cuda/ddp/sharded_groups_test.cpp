@@ -157,9 +157,10 @@ struct CountingRule {
                StreamRef) const {
     ++*calls;
     CHECK(info.step == *step);
+    CHECK_FALSE(info.parameters.empty());
   }
-  int* calls;
-  const std::uint64_t* step;
+  int* calls = nullptr;
+  const std::uint64_t* step = nullptr;
 };
 
 TEST_CASE("neighbours of one group and number of updates are one call") {

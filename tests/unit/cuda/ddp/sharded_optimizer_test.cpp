@@ -279,26 +279,29 @@ TEST_CASE("a program's own rule enqueues work on buffers of the device") {
   CHECK(wrong_steps<bfloat16, NcclPolicy>(2, ThroughRule{}, States{}, expected) == 0);
 }
 
-TEST_CASE("16-bit values that move are read behind their stream and the default one, and end in a timeout") {
+TEST_CASE("16-bit values that move are read behind the streams that may write them, and end in a timeout") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  for (const bool by_default_stream : {false, true}) {  // which may be writing them
-    CAPTURE(by_default_stream);
-    const Stream stream;
+  enum class Busy { reading, default_stream, writing };
+  for (const Busy busy_one : {Busy::reading, Busy::default_stream, Busy::writing}) {
+    CAPTURE(static_cast<int>(busy_one));
+    const Stream stream, writing;
     Model<bfloat16> model;
     std::uint64_t moves = 0;
     const auto read_value = [&](std::size_t i) {
-      return dtrain::ddp::PresentValue{model.parameters()[i].value, moves};
+      return dtrain::ddp::PresentValue{model.parameters()[i].value, moves, writing.ref().handle()};
     };
     const dtrain::ddp::BucketPlan plan =
         dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(model.parameters()), {0, 0});
     dtrain::ddp::DeviceShards shards(model.parameters(), plan, 0, 1, 2, read_value, stream.ref(), 500ms);
     support::Gate gate;
-    with_stream(by_default_stream ? StreamHandle{stream.ref().device(), nullptr} : stream.ref().handle(),
+    const StreamHandle handles[] = {stream.ref().handle(), {stream.ref().device(), nullptr}, writing.ref().handle()};
+    with_stream(handles[static_cast<int>(busy_one)],
                 [&](StreamRef busy) { support::enqueue_on_host(busy, [&] { gate.pass(); }); });
     ++moves;
     CHECK_ERROR(shards.renew_values(), Errc::timeout, "were not copied to f32 in time");
     gate.open();
     CHECK(completes(stream.ref()));
+    CHECK(completes(writing.ref()));
   }
 }
 

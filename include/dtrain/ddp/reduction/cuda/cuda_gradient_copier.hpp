@@ -179,6 +179,9 @@ class CudaGradientCopier {
     }
   }
 
+  /// Within a step, after its last ready(): `stream` counts as one that produced a gradient.
+  void note_stream(StreamHandle stream) { producers_.add(stream); }
+
   /// Makes later work of the communication stream run after the work now on the streams that produced gradients.
   void wait_for_producers() {
     producers_.record();
