@@ -31,7 +31,7 @@ struct RankEnd {
 /// same `hosts[rank]` share a node; all do where it is empty. They join with `options[rank]`.
 template <class Policy, class Body>
 std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, int ranks, Body body,
-                                   std::chrono::seconds patience = std::chrono::seconds(30),
+                                   std::chrono::seconds patience = std::chrono::seconds(60),
                                    const std::vector<std::string>& hosts = {},
                                    const std::vector<dtrain::GroupOptions>& options = {}) {
   std::vector<RankEnd> ends(static_cast<std::size_t>(ranks));
@@ -83,7 +83,7 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
 
 /// The same with a store of its own.
 template <class Policy, class Body>
-std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30),
+std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(60),
                                 const std::vector<std::string>& hosts = {},
                                 const std::vector<dtrain::GroupOptions>& options = {}) {
   const rendezvous_test::StoreProcess store(ranks);
@@ -97,7 +97,7 @@ inline void expect_well(const std::vector<RankEnd>& ends) {
 
 /// run_groups() where every rank's body is to return.
 template <class Policy, class Body>
-void run_well(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30),
+void run_well(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(60),
               const std::vector<std::string>& hosts = {}, const std::vector<dtrain::GroupOptions>& options = {}) {
   expect_well(run_groups<Policy>(ranks, std::move(body), patience, hosts, options));
 }

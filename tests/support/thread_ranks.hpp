@@ -69,7 +69,7 @@ class Watchdog {
 #if DTRAIN_WITH_CUDA && !DTRAIN_EMULATED_CUDA
 inline constexpr std::chrono::seconds patience_with_ranks{180};
 #else
-inline constexpr std::chrono::seconds patience_with_ranks{20};
+inline constexpr std::chrono::seconds patience_with_ranks{60};
 #endif
 
 /// Runs `body(RankThread&)` on `ranks` threads at once and returns when all have ended. What a rank throws is thrown
