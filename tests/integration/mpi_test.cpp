@@ -6,19 +6,16 @@
 
 #include "integration/prelude.hpp"
 #include "support/free_port.hpp"
+#include "support/mpirun.hpp"
 
 using support::find_program;
+using support::is_false_report;
+using support::mpirun;
+using support::started;
 
 namespace {
 
-const std::string mpirun = DTRAIN_TEST_MPIRUN;
 const std::string mpi_probe = DTRAIN_TEST_PROGRAMS_DIR "/mpi_probe";
-
-Result started(const std::string& launcher, std::vector<std::string> arguments, Program::Variables variables = {}) {
-  variables.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
-  Program program(launcher, std::move(arguments), variables);  // at the end of its input MPICH's may die of SIGPIPE
-  return program.wait(support::soon(std::chrono::seconds(60)));
-}
 
 /// The probe on that many ranks; `what` is its argument.
 Result job(int ranks, const std::string& what, const Program::Variables& variables = {}) {
@@ -53,12 +50,6 @@ std::size_t times(const std::string& text, const std::string& part) {
   return count;
 }
 
-/// Open MPI 4's mpirun now and then fails because a rank did not call MPI_Finalize, and names PID 0, when every rank
-/// has called it. A program that does nothing else shows it, too (issues 7833 and 9389 of open-mpi/ompi).
-bool is_false_report(const Result& result) {
-  return contains(result.error, "with PID 0 on") && contains(result.error, "exiting improperly");
-}
-
 /// Every rank has said that its results were right, and that MPI was finalized.
 void check_all_right(const Result& result, int ranks) {
   CAPTURE(ranks);
@@ -72,11 +63,6 @@ void check_all_right(const Result& result, int ranks) {
     CHECK(result.exit_code == 0);
   }
 }
-
-#define SKIP_WITHOUT_MPI()                                                                      \
-  if (mpirun.empty()) {                                                                         \
-    return dtrain_test::skip("built without MPI (libopenmpi-dev and openmpi-bin provide one)"); \
-  }
 
 TEST_CASE("one to four ranks compute every collective over MPI, in groups and in crossed channels") {
   SKIP_WITHOUT_MPI();

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What opens a channel of a fake job's, for ranks that are threads.
+/// What opens a channel of a test's job, and how its ranks run: as threads, if their type does not say otherwise.
 
 #include <algorithm>
 #include <chrono>
@@ -17,12 +17,14 @@
 
 namespace support {
 
+/// @param job has a Store, and latch(rank): a FakeJob, or another World's
 /// @param node_of by rank; empty: all are on one node
-inline dtrain::backend::ChannelContext channel_context(const std::shared_ptr<FakeJob>& job, int rank, int size,
-                                                       const std::string& name = "group",
-                                                       std::chrono::nanoseconds timeout = std::chrono::seconds(10),
-                                                       const std::vector<int>& node_of = {},
-                                                       dtrain::Accumulate accumulate = dtrain::Accumulate::element) {
+template <class Job>
+dtrain::backend::ChannelContext channel_context(const std::shared_ptr<Job>& job, int rank, int size,
+                                                const std::string& name = "group",
+                                                std::chrono::nanoseconds timeout = std::chrono::seconds(10),
+                                                const std::vector<int>& node_of = {},
+                                                dtrain::Accumulate accumulate = dtrain::Accumulate::element) {
   dtrain::rendezvous::Membership members;
   members.rank = members.local_rank = rank;
   members.world_size = members.local_world_size = size;
@@ -30,7 +32,7 @@ inline dtrain::backend::ChannelContext channel_context(const std::shared_ptr<Fak
   members.node_count = static_cast<int>(std::max<std::size_t>(1, std::set(node_of.begin(), node_of.end()).size()));
   members.host = "host-" + std::to_string(rank);
   members.job = "test";
-  return {members, name, FakeStore(job, rank), job->latch(rank), timeout, {}, {}, accumulate};
+  return {members, name, typename Job::Store(job, rank), job->latch(rank), timeout, {}, {}, accumulate};
 }
 
 /// How many ranks, and how they open their channel: without a name as their type does by itself.
@@ -45,10 +47,35 @@ struct Ranks {
   std::chrono::milliseconds patience;
 };
 
-/// Runs `body(Rank&, RankThread&)` on a thread for each rank of a job of its own.
+/// All ranks of a job are threads of this process.
+struct ThreadWorld {
+  using Job = FakeJob;
+
+  /// Runs `body(RankThread&)` for each rank that this process has, and returns when all ranks have ended.
+  template <class Body>
+  static void run(int ranks, Body body, std::chrono::milliseconds patience = patience_with_ranks) {
+    run_thread_ranks(ranks, body, patience);
+  }
+};
+
+template <class Rank>
+struct WorldOf {
+  using Type = ThreadWorld;
+};
+template <class Rank>
+requires requires {
+  typename Rank::World;
+}
+struct WorldOf<Rank> {
+  using Type = typename Rank::World;
+};
+template <class Rank>
+using World = typename WorldOf<Rank>::Type;
+
+/// Runs `body(Rank&, RankThread&)` for each rank of a job of its own.
 template <class Rank, class Body>
 void run_ranks(const Ranks& ranks, Body body) {
-  const auto job = std::make_shared<FakeJob>(ranks.count);
+  const auto job = std::make_shared<typename World<Rank>::Job>(ranks.count);
   const auto run = [&](RankThread& thread) {
     thread.doing("opening");
     Rank self = ranks.name.empty() ? Rank(job, thread.rank(), ranks.count)
@@ -56,7 +83,7 @@ void run_ranks(const Ranks& ranks, Body body) {
     thread.doing("running the body");
     body(self, thread);
   };
-  run_thread_ranks(ranks.count, run, ranks.patience);
+  World<Rank>::run(ranks.count, run, ranks.patience);
 }
 
 }  // namespace support

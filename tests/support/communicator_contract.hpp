@@ -1,12 +1,12 @@
 #pragma once
 /// @file
-/// The conformance suite of communicators: COMMUNICATOR_CONTRACT(Rank) makes its test cases for one backend, whose
-/// ranks are threads. A Rank has put(values), get(memory), wait(), latch, stream and communicator, as HostRank does.
+/// The conformance suite of communicators: COMMUNICATOR_CONTRACT(Rank) makes its test cases for one backend. Its ranks
+/// are threads, or what Rank::World runs them as: then each process runs all cases, and of each job the ranks that it
+/// has. A Rank has put(values), get(memory), wait(), latch, stream and communicator, as HostRank does.
 
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -24,9 +24,10 @@
 #include "support/channel_context.hpp"
 #include "support/collective_checks.hpp"
 #include "support/expect_error.hpp"
-#include "support/gate.hpp"
+#include "support/sanitized.hpp"
 
 namespace support {
+struct MpiRank;
 struct NcclRank;
 template <class Inner>
 struct StagedRank;
@@ -49,8 +50,8 @@ using dtrain::backend::Recv;
 using dtrain::backend::ReduceScatter;
 using dtrain::backend::Send;
 using dtrain::backend::SendRecv;
-using support::FakeJob;
 using support::RankThread;
+using support::World;
 using namespace std::chrono_literals;
 
 /// "group" is the channel of a job's ranks, of which backend::Staged asks whether they share a device.
@@ -69,6 +70,8 @@ struct Promises {
   static constexpr std::chrono::nanoseconds patience_with_leavers = 1h;
   static constexpr std::chrono::nanoseconds timeout = 300ms;
   static constexpr bool is_on_host = true;
+  /// Rank 0's opening ends only when the other ranks open, too.
+  static constexpr bool rank_0_waits_to_open = true;
 };
 
 /// A rank of the tests has a fixed piece of device memory: more ranks would need more of it.
@@ -76,6 +79,14 @@ template <class Inner>
 struct Promises<support::StagedRank<Inner>> : Promises<void> {
   static constexpr int most_ranks = 4;
   static constexpr bool is_on_host = false;
+};
+
+/// A process for each rank, of which this machine need not run more at once. MPI itself has connected the ranks: only
+/// the tags of a channel are exchanged, which rank 0 chooses alone.
+template <>
+struct Promises<support::MpiRank> : Promises<void> {
+  static constexpr int most_ranks = 5;
+  static constexpr bool rank_0_waits_to_open = false;
 };
 
 /// NCCL compares nothing: ranks tell each other what they are in when one is late. It runs what it has got, and says
@@ -111,17 +122,45 @@ void run_all(Body body) {
   }
 }
 
+/// Where the ranks of a test wait for each other, whatever becomes of their job. Threads: any.
+template <class Rank>
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : ranks_(ranks), job_(std::make_shared<Job>(ranks)) {}
+
+  void announce(const std::string& event) { store().set(event, "").wait(); }
+
+  /// Blocking: until a rank has announced it. @throws Error (timeout)
+  void await(const std::string& event) {
+    store().get(event, Deadline::after(support::is_sanitized ? 60s : 20s)).wait();
+  }
+
+  /// Blocking: until all ranks have come to this point. @throws Error (timeout)
+  void arrive_and_wait(const RankThread& thread) {
+    announce("arrived/" + std::to_string(thread.rank()));
+    for (int rank = 0; rank < ranks_; ++rank)
+      await("arrived/" + std::to_string(rank));
+  }
+
+ private:
+  using Job = typename World<Rank>::Job;
+  typename Job::Store store() { return {job_, 0}; }
+
+  int ranks_;
+  std::shared_ptr<Job> job_;
+};
+
 /// Runs `body` when all ranks have opened their channels: then no opening hears of a failure. NCCL connects ranks in
 /// their first collective, whose call waits for the other ones.
 template <class Rank, class Body>
 void run_opened(const support::Ranks& ranks, Body body, bool connects = true) {
-  std::barrier opened(ranks.count);
+  Meeting<Rank> opened(ranks.count);
   run<Rank>(ranks, [&](Rank& self, RankThread& thread) {
     if constexpr (requires { self.connect(); }) {
       if (connects) self.connect();
     }
     thread.doing("waiting for the other ranks' openings");
-    opened.arrive_and_wait();
+    opened.arrive_and_wait(thread);
     body(self, thread);
   });
 }
@@ -270,7 +309,7 @@ void disagreements(const std::vector<int>& rank_counts = {2, 3, 5}) {
       for (const Call& call : calls) {
         for (const bool is_first : {true, false}) {
           if (!Promises<Rank>::compares_arguments && (!call.is_other_kind || ranks > 3)) continue;
-          std::barrier together(ranks);
+          Meeting<Rank> together(ranks);
           const auto body = [&](Rank& self, RankThread& thread) {
             CAPTURE(ranks);
             CAPTURE(other);
@@ -282,7 +321,7 @@ void disagreements(const std::vector<int>& rank_counts = {2, 3, 5}) {
             if (!is_first) {
               self.communicator.enqueue(Barrier{}, self.stream.ref());
               CHECK(self.wait());
-              together.arrive_and_wait();
+              together.arrive_and_wait(thread);
             }
             static_cast<void>(support::error_of([&] {  // NCCL's first call throws
               if (thread.rank() == other) {
@@ -306,10 +345,10 @@ void disagreements(const std::vector<int>& rank_counts = {2, 3, 5}) {
 
 template <class Rank>
 void timeouts() {
-  std::atomic<bool> ended{false};
+  Meeting<Rank> meeting(2);
   run_opened<Rank>({2, channel_name, Promises<Rank>::timeout}, [&](Rank& self, RankThread& thread) {
     if (thread.rank() == 1) {
-      support::holds_soon([&] { return ended.load(); });
+      meeting.await("ended");
       CHECK(cause_on(self).kind == CauseKind::timeout);
       return;
     }
@@ -319,7 +358,7 @@ void timeouts() {
     all_reduce(self, memory);
     CHECK_FALSE(self.wait());
     CHECK(Deadline::Clock::now() - began < (support::is_sanitized ? 20s : 8s));
-    ended = true;
+    meeting.announce("ended");
     const Cause cause = self.communicator.failure().value();
     CHECK(cause.kind == CauseKind::timeout);
     CHECK(cause.rank == 0);
@@ -330,11 +369,11 @@ void timeouts() {
 template <class Rank>
 void aborts() {
   with_helper_or_without<Rank>([](bool helper) {
-    std::atomic<bool> ended{false};
+    Meeting<Rank> meeting(2);
     run_opened<Rank>({2, channel_name, 1h}, [&](Rank& self, RankThread& thread) {
       start_helper(self.stream, helper);
       if (thread.rank() == 1) {
-        support::holds_soon([&] { return ended.load(); });
+        meeting.await("ended");
         return;
       }
       auto memory = self.put(std::vector<float>(300'000));
@@ -345,7 +384,7 @@ void aborts() {
       all_reduce(self, memory);
       CHECK_FALSE(self.wait());
       aborter.join();
-      ended = true;
+      meeting.announce("ended");
       CHECK(self.communicator.failure().value().text == "enough");
       all_reduce(self, memory);  // later work ends at once
       CHECK_FALSE(self.wait());
@@ -360,12 +399,12 @@ void job_failures() {
   if constexpr (requires { Rank::can_run(2); }) {
     if (!Rank::can_run(2)) return;
   }
-  const auto job = std::make_shared<FakeJob>(2);
-  std::barrier opened(2);
-  support::run_thread_ranks(2, [&](RankThread& thread) {
+  const auto job = std::make_shared<typename World<Rank>::Job>(2);
+  Meeting<Rank> opened(2);
+  World<Rank>::run(2, [&](RankThread& thread) {
     Rank self(job, thread.rank(), 2, channel_name, 1h);
     if constexpr (requires { self.connect(); }) self.connect();
-    opened.arrive_and_wait();
+    opened.arrive_and_wait(thread);
     if (thread.rank() == 0) {
       auto memory = self.put(std::vector<float>(3'000'000));
       std::thread control([&] {
@@ -385,15 +424,21 @@ void job_failures() {
     }
     CHECK_ERROR(Rank(job, thread.rank(), 2, "late"), Errc::peer_lost);
   });
-  const auto unopened = std::make_shared<FakeJob>(2);
-  std::thread control([&] {
-    std::this_thread::sleep_for(20ms);
-    unopened->fail(lost);
-  });
-  const auto began = Deadline::Clock::now();
-  CHECK_ERROR(Rank(unopened, 0, 2), Errc::peer_lost);  // rank 1 never comes
-  CHECK(Deadline::Clock::now() - began < (support::is_sanitized ? 20s : 8s));
-  control.join();
+  for (const int opening : {0, 1}) {
+    if (opening == 0 && !Promises<Rank>::rank_0_waits_to_open) continue;
+    const auto unopened = std::make_shared<typename World<Rank>::Job>(2);
+    World<Rank>::run(2, [&](RankThread& thread) {
+      if (thread.rank() != opening) return;  // never comes
+      std::thread control([&] {
+        std::this_thread::sleep_for(20ms);
+        unopened->fail(lost);
+      });
+      const auto began = Deadline::Clock::now();
+      CHECK_ERROR(Rank(unopened, opening, 2), Errc::peer_lost);
+      CHECK(Deadline::Clock::now() - began < (support::is_sanitized ? 20s : 8s));
+      control.join();
+    });
+  }
 }
 
 /// A communicator ends before its work has run, and the stream goes on.
@@ -482,21 +527,21 @@ void failures_of_parts() {
     }
     CHECK(cause_on(self).rank == 1);
   });
-  std::atomic<bool> ended{false};
+  Meeting<Rank> meeting(2);
   run_opened<Rank>(2, [&](Rank& self, RankThread& thread) {
     if (thread.rank() == 0) {
       CHECK_THROWS_AS(self.communicator.split_blocking(0, 0, Deadline::after(500ms)), dtrain::Error);
-      ended = true;
+      meeting.announce("ended");
     }
-    support::holds_soon([&] { return ended.load(); });
+    meeting.await("ended");
   });
 }
 
 /// Each rank finishes two channels in another order: with a common one, none would end.
 template <class Rank>
 void crossed_channels() {
-  const auto job = std::make_shared<FakeJob>(2);
-  support::run_thread_ranks(2, [&](RankThread& thread) {
+  const auto job = std::make_shared<typename World<Rank>::Job>(2);
+  World<Rank>::run(2, [&](RankThread& thread) {
     Rank first(job, thread.rank(), 2, "first");
     Rank second(job, thread.rank(), 2, "second");
     auto a = first.put(std::vector<float>(5000, 1));
@@ -520,13 +565,13 @@ void crossed_channels() {
 
 template <class Rank>
 void overtaking_streams() {
-  const auto job = std::make_shared<FakeJob>(1);
-  Rank self(job, 0, 1);
-  decltype(self.stream) other;
-  self.communicator.enqueue(Barrier{}, other.ref());
-  self.communicator.enqueue(Barrier{}, self.stream.ref());
-  CHECK_FALSE(self.wait());
-  CHECK_CONTAINS(self.communicator.failure().value().text, "began before the one enqueued before it");
+  run<Rank>(1, [](Rank& self, RankThread&) {
+    decltype(self.stream) other;
+    self.communicator.enqueue(Barrier{}, other.ref());
+    self.communicator.enqueue(Barrier{}, self.stream.ref());
+    CHECK_FALSE(self.wait());
+    CHECK_CONTAINS(self.communicator.failure().value().text, "began before the one enqueued before it");
+  });
 }
 
 /// Floats of 8 bits are carried whatever their bits mean, and not reduced.

@@ -21,9 +21,13 @@
 
 namespace support {
 
+class FakeStore;
+
 /// What the ranks of a fake job share. The first cause that a rank reports is set on every rank's latch.
 class FakeJob {
  public:
+  using Store = FakeStore;
+
   explicit FakeJob(int world_size) : world_size_(world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
       latches_.push_back(std::make_shared<dtrain::FailureLatch>());

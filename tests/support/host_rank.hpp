@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A rank, as a thread of the test, with a channel of any backend that reduces host memory, and a stream.
+/// A rank, as a thread of the test or a process, with a channel of any backend that reduces host memory, and a stream.
 
 #include <chrono>
 #include <cstddef>
@@ -20,8 +20,8 @@ struct HostRank {
   using Communicator = typename Backend::Communicator;
 
   /// @param options as of channel_context
-  template <class... Options>
-  HostRank(const std::shared_ptr<FakeJob>& job, int rank, int size, const Options&... options)
+  template <class Job, class... Options>
+  HostRank(const std::shared_ptr<Job>& job, int rank, int size, const Options&... options)
       : HostRank(job->latch(rank), Backend::open_blocking(channel_context(job, rank, size, options...),
                                                           dtrain::Deadline::after(std::chrono::seconds(10)))) {}
 
