@@ -23,7 +23,7 @@ def compile_file(compiler, includes, source, *flags, standard="c++20"):
     """The exit status and everything the compiler said."""
     command = [compiler, f"-std={standard}", "-fsyntax-only", *flags, *(f"-I{path}" for path in includes), str(source)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          timeout=250, check=False)
+                          timeout=600, check=False)
     return done.returncode, done.stdout
 
 
