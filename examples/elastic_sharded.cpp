@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <dtrain/dtrain.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,9 +58,11 @@ int main(int argc, char** argv) {
       }
       dtrain::DistributedSampler sampler{group, {.dataset_size = 1000, .global_batch = 100, .seed = 1}};
       const std::size_t per_epoch = sampler.steps_per_epoch();
+      std::optional<dtrain::SampleShares> shares;
       while (job.step() < 100 * per_epoch) {
-        const dtrain::SampleShares shares = sampler.shares(job.step() / per_epoch);
-        const dtrain::SampleShare share = shares[job.step() % per_epoch];
+        const std::size_t k = job.step() % per_epoch;
+        if (!shares || k == 0) shares = sampler.shares(job.step() / per_epoch);  // orders the samples of an epoch
+        const dtrain::SampleShare share = (*shares)[k];
         std::this_thread::sleep_for(std::chrono::milliseconds(5));                           // a larger model
         ddp.backward([&](dtrain::Ready ready) { line.backward(share, ready); }, optimizer);  // the weights are new
         job.commit();

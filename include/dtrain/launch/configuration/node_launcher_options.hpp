@@ -207,10 +207,9 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   options.cores = cores;
   options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
   if (options.workers == 1 && !flags.mpirun_workers.empty()) {
-    log(LogLevel::warning,
-        format_text("{} was passed to the program, which runs on 1 rank of this node; "
-                    "--nproc-per-node=N starts N (behind -- the program's arguments are only its own)",
-                    {flags.mpirun_workers}));
+    log(LogLevel::warning, format_text("{} was passed to the program, which runs on 1 rank of this node; "
+                                       "--nproc-per-node=N starts N. An argument of the program's own goes behind --",
+                                       {flags.mpirun_workers}));
   }
   options.max_restarts = flags.max_restarts;
   options.min_ranks = elastic == nullptr ? flags.min_ranks : detail::least_ranks(flags.min_ranks, options, *elastic);
