@@ -55367,8 +55367,9 @@ struct ElasticJobFacts {
 
 /// The formation of an elastic job. Lifetime: as FormationServer.
 template <class Listener>
-rendezvous::FormationServer<Listener> formation_at(async::EventLoop& loop, rendezvous::StoreServer& store,
-                                                   const ElasticJobFacts& job, Listener listener) {
+std::unique_ptr<rendezvous::FormationServer<Listener>> formation_at(async::EventLoop& loop,
+                                                                    rendezvous::StoreServer& store,
+                                                                    const ElasticJobFacts& job, Listener listener) {
   rendezvous::FormationOptions sizes;
   sizes.min_workers = job.min_ranks;
   sizes.max_workers = job.max_ranks;
@@ -55381,7 +55382,8 @@ rendezvous::FormationServer<Listener> formation_at(async::EventLoop& loop, rende
   each_attempt.loss_grace = job.loss_grace;
   rendezvous::Limits limits;
   limits.liveness = in_milliseconds(job.liveness);
-  return {loop, store, sizes, std::move(each_attempt), limits, std::move(listener)};
+  return std::make_unique<rendezvous::FormationServer<Listener>>(loop, store, sizes, std::move(each_attempt), limits,
+                                                                 std::move(listener));
 }
 
 /// Logs the attempts of a FormationServer.
@@ -55504,7 +55506,7 @@ class StoreHost {
     ElasticJobFacts job{process.min_ranks, process.identity.world_size, process.timeout, process.limits.liveness,
                         process.identity.job.value_or("")};
     job.owner = format_text("the process with index 0 on host {}", {rendezvous::host_identity(process.host_id).name});
-    formation_.reset(new Formation(formation_at(loop, *store_, job, AttemptLog())));
+    formation_ = formation_at(loop, *store_, job, AttemptLog());
   }
 
   async::Task<void> close() {
@@ -55517,11 +55519,10 @@ class StoreHost {
     store_.reset();
   }
 
-  using Formation = rendezvous::FormationServer<AttemptLog>;
   net::SocketAddress address_;
   async::LoopThread thread_;
   std::unique_ptr<rendezvous::StoreServer> store_;  ///< the loop's thread alone uses these
-  std::unique_ptr<Formation> formation_;
+  std::unique_ptr<rendezvous::FormationServer<AttemptLog>> formation_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -57709,7 +57710,9 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
   job.further_files = files_for_workers(attempt.plan().workers);
   job.loss_grace = std::chrono::milliseconds(500);
   job.sees_processes = !options.is_elastic_on_hosts();
-  auto formation = formation_at(services.loop, services.coordinator.store(), job, FormationListener(services.changed));
+  const auto owned =
+      formation_at(services.loop, services.coordinator.store(), job, FormationListener(services.changed));
+  auto& formation = *owned;
   ElasticSupervisor supervisor(attempt, options, host.id, formation);
   async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);

@@ -340,7 +340,9 @@ async::Task<JobResult> run_elastic_job(Attempt& attempt, const NodeLauncherOptio
   job.further_files = files_for_workers(attempt.plan().workers);
   job.loss_grace = std::chrono::milliseconds(500);
   job.sees_processes = !options.is_elastic_on_hosts();
-  auto formation = formation_at(services.loop, services.coordinator.store(), job, FormationListener(services.changed));
+  const auto owned =
+      formation_at(services.loop, services.coordinator.store(), job, FormationListener(services.changed));
+  auto& formation = *owned;
   ElasticSupervisor supervisor(attempt, options, host.id, formation);
   async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);
