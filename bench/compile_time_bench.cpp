@@ -62,8 +62,10 @@ std::string std_headers() {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(DTRAIN_SOURCE_DIR "/include")) {
     std::ifstream lines(entry.path());
     for (std::string line; std::getline(lines, line);) {
-      const bool standard = line.starts_with("#include <") && line.find_first_of("./") == std::string::npos;
-      if (standard) {
+      constexpr std::string_view directive = "#include <";
+      // The name has no dot and no slash, as C's and dtrain's have, and no space, as the sentence that refuses C++17
+      // has.
+      if (line.starts_with(directive) && line.find_first_of("./ ", directive.size()) == std::string::npos) {
         directives.insert(line + '\n');
       }
     }

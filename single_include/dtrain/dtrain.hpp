@@ -34587,8 +34587,8 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Reads the values behind these streams. Blocking: until the weights are written, which a checkpoint may
-  /// replace after this call. @throws Error (timeout)
+  /// Reads the values behind these streams. Blocking: until the weights are written, which a checkpoint may replace
+  /// after this call. @throws Error (timeout)
   void load_weights(const std::vector<bool>& wanted) override {
     if (!has_halves_) return;
     wait_for_values();
@@ -36818,7 +36818,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     const DeviceShards::Elements elements = device_shards().elements(bucket);
     if (elements.weights.count != 0) {
       DeviceStepInfo info{shards().steps() + 1, nullptr, elements.parameters};
-      if (is_live_) info.step = 0, info.live = &live()->update;
+      if (is_live_) {
+        info.step = 0;
+        info.live = &live()->update;
+      }
       enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
                    info, stream);
     }

@@ -131,9 +131,7 @@ class Meeting {
   void announce(const std::string& event) { store().set(event, "").wait(); }
 
   /// Blocking: until a rank has announced it. @throws Error (timeout)
-  void await(const std::string& event) {
-    store().get(event, Deadline::after(support::is_sanitized ? 60s : 20s)).wait();
-  }
+  void await(const std::string& event) { store().get(event, Deadline::after(60s)).wait(); }
 
   /// Blocking: until all ranks have come to this point. @throws Error (timeout)
   void arrive_and_wait(const RankThread& thread) {

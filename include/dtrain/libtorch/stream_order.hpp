@@ -2,8 +2,8 @@
 /// @file
 /// Collectives of LibTorch's tensors in the order of LibTorch's current CUDA stream, without a wait of the host;
 /// buffers.hpp, SyncBatchNorm and libtorch.hpp call them. current_stream(): that stream, for libtorch.hpp and
-/// ModuleModel; is_captured(): whether a CUDA graph captures it; keep_until_used(): for
-/// tensors whose memory it still reads.
+/// ModuleModel; is_captured(): whether a CUDA graph captures it; keep_until_used(): for tensors whose memory it still
+/// reads.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -276,7 +276,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     const DeviceShards::Elements elements = device_shards().elements(bucket);
     if (elements.weights.count != 0) {
       DeviceStepInfo info{shards().steps() + 1, nullptr, elements.parameters};
-      if (is_live_) info.step = 0, info.live = &live()->update;
+      if (is_live_) {
+        info.step = 0;
+        info.live = &live()->update;
+      }
       enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
                    info, stream);
     }

@@ -207,8 +207,8 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Reads the values behind these streams. Blocking: until the weights are written, which a checkpoint may
-  /// replace after this call. @throws Error (timeout)
+  /// Reads the values behind these streams. Blocking: until the weights are written, which a checkpoint may replace
+  /// after this call. @throws Error (timeout)
   void load_weights(const std::vector<bool>& wanted) override {
     if (!has_halves_) return;
     wait_for_values();
