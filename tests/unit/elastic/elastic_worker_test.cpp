@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -44,6 +45,8 @@ struct Model {
   void bind_gradient(std::size_t, dtrain::TensorView where) { bound = reinterpret_cast<float*>(where.data); }
 };
 
+constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+
 struct Commits {
   void add(std::uint64_t step, float weight) {
     const std::lock_guard lock(mutex);
@@ -53,6 +56,7 @@ struct Commits {
   std::mutex mutex;
   std::map<std::uint64_t, std::set<float>> weights;  ///< after each step, on all workers
   std::atomic<std::uint64_t> most{0};
+  std::atomic<std::uint64_t> last{never};  ///< the job's last step, once a worker has said it
 };
 
 /// Two workers at most; neither is waited for.
@@ -82,8 +86,9 @@ std::string thrown_alone(F function) {
   return {};
 }
 
-/// A worker of `steps` steps, which throws in step `fails_at`. @returns the exit code, or the text of what it threw
-std::string run_worker(const dtrain::launch::RankProcess& process, std::uint64_t steps, std::uint64_t fails_at,
+/// A worker until the job's last step, which it says itself where `ends_job`. It throws in its first step from
+/// `fails_at` on. @returns the exit code, or the text of what it threw
+std::string run_worker(const dtrain::launch::RankProcess& process, std::uint64_t fails_at, bool ends_job,
                        Commits& commits) {
   ElasticWorker worker(process);
   const dtrain::GroupOptions options;
@@ -93,9 +98,9 @@ std::string run_worker(const dtrain::launch::RankProcess& process, std::uint64_t
   try {
     const int code = job.train([&](Group group) {
       dtrain::DistributedDataParallel ddp{model, group};
-      while (job.step() < steps) {
+      while (job.step() < commits.last) {
         ddp.backward([&](dtrain::Ready ready) {
-          if (job.step() == fails_at) {
+          if (job.step() >= fails_at) {
             throw std::runtime_error("a mistake");
           }
           for (std::size_t i = 0; i < 300; ++i) {
@@ -109,11 +114,14 @@ std::string run_worker(const dtrain::launch::RankProcess& process, std::uint64_t
           }
         });
         commits.add(job.step(), model.weights[17]);
+        if (ends_job && commits.last == never) commits.last = job.step() + 200;
         std::this_thread::sleep_for(1ms);
       }
       return 3;
     });
     return std::to_string(code);
+  } catch (const dtrain::WorkerEnded&) {
+    return "the job has finished without it";
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -130,27 +138,29 @@ TEST_CASE("a rank that throws leaves, the others go on, and a newcomer has their
   sizes.reconnect_timeout = 100ms;  // nobody says that the thread of a worker has ended
   FormationProcess launcher(sizes);
   Commits commits;
-  constexpr std::uint64_t steps = 400;
   std::vector<std::string> results(4);
   {
     std::vector<std::thread> threads;
-    const auto start = [&](int slot, std::uint64_t fails_at) {
-      threads.emplace_back([&, slot, fails_at] {
+    const auto start = [&](int slot, std::uint64_t fails_at, bool ends_job) {
+      threads.emplace_back([&, slot, fails_at, ends_job] {
         const auto process = support::elastic_process(launcher.address().port, slot, 3);
-        results[static_cast<std::size_t>(slot)] = run_worker(process, steps, fails_at, commits);
+        results[static_cast<std::size_t>(slot)] = run_worker(process, fails_at, ends_job, commits);
       });
     };
-    start(0, steps);
-    start(1, steps);
-    start(2, 30);
-    CHECK(support::holds_soon([&] { return commits.most >= 35; }));
-    start(3, steps);
+    start(0, never, false);
+    start(1, never, false);
+    start(2, 30, false);
+    threads[2].join();
+    const std::uint64_t left_at = commits.most;
+    CHECK(support::holds_soon([&] { return commits.most >= left_at + 5; }));
+    start(3, never, true);  // nobody ends before it has come
+    threads.erase(threads.begin() + 2);
     for (std::thread& each : threads) {
       each.join();
     }
   }
   CHECK(results == std::vector<std::string>{"3", "3", "a mistake", "3"});
-  CHECK(commits.weights.size() == steps);
+  CHECK(commits.weights.size() == commits.last);
   for (const auto& each : commits.weights) {
     CAPTURE(each.first);
     CHECK(each.second.size() == 1);

@@ -293,24 +293,29 @@ TEST_CASE("a name that is unknown is asked for again until it is known, and each
   loop.run_until(body(), soon());
   CHECK(names.asked() == 31);
   REQUIRE(sentences.size() == 30);
-  CHECK(sentences.front().find("resolving host 'train-0.train.test': Name or service not known (tried for 0.0 s); set "
-                               "MASTER_ADDR (or --master-addr) to a name or address that this machine can reach") == 0);
+  CHECK(sentences.front().find("resolving host 'train-0.train.test': Name or service not known (tried for ") == 0);
+  CHECK_CONTAINS(sentences.front(),
+                 " s); set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach");
 }
 
 TEST_CASE("a name that stays unknown is an error at the deadline, with the time spent") {
   EventLoop loop;
-  support::NameService::get().reset();
-  try {
-    loop.run_until(net::connect_with_backoff(loop, "nobody.test", 1, Deadline::after(200ms)), soon());
-    FAIL("it connected");
-  } catch (const Error& error) {
-    const std::string sentence = error.what();
-    CAPTURE(sentence);
-    CHECK(error.code() == Errc::refused);
-    CHECK(sentence.find("resolving host 'nobody.test': ") == 0);
-    CHECK_CONTAINS(sentence, "(tried for 0.");
-    CHECK(support::NameService::get().asked() > 1);
+  support::NameService& names = support::NameService::get();
+  names.reset();
+  for (auto patience = 200ms; names.asked() < 2 && patience < 1min; patience *= 5) {  // a slow machine asks once
+    names.reset();
+    try {
+      loop.run_until(net::connect_with_backoff(loop, "nobody.test", 1, Deadline::after(patience)), soon());
+      FAIL("it connected");
+    } catch (const Error& error) {
+      const std::string sentence = error.what();
+      CAPTURE(sentence);
+      CHECK(error.code() == Errc::refused);
+      CHECK(sentence.find("resolving host 'nobody.test': ") == 0);
+      CHECK_CONTAINS(sentence, "(tried for ");
+    }
   }
+  CHECK(names.asked() > 1);
 }
 
 TEST_CASE("a lookup that is cancelled leaves nothing dangling, even when the loop is destroyed first") {

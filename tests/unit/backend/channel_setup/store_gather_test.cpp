@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <new>
+#include <sstream>
+#include <string_view>
 #include <system_error>
 
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
@@ -132,6 +134,15 @@ TEST_CASE("memory that a rank could not get when it opened a channel is the job'
   CHECK_CONTAINS(cause.text, "memory could not be had: std::bad_alloc");
 }
 
+/// Whether a line of `text` begins and ends so.
+bool has_line(const std::string& text, std::string_view begin, std::string_view end) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(begin) && line.ends_with(end)) return true;
+  }
+  return false;
+}
+
 TEST_CASE("a rank that waits long for others names them in the log") {
   support::CapturedStderr captured;
   const auto job = std::make_shared<FakeJob>(4);
@@ -140,12 +151,10 @@ TEST_CASE("a rank that waits long for others names them in the log") {
     const Deadline deadline = Deadline::after(20s);
     while (self.rank() == 2 && !is_said && !deadline.passed()) {
       std::this_thread::sleep_for(1ms);
-      const std::string& text = captured.text();
-      is_said = text.find("dtrain: rank 0: still waits in comparing, after 0.1 s; not come so far: rank 2, rank 3\n") !=
-                    std::string::npos &&
-                text.find(
-                    "dtrain: rank 1: still waits in comparing, after 0.1 s; no result so far: rank 0, or a rank "
-                    "that it waits for, has not come\n") != std::string::npos;
+      is_said = has_line(captured.text(), "dtrain: rank 0: still waits in comparing, after ",
+                         " s; not come so far: rank 2, rank 3") &&
+                has_line(captured.text(), "dtrain: rank 1: still waits in comparing, after ",
+                         " s; no result so far: rank 0, or a rank that it waits for, has not come");
     }
     while (self.rank() == 3 && !is_said && !deadline.passed())
       std::this_thread::sleep_for(1ms);

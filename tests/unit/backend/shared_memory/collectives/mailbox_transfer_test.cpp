@@ -165,13 +165,16 @@ void fill_mailbox(SharedMemoryRank& self, int to, std::vector<std::int32_t>& sen
 
 TEST_CASE(
     "messages that a rank left without receiving do not keep a later message waiting: the error names that rank") {
+  support::Gate receiving;  // the error refuses what is enqueued after it
   run_ranks<SharedMemoryRank>({3, "group", 10s}, [&](SharedMemoryRank& self, RankThread& thread) {
     std::vector<std::int32_t> values(10);
     if (thread.rank() == 0) {
       fill_mailbox(self, 2, values);
+      receiving.pass();
       self.communicator.enqueue(Send{view(values), 1}, self.stream.ref());
     } else if (thread.rank() == 1) {
       self.communicator.enqueue(Recv{view(values), 0}, self.stream.ref());
+      receiving.open();
     } else {
       return;
     }
