@@ -93,7 +93,7 @@ class Visit {
         co_await loop_.sleep_for(std::chrono::milliseconds(0));
       }
     };
-    loop_.run_until(turns(), dtrain::Deadline::after(std::chrono::seconds(10)));
+    loop_.run_until(turns(), dtrain::Deadline::after(std::chrono::seconds(60)));
   }
 
   void read() {

@@ -61,7 +61,7 @@ void throw_in_backward(const Group& group) {
   DistributedDataParallel ddp{nn::Sequential(first, second), group, {.bucket_bytes = 0}};
   const torch::Tensor hidden = first->forward(inputs_of(0, 0));
   hidden.register_hook([&](const torch::Tensor&) {
-    const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
+    const auto deadline = dtrain::Deadline::after(std::chrono::seconds(60));
     if (group.rank() == 1) {
       group.store().get("rank 0 is there", deadline).wait();
       throw std::runtime_error("the second rank gives up");

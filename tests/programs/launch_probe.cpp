@@ -60,7 +60,7 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 void await_file(const std::string& path) {
-  const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
+  const auto deadline = dtrain::Deadline::after(std::chrono::seconds(60));
   while (::access(path.c_str(), F_OK) != 0 && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
@@ -72,7 +72,7 @@ void copy_input() {
 }
 
 int wait_for_failure(ControlPlane& control_plane) {
-  const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
+  const auto deadline = dtrain::Deadline::after(std::chrono::seconds(60));
   while (!control_plane.failure()->failed() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   const auto cause = control_plane.failure()->cause();
@@ -113,7 +113,7 @@ std::optional<int> act(const Action& action, const dtrain::launch::RankProcess& 
       return dtrain::exit_code_job_failed;
     }
   } else if (action.name == "leave") {
-    control_plane->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
+    control_plane->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(60)));
     control_plane.reset();
   } else if (action.name == "lines") {
     put_lines(STDOUT_FILENO, rank, number);
@@ -228,7 +228,7 @@ int run(int argc, char** argv) {
     }
   }
   if (control_plane) {
-    control_plane->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
+    control_plane->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(60)));
   }
   return 0;
 }

@@ -195,13 +195,13 @@ template <class Stream>
 bool drains(const Stream& stream) {
   typename Stream::Event event;
   stream.record(event);
-  return event.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete;
+  return event.block_until_complete(Deadline::after(60s)) == dtrain::stream::WaitResult::complete;
 }
 
 /// Blocking: what the job failed of, as this rank hears it.
 template <class Rank>
 Cause cause_on(const Rank& self) {
-  REQUIRE(self.latch->block_until_failed(Deadline::after(20s)));
+  REQUIRE(self.latch->block_until_failed(Deadline::after(60s)));
   return self.latch->cause().value();
 }
 
@@ -414,7 +414,7 @@ void job_failures() {
       control.join();
       CHECK(self.communicator.failure().value().kind == CauseKind::lost);
       CHECK(self.communicator.failure().value().text == lost.text);
-      CHECK_ERROR(self.communicator.allocate_blocking(64, Deadline::after(10s)), Errc::peer_lost);
+      CHECK_ERROR(self.communicator.allocate_blocking(64, Deadline::after(60s)), Errc::peer_lost);
       all_reduce(self, memory);
       CHECK_FALSE(self.wait());
     } else {
@@ -489,13 +489,13 @@ void splits() {
       return self.wait() && !communicator.failure() && self.template get<std::int32_t>(number)[0] == expected;
     };
     thread.doing("splitting");
-    auto part = self.communicator.split_blocking(color, -thread.rank(), Deadline::after(10s));
+    auto part = self.communicator.split_blocking(color, -thread.rank(), Deadline::after(60s));
     CHECK(part.size() == members);
     CHECK(part.rank() == members - 1 - thread.rank() / 2);  // the key turns the order round
     CHECK(sum_is(part, members * (members - 1) + color * members));
     CHECK(sum_is(self.communicator, thread.size() * (thread.size() - 1) / 2));
     thread.doing("splitting a part");
-    auto alone = part.split_blocking(part.rank(), 0, Deadline::after(10s));
+    auto alone = part.split_blocking(part.rank(), 0, Deadline::after(60s));
     CHECK(alone.size() == 1);
     CHECK(sum_is(alone, thread.rank()));
     CHECK(sum_is(part, members * (members - 1) + color * members));
@@ -504,7 +504,7 @@ void splits() {
     thread.doing("splitting while work is enqueued");
     auto busy = self.put(std::vector<float>(250'000, 1));
     self.communicator.enqueue(AllReduce{busy.view(), busy.view(), ReduceOp::sum}, self.stream.ref());
-    auto again = self.communicator.split_blocking(7, 0, Deadline::after(10s));
+    auto again = self.communicator.split_blocking(7, 0, Deadline::after(60s));
     CHECK(again.rank() == thread.rank());
     CHECK(sum_is(again, thread.size() * (thread.size() - 1) / 2));
     CHECK(self.template get<float>(busy) == std::vector<float>(250'000, static_cast<float>(thread.size())));
@@ -515,7 +515,7 @@ void splits() {
 template <class Rank>
 void failures_of_parts() {
   run_opened<Rank>({2, channel_name, Promises<Rank>::timeout}, [](Rank& self, RankThread& thread) {
-    auto pair = self.communicator.split_blocking(0, -thread.rank(), Deadline::after(10s));
+    auto pair = self.communicator.split_blocking(0, -thread.rank(), Deadline::after(60s));
     CHECK(pair.rank() == 1 - thread.rank());
     if (thread.rank() == 1) {  // rank 0 of the pair
       static_cast<void>(support::error_of([&] { pair.enqueue(Barrier{}, self.stream.ref()); }));
@@ -644,7 +644,7 @@ void wrong_arguments() {
 template <class Rank>
 void steady_state(const std::atomic<std::size_t>& allocations) {
   run<Rank>(2, [&](Rank& self, RankThread&) {
-    const auto arena = self.communicator.allocate_blocking(80'000, Deadline::after(10s));
+    const auto arena = self.communicator.allocate_blocking(80'000, Deadline::after(60s));
     auto foreign = self.put(std::vector<float>(20'000, 1));
     const BufferView views[] = {
         {arena.data(), 20'000, DType::f32, {}}, foreign.view(), {arena.data(), 16, DType::f32, {}}};

@@ -23,7 +23,7 @@ struct ConnectedMesh {
     mesh.await_all(store, deadline);
   }
 
-  dtrain::Deadline deadline = dtrain::Deadline::after(std::chrono::seconds(10));
+  dtrain::Deadline deadline = dtrain::Deadline::after(std::chrono::seconds(60));
   dtrain::backend::StoreRef store;
   dtrain::backend::gloo::Mesh mesh;
 };

@@ -23,7 +23,7 @@ struct HostRank {
   template <class Job, class... Options>
   HostRank(const std::shared_ptr<Job>& job, int rank, int size, const Options&... options)
       : HostRank(job->latch(rank), Backend::open_blocking(channel_context(job, rank, size, options...),
-                                                          dtrain::Deadline::after(std::chrono::seconds(10)))) {}
+                                                          dtrain::Deadline::after(std::chrono::seconds(60)))) {}
 
   HostRank(std::shared_ptr<dtrain::FailureLatch> of, Communicator channel)
       : latch(std::move(of)), communicator(std::move(channel)) {}
@@ -32,7 +32,7 @@ struct HostRank {
   bool wait() {
     dtrain::stream::host::Event event;
     stream.ref().record(event);
-    const auto result = event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(30)));
+    const auto result = event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(60)));
     return result == dtrain::stream::WaitResult::complete && !communicator.failure();
   }
 

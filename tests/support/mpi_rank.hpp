@@ -63,7 +63,7 @@ class MpiProcess {
       : folder_(variable("DTRAIN_TEST_FOLDER")),
         wanted_(std::stoi(variable("DTRAIN_TEST_JOB"))),
         meetings_(std::make_shared<DirectoryJob>(folder_ + "/meetings")),
-        engine_(dtrain::backend::mpi::Engine::shared_blocking(dtrain::Deadline::after(std::chrono::seconds(30)))) {}
+        engine_(dtrain::backend::mpi::Engine::shared_blocking(dtrain::Deadline::after(std::chrono::seconds(60)))) {}
 
   static std::string variable(const char* name) {
     const char* const value = std::getenv(name);

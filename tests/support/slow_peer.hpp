@@ -29,7 +29,7 @@ bool is_noticed(const std::string& notice) {
     dtrain::backend::ChannelContext context = channel_context(job, thread.rank(), 2, "group", std::chrono::hours(1));
     context.notice_after = std::chrono::milliseconds(1);
     HostRank<Backend> self(job->latch(thread.rank()),
-                           Backend::open_blocking(context, dtrain::Deadline::after(std::chrono::seconds(10))));
+                           Backend::open_blocking(context, dtrain::Deadline::after(std::chrono::seconds(60))));
     thread.doing("waiting for the other rank, or for its notice");
     const bool is_in_time =
         thread.rank() == 0 || holds_soon([&] { return captured.text().find(notice) != std::string::npos; });
@@ -56,7 +56,7 @@ std::string said_when_crossed() {
         if (!is_first && is_open) waits = true;
       };
       return HostRank<Backend>(job->latch(thread.rank()),
-                               Backend::open_blocking(context, dtrain::Deadline::after(std::chrono::seconds(10))));
+                               Backend::open_blocking(context, dtrain::Deadline::after(std::chrono::seconds(60))));
     };
     HostRank<Backend> group = open("group", std::chrono::milliseconds(100));
     HostRank<Backend> other = open("other", std::chrono::hours(1));

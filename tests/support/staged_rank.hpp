@@ -24,7 +24,7 @@ struct StagedRank {
              std::chrono::nanoseconds timeout = std::chrono::seconds(20))
       : latch(job->latch(rank)),
         communicator(Backend::open_blocking(channel_context(job, rank, size, name, timeout),
-                                            dtrain::Deadline::after(std::chrono::seconds(20)))) {}
+                                            dtrain::Deadline::after(std::chrono::seconds(60)))) {}
 
   StreamRef ref() const { return stream.ref(); }
 

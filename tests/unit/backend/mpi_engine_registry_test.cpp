@@ -11,7 +11,7 @@ namespace {
 const auto make = [] { return std::make_shared<int>(7); };
 
 Deadline soon() {
-  return Deadline::after(10s);
+  return Deadline::after(60s);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ TEST_CASE("a reduction in place that an abort cuts short is taken for whole by n
     std::barrier start_line(2);
     support::run_ranks<support::HostRank<dtrain::backend::SharedMemory>>(
         2, [&](support::HostRank<dtrain::backend::SharedMemory>& self, support::RankThread& thread) {
-          const auto memory = self.communicator.allocate_blocking(count * sizeof(float), dtrain::Deadline::after(10s));
+          const auto memory = self.communicator.allocate_blocking(count * sizeof(float), dtrain::Deadline::after(60s));
           const std::span<float> values(reinterpret_cast<float*>(memory.data()), count);
           std::fill(values.begin(), values.end(), 1.0F);
           thread.doing("waiting for the other rank");

@@ -77,7 +77,7 @@ void for_all(Prepare prepare, Body body) {
     run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
       const std::size_t whole = static_cast<std::size_t>(ranks) * counts.back() * sizeof(float);
       const auto allocation =
-          self.communicator.allocate_blocking(whole + counts.back() * sizeof(float) + 256, Deadline::after(10s));
+          self.communicator.allocate_blocking(whole + counts.back() * sizeof(float) + 256, Deadline::after(60s));
       for (std::size_t at = 0; at < counts.size(); ++at) {
         const std::size_t count = counts[at];
         Memory memory(allocation.data(), static_cast<std::size_t>(ranks) * count * sizeof(float), count * sizeof(float),

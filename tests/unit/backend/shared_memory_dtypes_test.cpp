@@ -34,7 +34,7 @@ std::vector<std::byte> expected_bits(DType dtype, ReduceOp op, const std::vector
 TEST_CASE("every element type and operation has the same bits on every path, whatever the values") {
   for (const int ranks : {2, 3, 6}) {
     run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
-      const auto arena = self.communicator.allocate_blocking(std::size_t{1} << 20, Deadline::after(10s));
+      const auto arena = self.communicator.allocate_blocking(std::size_t{1} << 20, Deadline::after(60s));
       for (const std::size_t count : {std::size_t{99}, std::size_t{70'001}}) {
         for (const DType dtype : dtypes) {
           const std::size_t bytes = count * dtrain::size_bytes(dtype);

@@ -34,7 +34,7 @@ struct InAllocation {
       : rank(of),
         stream(of.stream),
         communicator(of.communicator),
-        allocation(of.communicator.allocate_blocking(std::size_t{64} << 20, dtrain::Deadline::after(10s))) {}
+        allocation(of.communicator.allocate_blocking(std::size_t{64} << 20, dtrain::Deadline::after(60s))) {}
 
   SharedMemoryRank& rank;
   decltype(rank.stream)& stream;

@@ -23,7 +23,7 @@ std::vector<Cause> failures(int ranks, std::chrono::nanoseconds timeout, F enque
     // Later work is skipped at once, and what throws names the cause.
     self.communicator.enqueue(Barrier{}, self.stream.ref());
     self.wait();
-    CHECK_THROWS_AS(self.communicator.allocate_blocking(64, Deadline::after(10s)), dtrain::Error);
+    CHECK_THROWS_AS(self.communicator.allocate_blocking(64, Deadline::after(60s)), dtrain::Error);
   });
   return causes;
 }
@@ -94,10 +94,10 @@ TEST_CASE("a rank that never comes is named by every rank that waits for it, wit
 TEST_CASE("ranks that allocate different sizes are told both, and the channel serves on") {
   run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread& thread) {
     const auto error =
-        error_of([&] { self.communicator.allocate_blocking(thread.rank() == 2 ? 200 : 100, Deadline::after(10s)); });
+        error_of([&] { self.communicator.allocate_blocking(thread.rank() == 2 ? 200 : 100, Deadline::after(60s)); });
     CHECK(error.code() == Errc::disagreement);
     CHECK_CONTAINS(error.what(), "rank 0 allocates 100 bytes", "rank 2 allocates 200");
-    const auto memory = self.communicator.allocate_blocking(100, Deadline::after(10s));
+    const auto memory = self.communicator.allocate_blocking(100, Deadline::after(60s));
     CHECK(memory.bytes() == 100);
     self.communicator.enqueue(Broadcast{BufferView{memory.data(), 100, DType::u8, {}}, 0}, self.stream.ref());
     CHECK(self.wait());
@@ -107,9 +107,9 @@ TEST_CASE("ranks that allocate different sizes are told both, and the channel se
 TEST_CASE("memory that cannot be had is an error on every rank that says how much was asked") {
   const std::size_t asked = std::size_t{1} << 44;
   run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread&) {
-    CHECK_ERROR(self.communicator.allocate_blocking(asked, Deadline::after(10s)), Errc::out_of_memory,
+    CHECK_ERROR(self.communicator.allocate_blocking(asked, Deadline::after(60s)), Errc::out_of_memory,
                 std::to_string(3 * asked));
-    CHECK(self.communicator.allocate_blocking(64, Deadline::after(10s)).bytes() == 64);
+    CHECK(self.communicator.allocate_blocking(64, Deadline::after(60s)).bytes() == 64);
   });
 }
 
@@ -159,7 +159,7 @@ TEST_CASE("a rank that does not come to the opening is named, and the others hea
     const Deadline deadline = Deadline::after(thread.rank() == 0 ? 1s : 20s);
     const auto error = error_of([&] { dtrain::backend::SharedMemory::open_blocking(context, deadline); });
     CHECK_CONTAINS(error.what(), "rank 1");
-    CHECK(job->latch(thread.rank())->block_until_failed(Deadline::after(10s)));
+    CHECK(job->latch(thread.rank())->block_until_failed(Deadline::after(60s)));
   });
 }
 
@@ -188,9 +188,9 @@ TEST_CASE("channels and allocations leave no descriptor and no mapping behind, w
       dtrain::backend::HostAllocation survivor;
       {
         SharedMemoryRank self(job, thread.rank(), 3);
-        { const auto dropped = self.communicator.allocate_blocking(100, Deadline::after(10s)); }
-        survivor = self.communicator.allocate_blocking(3 << 20, Deadline::after(10s));
-        CHECK_THROWS_AS(self.communicator.allocate_blocking(std::size_t{1} << 44, Deadline::after(10s)), dtrain::Error);
+        { const auto dropped = self.communicator.allocate_blocking(100, Deadline::after(60s)); }
+        survivor = self.communicator.allocate_blocking(3 << 20, Deadline::after(60s));
+        CHECK_THROWS_AS(self.communicator.allocate_blocking(std::size_t{1} << 44, Deadline::after(60s)), dtrain::Error);
         self.communicator.enqueue(Barrier{}, self.stream.ref());
         CHECK(self.wait());
       }

@@ -15,7 +15,7 @@ using support::run_process_ranks;
 /// One rank's process.
 struct Rank {
   Rank(const ForkStore& store, int rank, int ranks, std::chrono::nanoseconds timeout)
-      : communicator(SharedMemory::open_blocking(context(store, rank, ranks, timeout), Deadline::after(20s))) {}
+      : communicator(SharedMemory::open_blocking(context(store, rank, ranks, timeout), Deadline::after(60s))) {}
 
   static dtrain::backend::ChannelContext context(const ForkStore& store, int rank, int ranks,
                                                  std::chrono::nanoseconds timeout) {
@@ -30,7 +30,7 @@ struct Rank {
     communicator.enqueue(dtrain::backend::AllReduce{buffer, buffer, ReduceOp::average}, stream.ref());
     dtrain::stream::host::Event event;
     stream.ref().record(event);
-    return event.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete &&
+    return event.block_until_complete(Deadline::after(60s)) == dtrain::stream::WaitResult::complete &&
            !communicator.failure();
   }
 
@@ -71,7 +71,7 @@ TEST_CASE("processes reduce in one memory with the bits of a plain loop, and lea
         if (rank == 0 && sockets_named(door_of(store)) == 0) return 2;
         Rank self(store, rank, ranks, 20s);
         for (const std::size_t count : {10U, 3000U, 200'000U}) {
-          const auto memory = self.communicator.allocate_blocking(count * 4, Deadline::after(20s));
+          const auto memory = self.communicator.allocate_blocking(count * 4, Deadline::after(60s));
           const auto inputs = support::awkward_inputs<float>(ranks, count, count);
           const auto expected = support::reference_reduction(ReduceOp::average, inputs);
           std::vector<float> foreign = inputs[static_cast<std::size_t>(rank)];
@@ -95,7 +95,7 @@ TEST_CASE("a rank that is killed inside an operation leaves nothing behind, and 
   const ForkStore store;
   const ExitCodes codes = run_process_ranks(store, ranks, [&](int rank) {
     Rank self(store, rank, ranks, 500ms);
-    const auto memory = self.communicator.allocate_blocking(1 << 20, Deadline::after(20s));
+    const auto memory = self.communicator.allocate_blocking(1 << 20, Deadline::after(60s));
     if (rank == 1) {
       self.stream.ref().enqueue([]() noexcept { ::raise(SIGKILL); });  // between two operations of its stream
     }
@@ -118,7 +118,7 @@ TEST_CASE("a process that ends while memory is allocated is an error for the oth
     }
     const Deadline start = Deadline::after(0s);
     try {
-      self.communicator.allocate_blocking(1 << 20, Deadline::after(20s));
+      self.communicator.allocate_blocking(1 << 20, Deadline::after(60s));
     } catch (const dtrain::Error& error) {
       const bool early = std::chrono::steady_clock::now() - start.instant() < 15s;
       return early && std::string(error.what()).find("rank 1") != std::string::npos ? 0 : 3;

@@ -72,7 +72,7 @@ void check_type(int ranks) {
     for (const bool in_arena : {true, false}) {
       std::vector<std::uint64_t> bits(static_cast<std::size_t>(ranks));
       run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
-        const auto arena = self.communicator.allocate_blocking(count * sizeof(T) + 64, Deadline::after(10s));
+        const auto arena = self.communicator.allocate_blocking(count * sizeof(T) + 64, Deadline::after(60s));
         std::vector<T> own(count);
         const std::span<T> values = in_arena ? std::span(reinterpret_cast<T*>(arena.data()), count) : std::span(own);
         bits[static_cast<std::size_t>(thread.rank())] = check_sum<T>(self, thread.rank(), values);
@@ -93,7 +93,7 @@ TEST_CASE_TEMPLATE("the sum is that of the reduced elements as stored, with equa
 TEST_CASE("an element that is not finite makes the sum of all ranks so, whichever slice has it") {
   constexpr std::size_t count = 40'000;
   run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread& thread) {
-    const auto arena = self.communicator.allocate_blocking(count * sizeof(double), Deadline::after(10s));
+    const auto arena = self.communicator.allocate_blocking(count * sizeof(double), Deadline::after(60s));
     const std::span<double> values(reinterpret_cast<double*>(arena.data()), count);
     for (const std::size_t place : {std::size_t{0}, count / 2, count - 1}) {
       for (const double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(),
@@ -113,7 +113,7 @@ TEST_CASE("an element that is not finite makes the sum of all ranks so, whicheve
 TEST_CASE("a rank that does not ask changes no other rank's sum, on any path, and integers have none") {
   constexpr std::size_t most = 40'000;
   run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread& thread) {
-    const auto arena = self.communicator.allocate_blocking(most * sizeof(float), Deadline::after(10s));
+    const auto arena = self.communicator.allocate_blocking(most * sizeof(float), Deadline::after(60s));
     std::vector<float> own(most);
     int turn = 0;
     for (const std::size_t count : {std::size_t{5}, std::size_t{5000}, most}) {

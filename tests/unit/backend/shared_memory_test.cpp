@@ -62,7 +62,7 @@ void check_all_paths(int ranks, const std::vector<std::size_t>& counts) {
   const std::size_t longest = *std::max_element(counts.begin(), counts.end());
   run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
     thread.doing("allocating");
-    const auto allocation = self.communicator.allocate_blocking(longest * sizeof(T) + 256, Deadline::after(10s));
+    const auto allocation = self.communicator.allocate_blocking(longest * sizeof(T) + 256, Deadline::after(60s));
     thread.doing("all_reduce");
     for (const std::size_t count : counts) {
       for (const ReduceOp op : all_operations) {
@@ -96,7 +96,7 @@ TEST_CASE("a long all-reduce goes through many chunks with the same bits") {
     const auto inputs = support::awkward_inputs<float>(ranks, count, 1);
     const auto expected = support::reference_reduction(ReduceOp::average, inputs);
     run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread&) {
-      const auto allocation = self.communicator.allocate_blocking(count * 4 + 64, Deadline::after(10s));
+      const auto allocation = self.communicator.allocate_blocking(count * 4 + 64, Deadline::after(60s));
       for (int repetition = 0; repetition < 2; ++repetition) {
         for (const Memory memory : all_memories)
           CHECK(all_reduce_gives(self, allocation.data(), memory, ReduceOp::average, inputs, expected));
@@ -108,7 +108,7 @@ TEST_CASE("a long all-reduce goes through many chunks with the same bits") {
 TEST_CASE("a broadcast gives every rank the root's bytes, of any element type and in any memory") {
   for (const int ranks : rank_counts) {
     run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
-      const auto allocation = self.communicator.allocate_blocking(1 << 20, Deadline::after(10s));
+      const auto allocation = self.communicator.allocate_blocking(1 << 20, Deadline::after(60s));
       std::vector<std::byte> foreign(1 << 20);
       for (const std::size_t bytes : {0U, 1U, 4096U, 4097U, 65'536U, 600'001U}) {
         for (const int root : {0, ranks - 1}) {
@@ -183,7 +183,7 @@ TEST_CASE("a helper thread and the waiting thread give the same bits") {
   const auto inputs = support::awkward_inputs<float>(ranks, 20'000, 5);
   const auto expected = support::reference_reduction(ReduceOp::average, inputs);
   run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
-    const auto allocation = self.communicator.allocate_blocking(80'064, Deadline::after(10s));
+    const auto allocation = self.communicator.allocate_blocking(80'064, Deadline::after(60s));
     for (const bool helper : {false, true}) {
       if (helper && thread.rank() != 1) {  // also ranks that differ in this
         self.stream.start_helper();

@@ -7,8 +7,8 @@ using Word = std::atomic<std::uint32_t>;
 
 TEST_CASE("a wait on a word that differs returns at once") {
   Word word{1};
-  CHECK(dtrain::futex_wait(word, 0, Deadline::after(10s), FutexScope::process) == FutexResult::awake);
-  CHECK(dtrain::futex_wait(word, 0, Deadline::after(10s), FutexScope::shared) == FutexResult::awake);
+  CHECK(dtrain::futex_wait(word, 0, Deadline::after(60s), FutexScope::process) == FutexResult::awake);
+  CHECK(dtrain::futex_wait(word, 0, Deadline::after(60s), FutexScope::shared) == FutexResult::awake);
 }
 
 TEST_CASE("a wait ends at its deadline, also at one that has passed") {
@@ -27,9 +27,9 @@ TEST_CASE("a wake ends a thread's wait and says how many it woke") {
     Word word{0};
     CHECK(dtrain::futex_wake_all(word, scope) == 0);
     FutexResult result = FutexResult::timed_out;
-    std::thread sleeper([&] { result = dtrain::futex_wait(word, 0, Deadline::after(20s), scope); });
+    std::thread sleeper([&] { result = dtrain::futex_wait(word, 0, Deadline::after(60s), scope); });
     int woken = 0;
-    const Deadline patience = Deadline::after(20s);
+    const Deadline patience = Deadline::after(60s);
     while (woken == 0 && !patience.passed())
       woken = dtrain::futex_wake(word, 1, scope);
     sleeper.join();
@@ -45,10 +45,10 @@ TEST_CASE("a shared wake ends another process's wait") {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    const auto result = dtrain::futex_wait(word, 0, Deadline::after(20s), FutexScope::shared);
+    const auto result = dtrain::futex_wait(word, 0, Deadline::after(60s), FutexScope::shared);
     _exit(result == FutexResult::awake ? 0 : 1);
   }
-  const Deadline patience = Deadline::after(10s);
+  const Deadline patience = Deadline::after(60s);
   while (dtrain::futex_wake_all(word, FutexScope::shared) == 0 && !patience.passed())
     std::this_thread::sleep_for(1ms);
   int status = -1;

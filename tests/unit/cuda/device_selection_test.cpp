@@ -18,7 +18,7 @@ using dtrain::identity::ProcessIdentity;
 void compare(const std::shared_ptr<FakeJob>& job, const RankThread& self, bool may_share,
              const std::string& name = "group") {
   cuda::compare_devices_blocking(support::channel_context(job, self.rank(), self.size(), name, 20s),
-                                 cuda::sharing(may_share), Deadline::after(20s));
+                                 cuda::sharing(may_share), Deadline::after(60s));
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ TEST_CASE("a channel of two ranks on one device is refused where nobody asked fo
   run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
     const auto open = [&] {
       dtrain::backend::Staged<dtrain::backend::SharedMemory>::open_blocking(
-          support::channel_context(job, self.rank(), self.size(), "group", 20s), Deadline::after(20s));
+          support::channel_context(job, self.rank(), self.size(), "group", 20s), Deadline::after(60s));
     };
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("both compute on device"), Error);
   });

@@ -46,7 +46,7 @@ void expect_order() {
     group.all_reduce(view);  // NCCL's first collective connects the ranks
     group.barrier();
     Event written, read;
-    program.ref().wait(held, dtrain::Deadline::after(std::chrono::seconds(20)));
+    program.ref().wait(held, dtrain::Deadline::after(std::chrono::seconds(60)));
     const int waits_before = waits();
     copy(values.data(), source.data(), cudaMemcpyHostToDevice);
     program.ref().record(written);
@@ -57,7 +57,7 @@ void expect_order() {
     if (group.rank() == 1) CHECK(support::holds_soon([&] { return first_has_written.load(); }));
     held.signal();
     if (group.rank() == 0) {
-      CHECK(written.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
+      CHECK(written.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(60))) ==
             dtrain::stream::WaitResult::complete);
       first_has_written = true;
     }
@@ -109,7 +109,7 @@ TEST_CASE("a rank that leaves takes part to the end in its last collective withi
     std::fill_n(reinterpret_cast<float*>(self.source.data()), count, static_cast<float>(group.rank() + 1));
     const dtrain::BufferView view{self.values.data(), count, dtrain::DType::f32, group.stream().device()};
     const bool is_late = group.rank() == 1;
-    if (is_late) self.program.ref().wait(self.held, dtrain::Deadline::after(std::chrono::seconds(20)));
+    if (is_late) self.program.ref().wait(self.held, dtrain::Deadline::after(std::chrono::seconds(60)));
     check(cudaMemcpyAsync(self.values.data(), self.source.data(), bytes, cudaMemcpyHostToDevice,
                           self.program.ref().native()),
           "cudaMemcpyAsync");
@@ -141,7 +141,7 @@ TEST_CASE("an average of weights that a stream of the program writes comes after
     std::fill_n(reinterpret_cast<float*>(source.data()), count, static_cast<float>(group.rank() + 1));
     dtrain::stream::cuda::ExternalEvent held;
     group.barrier();
-    model.stream.ref().wait(held, dtrain::Deadline::after(std::chrono::seconds(20)));
+    model.stream.ref().wait(held, dtrain::Deadline::after(std::chrono::seconds(60)));
     check(
         cudaMemcpyAsync(model.values.data(), source.data(), bytes, cudaMemcpyHostToDevice, model.stream.ref().native()),
         "cudaMemcpyAsync");

@@ -30,7 +30,7 @@ TEST_CASE("a CUDA stream that does not come to staged work ends it by the peers'
     }
     reduce(rank, view);
     CHECK(support::holds_soon([&] { return rank.communicator.failure().has_value(); }));
-    CHECK(rank.latch->block_until_failed(Deadline::after(20s)));
+    CHECK(rank.latch->block_until_failed(Deadline::after(60s)));
     CHECK(rank.latch->cause()->kind == CauseKind::timeout);
     CHECK(text_of(rank.latch->cause()).find("rank 1") != std::string::npos);
     failed.arrive_and_wait();
@@ -43,7 +43,7 @@ TEST_CASE("what a CUDA stream has to do before staged work does not count agains
   run_ranks<StagedRank<>>({2, "staged", 1s}, [](StagedRank<>& rank, RankThread&) {
     const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
     dtrain::stream::cuda::ExternalEvent held;
-    rank.ref().wait(held, Deadline::after(20s));
+    rank.ref().wait(held, Deadline::after(60s));
     reduce(rank, view);
     std::this_thread::sleep_for(1500ms);
     held.signal();
@@ -83,7 +83,7 @@ void with_two_devices(Body body) {
 
 /// The job's cause on a rank that did not fail itself.
 std::string cause_on(const StagedRank<>& rank) {
-  rank.latch->block_until_failed(Deadline::after(20s));
+  rank.latch->block_until_failed(Deadline::after(60s));
   return text_of(rank.latch->cause());
 }
 
@@ -154,11 +154,11 @@ TEST_CASE("a rank without device memory, or none to pin, fails every rank with w
       ready.arrive_and_wait();
       if (self.rank() == 1) {
         emulation::fail(call, 1, cudaErrorMemoryAllocation, 1);
-        CHECK_THROWS_WITH_AS(rank.communicator.allocate_blocking(1 << 20, Deadline::after(20s)),
+        CHECK_THROWS_WITH_AS(rank.communicator.allocate_blocking(1 << 20, Deadline::after(60s)),
                              doctest::Contains("cudaErrorMemoryAllocation"), Error);
       } else {
         try {  // this rank may have got its memory already
-          static_cast<void>(rank.communicator.allocate_blocking(1 << 20, Deadline::after(20s)));
+          static_cast<void>(rank.communicator.allocate_blocking(1 << 20, Deadline::after(60s)));
         } catch (const JobFailed&) {
         }
         CHECK(cause_on(rank).find("cudaErrorMemoryAllocation") != std::string::npos);
@@ -182,7 +182,7 @@ TEST_CASE("a rank that cannot pin memory fails the opening of every rank's chann
         open();
       } catch (const JobFailed&) {
       }
-      CHECK(job->latch(0)->block_until_failed(Deadline::after(20s)));
+      CHECK(job->latch(0)->block_until_failed(Deadline::after(60s)));
     }
   });
 }

@@ -15,7 +15,7 @@ TEST_CASE("device memory goes over Gloo: reductions, broadcasts, blocks and mess
     run_ranks<StagedRank<dtrain::backend::Gloo>>(
         {ranks, "staged", 20s, 60s}, [&](StagedRank<dtrain::backend::Gloo>& rank, RankThread& self) {
           const std::size_t count = 300'001;
-          const auto arena = rank.communicator.allocate_blocking(4 * count, Deadline::after(20s));
+          const auto arena = rank.communicator.allocate_blocking(4 * count, Deadline::after(60s));
           const auto size = static_cast<std::size_t>(ranks);
           const std::vector<float> own(count, static_cast<float>(self.rank() + 1));
           const std::vector<float> sum(count, static_cast<float>(ranks * (ranks + 1) / 2));

@@ -97,7 +97,7 @@ TEST_CASE("device memory is reduced to the bits that shared memory gives, wherev
   for (const int ranks : rank_counts) {
     const std::vector<Table> tables = tables_of(ranks);
     run_ranks<StagedRank<>>({ranks, "staged", 20s, 60s}, [&](StagedRank<>& rank, RankThread& self) {
-      const auto arena = rank.communicator.allocate_blocking(4 * 600'001 + 64, Deadline::after(20s));
+      const auto arena = rank.communicator.allocate_blocking(4 * 600'001 + 64, Deadline::after(60s));
       for (const Table& table : tables) {
         const std::size_t count = table.count;
         for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
@@ -135,7 +135,7 @@ TEST_CASE("one rank's device memory reaches all, from every root, in an allocati
   for (const int ranks : rank_counts) {
     const std::vector<Table> tables = tables_of(ranks);
     run_ranks<StagedRank<>>({ranks, "staged", 20s, 60s}, [&](StagedRank<>& rank, RankThread& self) {
-      const auto arena = rank.communicator.allocate_blocking(4 * 600'001, Deadline::after(20s));
+      const auto arena = rank.communicator.allocate_blocking(4 * 600'001, Deadline::after(60s));
       const BufferView foreign = rank.space(600'001);
       for (const Table& table : tables) {
         for (int root = 0; root < ranks; ++root) {
@@ -260,7 +260,7 @@ TEST_CASE("an operation waits for what its stream had before, and the host does 
 TEST_CASE("many operations may be under way at once") {
   run_ranks<StagedRank<>>(3, [](StagedRank<>& rank, RankThread&) {
     const std::size_t count = 300'000;
-    const auto arena = rank.communicator.allocate_blocking(4 * count, Deadline::after(20s));
+    const auto arena = rank.communicator.allocate_blocking(4 * count, Deadline::after(60s));
     const BufferView foreign = rank.put(std::vector<float>(count, 1));
     write(arena.data(), std::vector<float>(count, 1));
     for (int i = 0; i < 12; ++i) {
@@ -279,9 +279,9 @@ TEST_CASE("many operations may be under way at once") {
 TEST_CASE("device memory is handed out zeroed, and may outlive its channel") {
   run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
     std::optional<StagedRank<>> rank(std::in_place, job, self.rank(), self.size());
-    auto none = rank->communicator.allocate_blocking(0, Deadline::after(20s));
+    auto none = rank->communicator.allocate_blocking(0, Deadline::after(60s));
     CHECK(none.bytes() == 0);
-    auto memory = rank->communicator.allocate_blocking(4096, Deadline::after(20s));
+    auto memory = rank->communicator.allocate_blocking(4096, Deadline::after(60s));
     CHECK(memory.bytes() == 4096);
     CHECK(on_host<char>(memory.data(), 4096) == std::vector<char>(4096, 0));
     rank.reset();

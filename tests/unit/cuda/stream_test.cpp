@@ -142,9 +142,9 @@ TEST_CASE("a device that fails shows in a wait for its events, and an event that
   emulation::fail("cudaEventQuery", 1, cudaErrorIllegalAddress);
   CHECK_FALSE(event.is_complete());
   emulation::fail("cudaEventQuery", 1, cudaErrorIllegalAddress);
-  CHECK_THROWS_WITH_AS(static_cast<void>(event.block_until_complete(Deadline::after(20s))),
+  CHECK_THROWS_WITH_AS(static_cast<void>(event.block_until_complete(Deadline::after(60s))),
                        doctest::Contains("cudaErrorIllegalAddress"), Error);
-  CHECK(event.block_until_complete(Deadline::after(20s)) == WaitResult::complete);
+  CHECK(event.block_until_complete(Deadline::after(60s)) == WaitResult::complete);
 }
 
 TEST_CASE("a thread that never chose a device is given none back, which would cost a context on device 0") {
@@ -180,9 +180,9 @@ TEST_CASE("an event follows the stream that records it from one device to anothe
   const Stream second(Priority::normal, 1);
   Event event;
   first.ref().record(event);
-  CHECK(event.block_until_complete(Deadline::after(20s)) == WaitResult::complete);
+  CHECK(event.block_until_complete(Deadline::after(60s)) == WaitResult::complete);
   second.ref().record(event);
-  CHECK(event.block_until_complete(Deadline::after(20s)) == WaitResult::complete);
+  CHECK(event.block_until_complete(Deadline::after(60s)) == WaitResult::complete);
   emulation::set_device_count(1);
 }
 #endif  // DTRAIN_EMULATED_CUDA

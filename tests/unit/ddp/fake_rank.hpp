@@ -22,7 +22,7 @@ using FakeReducer = dtrain::ddp::Reducer<support::FakeCommunicator>;
 /// Parameter i is called "p<i>" and has sizes[i] floats.
 struct FakeRank {
   explicit FakeRank(std::vector<std::size_t> sizes, dtrain::ddp::BucketCaps caps = {0, 0},
-                    bool runs_when_waited_for = true, std::chrono::nanoseconds timeout = std::chrono::seconds(10),
+                    bool runs_when_waited_for = true, std::chrono::nanoseconds timeout = std::chrono::seconds(60),
                     dtrain::DdpOptions options = {}, dtrain::ddp::ReducerParts parts = {})
       : stream(runs_when_waited_for) {
     channel->rank = 1;

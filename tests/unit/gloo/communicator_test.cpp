@@ -69,7 +69,7 @@ TEST_CASE("ranks whose addresses are of IPv6 reach each other, where this host h
   run_thread_ranks(3, [&](RankThread& thread) {
     auto context = support::channel_context(job, thread.rank(), 3, "group", 10s);
     context.members.named_address = "::1";
-    GlooRank self(job->latch(thread.rank()), dtrain::backend::Gloo::open_blocking(context, Deadline::after(10s)));
+    GlooRank self(job->latch(thread.rank()), dtrain::backend::Gloo::open_blocking(context, Deadline::after(60s)));
     std::vector<std::int32_t> values(100'000, thread.rank());
     const BufferView view = dtrain::buffer_view(std::span(values));
     self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());

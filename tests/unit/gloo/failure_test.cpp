@@ -28,7 +28,7 @@ struct MeasuringRank : GlooRank {
  private:
   static Communicator open(dtrain::backend::ChannelContext context) {
     context.algorithms = dtrain::backend::AlgorithmChoice::measured();
-    return dtrain::backend::Gloo::open_blocking(context, Deadline::after(10s));
+    return dtrain::backend::Gloo::open_blocking(context, Deadline::after(60s));
   }
 };
 
@@ -67,12 +67,12 @@ TEST_CASE("a peer that is there but never connects ends the opening with the dea
       if (thread.rank() == 1) {
         // Rank 0's own address with the highest port: of two sockets the one with the lower waits for the other.
         auto info = dtrain::from_bytes<dtrain::backend::gloo::PeerInfo>(
-            context.store.get_blocking("group/gloo-0", Deadline::after(10s)), "rank 0's addresses");
+            context.store.get_blocking("group/gloo-0", Deadline::after(60s)), "rank 0's addresses");
         info.addresses[2] = info.addresses[3] = static_cast<char>(0xff);
-        context.store.set_blocking("group/gloo-1", dtrain::to_bytes(info), Deadline::after(10s));
+        context.store.set_blocking("group/gloo-1", dtrain::to_bytes(info), Deadline::after(60s));
         std::this_thread::sleep_for(300ms);
         if (job_fails) job->fail({CauseKind::exception, 1, "here", "no more"});
-        context.failure->block_until_failed(Deadline::after(10s));
+        context.failure->block_until_failed(Deadline::after(60s));
         return;
       }
       const auto start = std::chrono::steady_clock::now();

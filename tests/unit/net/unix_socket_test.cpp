@@ -11,7 +11,7 @@
 namespace {
 
 Deadline soon() {
-  return Deadline::after(20s);
+  return Deadline::after(60s);
 }
 
 std::string fresh_name(const char* what) {

@@ -102,7 +102,7 @@ TEST_CASE("a failed job ends coroutines in front and in the background, whatever
     } catch (const dtrain::JobFailed&) {
       ++ended;
     }
-    background.wait(Deadline::after(std::chrono::seconds(10)));
+    background.wait(Deadline::after(std::chrono::seconds(60)));
   });
   CHECK(ended == 2);
   for (const std::size_t rank : {0U, 1U}) {
@@ -154,6 +154,6 @@ TEST_CASE("the last handle may go in a coroutine") {
   });
   group.reset();
   go = true;
-  task.wait(Deadline::after(std::chrono::seconds(10)));
-  CHECK(store.all_left(Deadline::after(std::chrono::seconds(10))));
+  task.wait(Deadline::after(std::chrono::seconds(60)));
+  CHECK(store.all_left(Deadline::after(std::chrono::seconds(60))));
 }

@@ -100,7 +100,7 @@ TEST_CASE("after a failure every later call throws the same cause") {
     for (int call = 0; call < 3; ++call)
       CHECK_THROWS_AS(group.all_reduce(std::span<float>(value), ReduceOp::sum), dtrain::JobFailed);
     CHECK_THROWS_AS(group.barrier(), dtrain::JobFailed);
-    CHECK_THROWS_AS(group.store().get("never", dtrain::Deadline::after(std::chrono::seconds(30))).wait(),
+    CHECK_THROWS_AS(group.store().get("never", dtrain::Deadline::after(std::chrono::seconds(60))).wait(),
                     dtrain::JobFailed);
   });
 }

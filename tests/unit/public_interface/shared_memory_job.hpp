@@ -24,7 +24,7 @@ using Group = dtrain::ProcessGroup<Policy>;
 
 /// support::run_well over shared memory, or as another policy says.
 template <class OfRanks = Policy, class Body>
-void run_well(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30),
+void run_well(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(60),
               const std::vector<std::string>& hosts = {}, const std::vector<dtrain::GroupOptions>& options = {}) {
   support::run_well<OfRanks>(ranks, std::move(body), patience, hosts, options);
 }

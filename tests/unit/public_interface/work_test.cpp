@@ -23,7 +23,7 @@ TEST_CASE("asking whether a Work is complete lets it run, where nobody waits for
   run_well(2, [](const Group& group) {
     std::array<float, 1> values{1};
     const auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
-    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    const Deadline deadline = Deadline::after(std::chrono::seconds(60));
     while (!work.is_complete() && !deadline.passed())
       std::this_thread::yield();
     CHECK(work.is_complete());
@@ -41,7 +41,7 @@ TEST_CASE("a part that is left while a coroutine awaits its collective ends the 
           [work = part.all_reduce(values, ReduceOp::sum, part.stream())]() -> dtrain::Task<> { co_await work; });
       part.barrier();  // behind the collective, which is complete
       part.leave();
-      waiting.wait(Deadline::after(std::chrono::seconds(20)));
+      waiting.wait(Deadline::after(std::chrono::seconds(60)));
     }
     CHECK(values[0] == 2);
     group.barrier();
@@ -67,7 +67,7 @@ TEST_CASE("awaiting on a loop of the program's own is refused, for a collective 
     auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
     const auto awaits_work = [&]() -> dtrain::Task<> { co_await work; };
     const auto awaits_store = [&]() -> dtrain::Task<> { co_await group.store().set("key", "value"); };
-    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    const Deadline deadline = Deadline::after(std::chrono::seconds(60));
     const std::string elsewhere =
         "awaited on another thread than the control thread; await it in a coroutine of run or "
         "spawn, or call wait()";
@@ -125,7 +125,7 @@ TEST_CASE("check() throws the first cause of a failed job, on this rank alone, a
     group.check();  // no other rank is asked: nobody waits for one that does not call it
     group.barrier();
     if (group.rank() == 0) throw std::runtime_error("the disk is full");
-    CHECK_THROWS_AS(group.store().get("never", Deadline::after(std::chrono::seconds(20))).wait(), dtrain::JobFailed);
+    CHECK_THROWS_AS(group.store().get("never", Deadline::after(std::chrono::seconds(60))).wait(), dtrain::JobFailed);
     CHECK_THROWS_AS(group.check(), dtrain::JobFailed);
   });
 }

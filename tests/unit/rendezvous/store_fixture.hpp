@@ -29,7 +29,7 @@ using dtrain::Deadline;
 using dtrain::FailureLatch;
 
 inline Deadline soon() {
-  return Deadline::after(std::chrono::seconds(support::is_sanitized ? 90 : 30));
+  return Deadline::after(std::chrono::seconds(support::is_sanitized ? 180 : 60));
 }
 
 /// A sanitizer makes loops slow: who says nothing for long is alive.

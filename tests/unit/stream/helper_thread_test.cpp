@@ -22,7 +22,7 @@ TEST_CASE("a helper thread runs what a waiter left behind") {
     queue.ref().enqueue([&ran]() noexcept { ++ran; });
     queue.ref().record(first);
     queue.ref().enqueue([&ran]() noexcept { ++ran; });
-    CHECK(first.block_until_complete(Deadline::after(20s)) == WaitResult::complete);
+    CHECK(first.block_until_complete(Deadline::after(60s)) == WaitResult::complete);
     CHECK(holds_soon([&] { return ran == before + 2; }));
   }
 }
@@ -36,7 +36,7 @@ TEST_CASE("what producers wrote is seen by the helper, and what it wrote by wait
     queue.ref().enqueue([&value]() noexcept { ++value; });
     Event event;
     queue.ref().record(event);
-    CHECK(event.block_until_complete(Deadline::after(20s)) == WaitResult::complete);
+    CHECK(event.block_until_complete(Deadline::after(60s)) == WaitResult::complete);
     CHECK(value == 2 * i + 2);
   }
 }
@@ -64,7 +64,7 @@ TEST_CASE("a helper thread that stops ends its work and leaves the rest to waite
   CHECK(ran == 1);
   Event event;
   stream.ref().record(event);
-  CHECK(event.block_until_complete(Deadline::after(20s)) == WaitResult::complete);
+  CHECK(event.block_until_complete(Deadline::after(60s)) == WaitResult::complete);
   CHECK(ran == 2);
 }
 

@@ -4,7 +4,7 @@
 namespace {
 
 Deadline soon() {
-  return Deadline::after(20s);
+  return Deadline::after(60s);
 }
 
 WaitResult drain(StreamRef stream) {

@@ -20,7 +20,7 @@ struct Meeting {
   /// @returns whether all came
   bool meet(StreamRegistry& registry) noexcept {
     ++arrived;
-    const Deadline deadline = Deadline::after(20s);
+    const Deadline deadline = Deadline::after(60s);
     while (arrived.load() < expected) {
       if (deadline.passed()) return false;
       std::this_thread::sleep_for(1ms);
@@ -46,7 +46,7 @@ struct Rank {
   void wait(std::size_t stream) {
     Event event;
     streams[stream].ref().record(event);
-    well = event.block_until_complete(Deadline::after(20s)) == WaitResult::complete && well;
+    well = event.block_until_complete(Deadline::after(60s)) == WaitResult::complete && well;
   }
 
   std::shared_ptr<StreamRegistry> registry = std::make_shared<StreamRegistry>();
@@ -141,7 +141,7 @@ TEST_CASE("a stream that is run, or has a helper, or has no work, gets no thread
   running.ref().enqueue([&]() noexcept { gate.pass(); });
   Event event;
   running.ref().record(event);
-  std::thread waiter([&] { CHECK(event.block_until_complete(Deadline::after(20s)) == WaitResult::complete); });
+  std::thread waiter([&] { CHECK(event.block_until_complete(Deadline::after(60s)) == WaitResult::complete); });
   CHECK(gate.is_reached_soon());
   std::atomic<std::thread::id> runner{};
   helped.ref().enqueue([&runner]() noexcept { runner = std::this_thread::get_id(); });

@@ -50,7 +50,7 @@ TEST_CASE("a rank that never reduces is a timeout on the others, whatever the to
       CHECK(self->communicator.failure()->kind == dtrain::CauseKind::timeout);
       CHECK_FALSE(self->all_reduce(view(values), view(values), ReduceOp::sum));
     }
-    CHECK(self->latch->block_until_failed(Deadline::after(10s)));
+    CHECK(self->latch->block_until_failed(Deadline::after(60s)));
     CHECK(self->latch->cause()->kind == dtrain::CauseKind::timeout);
   };
   run_two<Ring>({}, body);
@@ -67,7 +67,7 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
       self->communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, self->stream.ref());
     }
     CHECK_FALSE(self->wait());
-    CHECK(self->latch->block_until_failed(Deadline::after(10s)));
+    CHECK(self->latch->block_until_failed(Deadline::after(60s)));
     CHECK(self->latch->cause()->kind == dtrain::CauseKind::disagreement);
   });
   const auto job = std::make_shared<FakeJob>(4);
@@ -80,7 +80,7 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
       self.communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, self.stream.ref());
     }
     CHECK_FALSE(self.wait());
-    CHECK(self.latch->block_until_failed(Deadline::after(10s)));
+    CHECK(self.latch->block_until_failed(Deadline::after(60s)));
     CHECK(self.latch->cause()->kind == dtrain::CauseKind::disagreement);
   });
   run_two<Nodes>({0, 0}, [](int rank, auto& self) {
@@ -91,7 +91,7 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
     } else {
       CHECK_FALSE(self->all_reduce(view(values), view(values), ReduceOp::sum));
     }
-    CHECK(self->latch->block_until_failed(Deadline::after(10s)));
+    CHECK(self->latch->block_until_failed(Deadline::after(60s)));
     CHECK(self->latch->cause()->kind == dtrain::CauseKind::disagreement);
   });
 }
@@ -120,7 +120,7 @@ TEST_CASE("a communicator that is destroyed before its reductions have run skips
     }  // the memory is gone, too
     dtrain::stream::host::Event event;
     stream.ref().record(event);
-    CHECK(event.block_until_complete(Deadline::after(5s)) == dtrain::stream::WaitResult::complete);
+    CHECK(event.block_until_complete(Deadline::after(60s)) == dtrain::stream::WaitResult::complete);
   });
 }
 
@@ -151,7 +151,7 @@ TEST_CASE("reductions of one communicator on streams of their own that do not ru
       CHECK_FALSE(self->all_reduce(view(values), view(values), ReduceOp::sum));
       CHECK_CONTAINS(self->communicator.failure()->text, "go to one stream");
     } else {
-      CHECK(self->latch->block_until_failed(Deadline::after(10s)));
+      CHECK(self->latch->block_until_failed(Deadline::after(60s)));
     }
   });
 }
@@ -172,7 +172,7 @@ TEST_CASE("the backend's other operations are the communicator's") {
     communicator.enqueue(Barrier{}, stream);
     CHECK(self.wait());
     CHECK(all == std::vector<std::int32_t>{2, 2, 2});
-    const auto memory = communicator.allocate_blocking(64, Deadline::after(10s));
+    const auto memory = communicator.allocate_blocking(64, Deadline::after(60s));
     CHECK(memory.bytes() == 64);
     support::check_blocks(self, {7, 3000});
     if (rank == 0) {
@@ -186,7 +186,7 @@ TEST_CASE("the backend's other operations are the communicator's") {
 
 TEST_CASE("a split takes the topology's paths among its ranks, whatever their nodes") {
   support::run_topology_ranks<Nodes>(4, {0, 0, 1, 1}, [](auto& self, int rank) {
-    auto part = self.communicator.split_blocking(rank == 3 ? 1 : 0, -rank, Deadline::after(10s));
+    auto part = self.communicator.split_blocking(rank == 3 ? 1 : 0, -rank, Deadline::after(60s));
     CHECK(part.size() == (rank == 3 ? 1 : 3));
     CHECK(part.rank() == (rank == 3 ? 0 : 2 - rank));
     std::vector<std::int32_t> values(5, 1 << rank);
@@ -205,7 +205,7 @@ TEST_CASE("memory that a topology allocates on its own channel waits for its red
     CHECK_THROWS_WITH_AS(self.communicator.allocate_blocking(64, Deadline::after(50ms)),
                          doctest::Contains("a stream that no thread runs"), dtrain::Error);
     CHECK(self.wait());
-    CHECK(self.communicator.allocate_blocking(64, Deadline::after(10s)).bytes() == 64);
+    CHECK(self.communicator.allocate_blocking(64, Deadline::after(60s)).bytes() == 64);
   });
 }
 

@@ -63,7 +63,7 @@ TEST_CASE("memory is the node's, and a reduction in it is right") {
   support::run_topology_ranks<Channels>(4, {0, 0, 1, 1}, [](auto& self, int rank) {
     for (const std::size_t count : {std::size_t{64}, std::size_t{100'001}}) {
       const auto memory =
-          self.communicator.allocate_blocking(count * 4, dtrain::Deadline::after(std::chrono::seconds(10)));
+          self.communicator.allocate_blocking(count * 4, dtrain::Deadline::after(std::chrono::seconds(60)));
       const dtrain::BufferView view{memory.data(), count, dtrain::DType::i32, {}};
       auto* const values = reinterpret_cast<std::int32_t*>(view.data);
       std::fill(values, values + count, rank + 1);

@@ -14,7 +14,7 @@ struct Endless {
   std::string why;
 
   bool run() const {
-    const Deadline soon = Deadline::after(std::chrono::seconds(10));
+    const Deadline soon = Deadline::after(std::chrono::seconds(60));
     while (!stopped.load() && !soon.passed())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return !soon.passed();

@@ -145,7 +145,7 @@ TEST_CASE("FlatOver without its wire type has Flat's bits") {
 
 TEST_CASE("a variant concerns all_reduce alone, in the communicator's memory too, and not what a split makes") {
   support::run_topology_ranks<Hierarchical<wire::Bf16>>(4, {0, 0, 1, 1}, [&](auto& self, int) {
-    const auto deadline = dtrain::Deadline::after(std::chrono::seconds(10));
+    const auto deadline = dtrain::Deadline::after(std::chrono::seconds(60));
     const auto memory = self.communicator.allocate_blocking(4 * 64 * sizeof(float), deadline);
     const dtrain::BufferView view{memory.data(), 4 * 64, dtrain::DType::f32, {}};
     auto* const values = reinterpret_cast<float*>(view.data);

@@ -9,7 +9,7 @@
 namespace {
 
 Deadline soon() {
-  return Deadline::after(20s);
+  return Deadline::after(60s);
 }
 
 struct Pipe {
@@ -149,7 +149,7 @@ TEST_CASE("a number that was closed and opened again while somebody waited can s
   EventLoop loop;
   Pipe pipe;
   const int number = pipe.read.get();
-  const auto abandoned = [&]() -> Task<void> { co_await loop.readable(number, Deadline::after(10s)); };
+  const auto abandoned = [&]() -> Task<void> { co_await loop.readable(number, Deadline::after(60s)); };
   async::TaskHandle careless = loop.spawn(abandoned());
   const auto body = [&]() -> Task<void> {
     co_await loop.sleep_for(2ms);
@@ -168,7 +168,7 @@ TEST_CASE("a file that a copy keeps open does not wake who waits for its number'
   Pipe pipe;
   const int number = pipe.read.get();
   const Descriptor copy(::fcntl(number, F_DUPFD_CLOEXEC, 0));  // as in a process forked meanwhile
-  const auto abandoned = [&]() -> Task<void> { co_await loop.readable(number, Deadline::after(10s)); };
+  const auto abandoned = [&]() -> Task<void> { co_await loop.readable(number, Deadline::after(60s)); };
   async::TaskHandle careless = loop.spawn(abandoned());
   const auto body = [&]() -> Task<void> {
     co_await loop.sleep_for(2ms);

@@ -4,7 +4,7 @@
 namespace {
 
 Deadline soon() {
-  return Deadline::after(20s);
+  return Deadline::after(60s);
 }
 
 Task<std::unique_ptr<int>> later(EventLoop& loop, int value, std::chrono::milliseconds time,

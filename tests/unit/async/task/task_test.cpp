@@ -7,7 +7,7 @@
 namespace {
 
 Deadline soon() {
-  return Deadline::after(20s);
+  return Deadline::after(60s);
 }
 
 /// Counts how many of it are alive.

@@ -148,7 +148,7 @@ TEST_CASE("a rank that waits long for others names them in the log") {
   const auto job = std::make_shared<FakeJob>(4);
   std::atomic<bool> is_said{false};
   run_thread_ranks(4, [&](RankThread& self) {
-    const Deadline deadline = Deadline::after(20s);
+    const Deadline deadline = Deadline::after(60s);
     while (self.rank() == 2 && !is_said && !deadline.passed()) {
       std::this_thread::sleep_for(1ms);
       is_said = has_line(captured.text(), "dtrain: rank 0: still waits in comparing, after ",
@@ -184,7 +184,7 @@ TEST_CASE("a store that does not say in time who has come ends no wait") {
       rank.store = SlowStore(job, 0);
       rank.notice_after = 50ms;
     }
-    const Deadline deadline = Deadline::after(20s);
+    const Deadline deadline = Deadline::after(60s);
     while (self.rank() == 1 && !deadline.passed() &&
            captured.text().find("not come so far: rank 1 and maybe others\n") == std::string::npos) {
       std::this_thread::sleep_for(1ms);

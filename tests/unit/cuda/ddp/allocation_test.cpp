@@ -204,11 +204,11 @@ TEST_CASE("steady operations through host memory allocate nothing beside what th
   const support::Ranks ranks(2, "staged", std::chrono::seconds(20), std::chrono::seconds(120));
   support::run_ranks<support::StagedRank<>>(ranks, [&](support::StagedRank<>& rank, support::RankThread& self) {
     const auto arena =
-        rank.communicator.allocate_blocking(count * sizeof(float), dtrain::Deadline::after(std::chrono::seconds(10)));
+        rank.communicator.allocate_blocking(count * sizeof(float), dtrain::Deadline::after(std::chrono::seconds(60)));
     Event done;
     const auto wait = [&] {
       rank.ref().record(done);
-      CHECK(done.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(10))) ==
+      CHECK(done.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(60))) ==
             dtrain::stream::WaitResult::complete);
       both.arrive_and_wait();
     };

@@ -53,7 +53,7 @@ TEST_CASE("a rank that does not come when the others connect is named at the tim
   run_thread_ranks(2, [&](RankThread& self) {
     NcclRank opened(job, self.rank(), 2, "ddp", 1s);
     if (self.rank() == 1) {
-      CHECK(job->latch(1)->block_until_failed(Deadline::after(15s)));
+      CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
       return;
     }
     const auto began = Deadline::Clock::now();

@@ -6,7 +6,7 @@ namespace {
 using dtrain::ddp::CopyStreams;
 
 bool is_reached_soon(const Event& event) {
-  return event.block_until_complete(dtrain::Deadline::after(20s)) == dtrain::stream::WaitResult::complete;
+  return event.block_until_complete(dtrain::Deadline::after(60s)) == dtrain::stream::WaitResult::complete;
 }
 
 /// The gradient of a parameter in other memory of its device.

@@ -29,8 +29,8 @@ TEST_CASE("NCCL's arenas are zeroed, are reduced in, and may outlive the communi
       NcclRank::Communicator::Allocation outlives;
       NcclRank self(job, thread.rank(), ranks);
       thread.doing("allocating");
-      auto arena = self.communicator.allocate_blocking(4096, Deadline::after(10s));
-      auto empty = self.communicator.allocate_blocking(0, Deadline::after(10s));
+      auto arena = self.communicator.allocate_blocking(4096, Deadline::after(60s));
+      auto empty = self.communicator.allocate_blocking(0, Deadline::after(60s));
       CHECK(arena.bytes() == 4096);
       CHECK(empty.bytes() == 0);
       CHECK(on_host<std::uint8_t>(arena.data(), 4096) == std::vector<std::uint8_t>(4096));
@@ -53,10 +53,10 @@ TEST_CASE("arenas that are windows of symmetric memory serve as soon as they are
       support::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
       const Symmetric::StreamOwner stream;
       Symmetric::Communicator communicator = Symmetric::open_blocking(
-          support::channel_context(job, thread.rank(), ranks, "group", 10s), Deadline::after(10s));
+          support::channel_context(job, thread.rank(), ranks, "group", 10s), Deadline::after(60s));
       thread.doing("allocating");
-      const auto first = communicator.allocate_blocking(4096, Deadline::after(10s));
-      const auto second = communicator.allocate_blocking(4096, Deadline::after(10s));
+      const auto first = communicator.allocate_blocking(4096, Deadline::after(60s));
+      const auto second = communicator.allocate_blocking(4096, Deadline::after(60s));
       thread.doing("reducing");
       const dtrain::BufferView view{second.data(), 1024, DType::f32, {DeviceKind::cuda, thread.rank()}};
       communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream.ref());
@@ -74,7 +74,7 @@ TEST_CASE("arenas that are windows of symmetric memory serve as soon as they are
 TEST_CASE("an arena is deregistered and freed on its own device, once no stream uses it") {
   if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
   run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread&) {
-    auto arena = self.communicator.allocate_blocking(4096, Deadline::after(10s));
+    auto arena = self.communicator.allocate_blocking(4096, Deadline::after(60s));
     const dtrain::stream::cuda::Stream compute;
     support::enqueue_delay(compute.ref(), 50ms);
     support::check(cudaMemsetAsync(arena.data(), 1, 4096, compute.ref().native()), "cudaMemsetAsync");
@@ -217,8 +217,8 @@ TEST_CASE("options reach NCCL, and what it does not know yet is left out") {
   support::check(cudaSetDevice(0), "cudaSetDevice");
   const auto job = std::make_shared<FakeJob>(1);
   Custom::Communicator communicator =
-      Custom::open_blocking(support::channel_context(job, 0, 1, "group", 10s), Deadline::after(10s));
-  const auto window = communicator.allocate_blocking(1 << 20, Deadline::after(10s));
+      Custom::open_blocking(support::channel_context(job, 0, 1, "group", 10s), Deadline::after(60s));
+  const auto window = communicator.allocate_blocking(1 << 20, Deadline::after(60s));
   CHECK(window.bytes() == 1 << 20);
 }
 

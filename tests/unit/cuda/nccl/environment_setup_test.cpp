@@ -79,7 +79,7 @@ TEST_CASE("ranks that are threads and share a device are refused in the implicit
   const auto open = [](const std::shared_ptr<support::FakeJob>& job, const support::RankThread& self) {
     using namespace std::chrono_literals;
     return Nccl::open_blocking(support::channel_context(job, self.rank(), 2, "group", 20s),
-                               dtrain::Deadline::after(20s));
+                               dtrain::Deadline::after(60s));
   };
   support::run_thread_ranks(2, [&, job = std::make_shared<support::FakeJob>(2)](support::RankThread& self) {
     const std::string text = support::error_of([&] { static_cast<void>(open(job, self)); }).what();

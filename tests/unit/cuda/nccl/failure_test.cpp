@@ -18,7 +18,7 @@ std::string reduce_until_failure(NcclRank& self, std::chrono::milliseconds delay
   constexpr std::size_t count = 8;
   const DeviceBuffer memory = on_device(std::vector<float>(count, 1));
   const auto view = self.view(memory, count, DType::f32);
-  const Deadline deadline = Deadline::after(20s);
+  const Deadline deadline = Deadline::after(60s);
   while (!deadline.passed()) {
     try {
       if (delay > 0ms) {
@@ -182,7 +182,7 @@ TEST_CASE("a stream that is full behind an operation that never runs holds nobod
       self.communicator.enqueue(Barrier{}, self.stream.ref());
       CHECK(self.wait());
       if (thread.rank() == 1) {
-        CHECK(job->latch(1)->block_until_failed(Deadline::after(15s)));
+        CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
         return;
       }
       const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
@@ -215,7 +215,7 @@ TEST_CASE("a rank that does not come, or that has left, is named") {
         if (leaves) {
           self.reset();
         }
-        CHECK(job->latch(1)->block_until_failed(Deadline::after(10s)));
+        CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
         return;
       }
       const std::string why = reduce_until_failure(*self);
@@ -260,13 +260,13 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
     dtrain::stream::cuda::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
     const auto channel = std::make_shared<nccl::Channel>(support::channel_context(job, thread.rank(), 2, "group", 2s),
                                                          dtrain::backend::NcclOptions{}, thread.rank());
-    nccl::connect_blocking(*channel, Deadline::after(10s));
+    nccl::connect_blocking(*channel, Deadline::after(60s));
     const support::FakeStore store(job, thread.rank());
     const dtrain::stream::cuda::CommunicationStream stream;
     const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
     {
       const nccl::Watchdog watchdog(channel);
-      const Deadline deadline = Deadline::after(20s);
+      const Deadline deadline = Deadline::after(60s);
       const auto issue = [&](bool broadcasts, std::uint64_t sequence) {
         dtrain::backend::Operation operation;
         operation.kind =
@@ -452,7 +452,7 @@ TEST_CASE("memory that one rank cannot have ends all ranks at once, with that ca
       if (thread.rank() == 1) {
         emulation::fail(refusal.call, 1, refusal.code, 1);
         const auto error =
-            error_of([&] { static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(5s))); });
+            error_of([&] { static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(60s))); });
         REQUIRE(error.code());
         CHECK_MESSAGE(contains(error.what(), refusal.text), error.what());
         CHECK((refusal.code != ncclUnhandledCudaError || error.code() == make_error_code(Errc::out_of_memory)));

@@ -27,7 +27,7 @@ TEST_CASE("two channels that the ranks of a node close in different orders end w
         if (is_split) {
           const auto context = support::channel_context(job, thread.rank(), 2, "other");
           other.emplace(one->latch,
-                        dtrain::backend::Nccl::duplicate_blocking(one->communicator, context, Deadline::after(10s)));
+                        dtrain::backend::Nccl::duplicate_blocking(one->communicator, context, Deadline::after(60s)));
         } else {
           other.emplace(job, thread.rank(), 2, "other");
         }

@@ -99,7 +99,7 @@ TEST_CASE("a channel is not opened from one whose work does not run, and the sen
     const auto view = group.view(memory, 8, DType::f32);
     group.connect();
     if (thread.rank() == 1) {
-      CHECK(job->latch(1)->block_until_failed(Deadline::after(20s)));
+      CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
       const std::string why = job->latch(1)->cause()->sentence();
       CHECK_MESSAGE(
           contains(why, "opening channel 'ddp' from channel 'group': the work enqueued on that one had not run"), why);
@@ -131,7 +131,7 @@ TEST_CASE("a channel that adds 16-bit floats up in f32 is not opened from anothe
   NcclRank group(job, 0, 1);
   const auto context = channel_context(job, 0, 1, "ddp", 10s, {}, dtrain::Accumulate::f32);
   const auto error =
-      error_of([&] { static_cast<void>(Nccl::duplicate_blocking(group.communicator, context, Deadline::after(10s))); });
+      error_of([&] { static_cast<void>(Nccl::duplicate_blocking(group.communicator, context, Deadline::after(60s))); });
   CHECK(error.code() == make_error_code(Errc::unsupported));
   CHECK(sums_up(group));
 }

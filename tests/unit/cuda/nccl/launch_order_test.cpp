@@ -58,12 +58,12 @@ TEST_CASE("an operation that another thread does not end enqueueing is waited fo
   using dtrain::backend::nccl::LaunchOrder;
   LaunchOrder order;
   const dtrain::stream::cuda::Stream stream;
-  std::optional<LaunchOrder::Turn> held(std::in_place, order, stream.ref(), Deadline::after(20s));
+  std::optional<LaunchOrder::Turn> held(std::in_place, order, stream.ref(), Deadline::after(60s));
   std::thread([&] {
     CHECK_THROWS_WITH_AS(LaunchOrder::Turn(order, stream.ref(), Deadline::after(50ms)),
                          doctest::Contains("still being enqueued at the timeout"), dtrain::Error);
   }).join();
-  std::thread next([&] { LaunchOrder::Turn(order, stream.ref(), Deadline::after(20s)).end(stream.ref()); });
+  std::thread next([&] { LaunchOrder::Turn(order, stream.ref(), Deadline::after(60s)).end(stream.ref()); });
   held->end(stream.ref());
   held.reset();
   next.join();

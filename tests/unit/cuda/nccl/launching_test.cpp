@@ -26,7 +26,7 @@ struct WatchedChannel {
   /// A call that waits for other ranks, as NCCL's first operations do, until the job has failed.
   auto call_until_failure() const {
     return [this](ncclComm_t) {
-      CHECK(latch->block_until_failed(Deadline::after(20s)));
+      CHECK(latch->block_until_failed(Deadline::after(60s)));
       return ncclRemoteError;
     };
   }
@@ -68,7 +68,7 @@ TEST_CASE("a first operation that a rank does not call ends by the timeout, and 
   run_thread_ranks(2, [&](RankThread& thread) {
     NcclRank self(job, thread.rank(), 2, "group", 1s);
     if (thread.rank() == 1) {
-      CHECK(job->latch(1)->block_until_failed(Deadline::after(15s)));
+      CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
       return;
     }
     const DeviceBuffer memory = on_device(std::vector<float>{1, 1});
@@ -88,7 +88,7 @@ TEST_CASE("a blocking communicator launches in the calling thread, and its parts
     dtrain::stream::cuda::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
     NcclRank whole(
         job->latch(thread.rank()),
-        Blocking::open_blocking(support::channel_context(job, thread.rank(), 3, "group", 10s), Deadline::after(10s)));
+        Blocking::open_blocking(support::channel_context(job, thread.rank(), 3, "group", 10s), Deadline::after(60s)));
     if (thread.rank() == 1) {
       std::this_thread::sleep_for(50ms);
       comes = true;
@@ -101,7 +101,7 @@ TEST_CASE("a blocking communicator launches in the calling thread, and its parts
       CHECK(whole.wait());
       CHECK(NcclRank::get<float>(sum) == std::vector<float>{3, 3});
       thread.doing("splitting");
-      return whole.communicator.split_blocking(thread.rank() % 2, 0, Deadline::after(10s));
+      return whole.communicator.split_blocking(thread.rank() % 2, 0, Deadline::after(60s));
     }());
     thread.doing("reducing in the part");
     const auto sum = part.put<float>({1});

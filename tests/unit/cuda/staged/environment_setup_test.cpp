@@ -37,7 +37,7 @@ TEST_CASE("a rank that stages asks for a hardware queue for each stream, unless 
   std::optional<dtrain::rendezvous::Secret> secret;
   const auto begin = [&] {
     static_cast<void>(
-        StagedMemory::pre_join_blocking(alone, secret, dtrain::Deadline::after(std::chrono::seconds(10))));
+        StagedMemory::pre_join_blocking(alone, secret, dtrain::Deadline::after(std::chrono::seconds(60))));
     const char* const now = std::getenv(SavedVariable::name);
     return std::string(now == nullptr ? "unset" : now);
   };

@@ -22,7 +22,7 @@ std::vector<std::string> agree(const std::shared_ptr<FakeJob>& job, const std::v
       const int number = static_cast<int>(rank);
       try {
         agree_blocking(*FakeGroupHandle::of(job, number, static_cast<int>(models.size())), prefix, models[rank],
-                       Deadline::after(std::chrono::seconds(20)), "testing");
+                       Deadline::after(std::chrono::seconds(60)), "testing");
       } catch (const dtrain::JobFailed& failed) {
         results[rank] = std::string("JobFailed ") + failed.what();
       } catch (const dtrain::Error& error) {
@@ -77,7 +77,7 @@ TEST_CASE("a signature larger than a value of the store is compared whole") {
 }
 
 TEST_CASE("what another program published under rank 0's key is refused") {
-  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
   for (const char* summary : {"", "nonsense", "abc 99999999999999999999", "abc -1", "abc 0"}) {
     CAPTURE(summary);
     const auto fresh = std::make_shared<FakeJob>(2);
@@ -106,7 +106,7 @@ TEST_CASE("ranks of a part of the job are named by their numbers in the job") {
       members.job_ranks = std::make_shared<const std::vector<int>>(std::vector<int>{5, 6});
       try {
         agree_blocking(FakeGroupHandle(job, members), "part/", layers(1, rank == 0 ? "a" : "b"),
-                       Deadline::after(std::chrono::seconds(20)), "testing");
+                       Deadline::after(std::chrono::seconds(60)), "testing");
       } catch (const dtrain::Error& error) {
         results[static_cast<std::size_t>(rank)] = error.what();
       }

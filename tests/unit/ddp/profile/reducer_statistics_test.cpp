@@ -73,7 +73,7 @@ TEST_CASE("a pass under no_sync counts as the pass that it is, and not as forwar
 TEST_CASE("a step leaves its records in order, every ready among them where that is wanted") {
   for (const bool every : {false, true}) {
     CAPTURE(every);
-    FakeRank rank({3, 4}, {0, 0}, true, 10s, {.timeline = every});
+    FakeRank rank({3, 4}, {0, 0}, true, 60s, {.timeline = every});
     for (int repeat = 0; repeat < 2; ++repeat) {
       Step step = rank.reducer->begin();
       step.ready(1);
@@ -128,13 +128,13 @@ TEST_CASE("a rank that is alone in summary() says so in the log, and whom it wai
                                  (alone == 0 ? "not come so far: rank 1\n" : "no result so far: rank 0 has not come\n");
     bool is_said = false;
     support::run_thread_ranks(2, [&](support::RankThread& self) {
-      const dtrain::Deadline deadline = dtrain::Deadline::after(20s);
+      const dtrain::Deadline deadline = dtrain::Deadline::after(60s);
       while (self.rank() != alone && !is_said && !deadline.passed()) {
         std::this_thread::sleep_for(1ms);
         is_said = captured.text().find(sentence) != std::string::npos;
       }
       static_cast<void>(dtrain::ddp::find_slowest_rank_blocking(support::FakeStore(job, self.rank()), "report/0/", {},
-                                                                self.rank(), 2, dtrain::Deadline::after(30s), 100ms));
+                                                                self.rank(), 2, dtrain::Deadline::after(60s), 100ms));
     });
     CHECK(is_said);
   }
@@ -149,7 +149,7 @@ TEST_CASE("every rank learns which rank computes longest") {
     mine.times.forward = 10ms;
     mine.times.backward = self.rank() == 2 ? 50ms : 30ms;
     found[static_cast<std::size_t>(self.rank())] = dtrain::ddp::find_slowest_rank_blocking(
-        support::FakeStore(job, self.rank()), "report/0/", mine, self.rank(), 4, dtrain::Deadline::after(10s));
+        support::FakeStore(job, self.rank()), "report/0/", mine, self.rank(), 4, dtrain::Deadline::after(60s));
   });
   for (const SlowestRank& slowest : found) {
     CHECK(slowest.rank == 2);

@@ -37,7 +37,7 @@ void step_in(FakeRank& rank, const Order& order, float value) {
 
 TEST_CASE("after the first step the plan is made again in the order in which gradients were ready") {
   RebuiltModel model;
-  FakeRank rank({3, 100, 1, 17}, {0, 0}, true, std::chrono::seconds(10), {}, model.parts({}));
+  FakeRank rank({3, 100, 1, 17}, {0, 0}, true, std::chrono::seconds(60), {}, model.parts({}));
   model.rank = &rank;
   CHECK(rank.reducer->plan().bucket_of == Order{3, 2, 1, 0});
   step_in(rank, {1, 3, 0, 2}, 1.0F);
@@ -55,7 +55,7 @@ TEST_CASE("after the first step the plan is made again in the order in which gra
 
 TEST_CASE("where the gradients were ready in the order that was foreseen, nothing is moved or cleared") {
   RebuiltModel model;
-  FakeRank rank({3, 100, 1, 17}, {0, 0}, true, std::chrono::seconds(10), {}, model.parts({}));
+  FakeRank rank({3, 100, 1, 17}, {0, 0}, true, std::chrono::seconds(60), {}, model.parts({}));
   model.rank = &rank;
   step_in(rank, {3, 2, 1, 0}, 1.0F);
   CHECK(model.observed == Order{3, 2, 1, 0});
@@ -70,7 +70,7 @@ TEST_CASE("where the gradients were ready in the order that was foreseen, nothin
 
 TEST_CASE("it is rank 0's order that counts") {
   RebuiltModel model;
-  FakeRank rank({3, 100, 1, 17}, {0, 0}, true, std::chrono::seconds(10), {}, model.parts({2, 1, 0, 3}));
+  FakeRank rank({3, 100, 1, 17}, {0, 0}, true, std::chrono::seconds(60), {}, model.parts({2, 1, 0, 3}));
   model.rank = &rank;
   step_in(rank, {3, 2, 1, 0}, 1.0F);
   CHECK(model.observed == Order{3, 2, 1, 0});
@@ -79,7 +79,7 @@ TEST_CASE("it is rank 0's order that counts") {
 
 TEST_CASE("bound gradients move once, between steps, with what they hold, and the padding stays zero") {
   RebuiltModel model;
-  FakeRank rank({3, 100, 1, 17, 0}, {0, 0}, true, std::chrono::seconds(10), {}, model.parts({2, 4, 1, 0, 3}));
+  FakeRank rank({3, 100, 1, 17, 0}, {0, 0}, true, std::chrono::seconds(60), {}, model.parts({2, 4, 1, 0, 3}));
   model.rank = &rank;
   rank.bind_all();
   const std::byte* const arena = rank.channel->arena;
@@ -107,7 +107,7 @@ TEST_CASE("bound gradients move once, between steps, with what they hold, and th
 
 TEST_CASE("an order that is none fails the step, and the job is notified") {
   RebuiltModel model;
-  FakeRank rank({3, 100}, {0, 0}, true, std::chrono::seconds(10), {}, model.parts({1, 1}));
+  FakeRank rank({3, 100}, {0, 0}, true, std::chrono::seconds(60), {}, model.parts({1, 1}));
   model.rank = &rank;
   CHECK_ERROR(step_in(rank, {1, 0}, 1.0F), Errc::invalid_argument, "does not name each of 2 parameters once");
   CHECK(rank.latch->failed());
@@ -135,7 +135,7 @@ TEST_CASE(
   if (child == 0) {
     ::alarm(60);
     RebuiltModel model;
-    FakeRank rank(sizes, {0, 0}, true, std::chrono::seconds(10), {}, model.parts({2, 0, 4, 3, 1}));
+    FakeRank rank(sizes, {0, 0}, true, std::chrono::seconds(60), {}, model.parts({2, 0, 4, 3, 1}));
     model.rank = &rank;
     for (std::size_t i = 0; i < sizes.size() - 1; ++i) {  // the last one stays the model's own
       rank.parameters[i].gradient = rank.reducer->bind(i);

@@ -25,7 +25,7 @@ std::vector<std::size_t> connected_sizes(std::vector<std::size_t> counts, int ra
   const dtrain::ddp::GradientArena<support::FakeCommunicator> arena(
       communicator, parameters,
       dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), dtrain::ddp::BucketCaps{0, 0}), Device{},
-      dtrain::Deadline::after(std::chrono::seconds(10)));
+      dtrain::Deadline::after(std::chrono::seconds(60)));
   arena.reduce_extremes(communicator, dtrain::ReduceOp::sum, stream.ref());
   std::vector<std::size_t> sizes;
   for (const support::FakeChannel::Launch& launch : channel->launches)

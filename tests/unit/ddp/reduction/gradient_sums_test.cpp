@@ -6,7 +6,7 @@ namespace {
 /// Passes and a step in which the library writes gradient i as `scale * (i + 1)`: over what is there, or adds to it.
 struct SummingRank : FakeRank {
   explicit SummingRank(bool binds, DdpOptions options = {}, ReducerParts parts = {})
-      : FakeRank({20, 3, 100, 17}, {256, 512}, true, 10s, options, std::move(parts)) {
+      : FakeRank({20, 3, 100, 17}, {256, 512}, true, 60s, options, std::move(parts)) {
     if (binds) bind_all();
     accumulation.use(Adds::wrapper, false);
   }

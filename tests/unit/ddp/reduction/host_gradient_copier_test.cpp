@@ -36,7 +36,7 @@ TEST_CASE("the stream's queue holds a whole step: launching its buckets runs non
   std::size_t waits = 0;
   copier.finish([&](StreamRef::Event& reduced) {
     ++waits;
-    CHECK(reduced.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
+    CHECK(reduced.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(60))) ==
           dtrain::stream::WaitResult::complete);
     CHECK(queue.completed() == 3 * waits);
   });

@@ -8,7 +8,7 @@ namespace {
 /// Four gradients; every bucket has one.
 struct CheckedRank : FakeRank {
   explicit CheckedRank(bool binds, DdpOptions options = {}, LateWrites late_writes = LateWrites::refused)
-      : FakeRank({20, 3, 100, 17}, {0, 0}, true, 10s, options, {.late_writes = late_writes}) {
+      : FakeRank({20, 3, 100, 17}, {0, 0}, true, 60s, options, {.late_writes = late_writes}) {
     if (binds) bind_all();
   }
 
@@ -68,7 +68,7 @@ TEST_CASE("a step without the option reads a part of a gradient, and 64 steps to
 TEST_CASE("without the option a large gradient that is written anew is found at once, and one element after 64 steps") {
   for (const bool is_whole : {false, true}) {
     CAPTURE(is_whole);
-    FakeRank rank({20, 5000, 3}, {0, 0}, true, 10s, {}, {.late_writes = LateWrites::logged});
+    FakeRank rank({20, 5000, 3}, {0, 0}, true, 60s, {}, {.late_writes = LateWrites::logged});
     rank.bind_all();
     int steps = 0;
     std::string error;

@@ -303,7 +303,7 @@ TEST_CASE("a reducer that is destroyed waits for a launch, too, that threw when 
     CAPTURE(finished);
     dtrain::ddp::ReducerParts parts;
     parts.rebuild.publish_order = [](const std::vector<std::size_t>&) { throw std::runtime_error("no word"); };
-    FakeRank rank({1, 1}, {0, 0}, true, std::chrono::seconds(10), {}, std::move(parts));
+    FakeRank rank({1, 1}, {0, 0}, true, std::chrono::seconds(60), {}, std::move(parts));
     {
       Step step = rank.reducer->begin();
       step.ready(1);

@@ -6,7 +6,7 @@ namespace {
 /// What rank 1 makes of `bytes` as rank 0's order of three parameters.
 std::vector<std::size_t> order_of_three(const std::string& bytes) {
   const auto job = std::make_shared<FakeJob>(2);
-  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
   FakeStore(job, 0).set("ddp/1/order/0", bytes, deadline).wait();
   return read_order_blocking(*support::FakeGroupHandle::of(job, 1, 2), "ddp/1/", 3, deadline);
 }

@@ -12,7 +12,7 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 Deadline soon() {
-  return Deadline::after(std::chrono::seconds(20));
+  return Deadline::after(std::chrono::seconds(60));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ void set_non_blocking(int descriptor) {
 
 void run_for(EventLoop& loop, milliseconds time) {
   const auto sleep = [](EventLoop& home, milliseconds duration) -> Task<void> { co_await home.sleep_for(duration); };
-  loop.run_until(sleep(loop, time), Deadline::after(std::chrono::seconds(30)));
+  loop.run_until(sleep(loop, time), Deadline::after(std::chrono::seconds(60)));
 }
 
 std::string read_all(int descriptor) {
@@ -164,7 +164,7 @@ TEST_CASE("a console whose reader is gone takes nothing more and holds nobody up
     in_time = ready == dtrain::async::WakeReason::ready;
   };
   bool in_time = false;
-  loop.run_until(wait(console, in_time), Deadline::after(std::chrono::seconds(30)));
+  loop.run_until(wait(console, in_time), Deadline::after(std::chrono::seconds(60)));
   CHECK(in_time);
 }
 

@@ -9,7 +9,7 @@ template <class Body>
 std::string said_during(Body body) {
   support::CapturedStderr captured;
   EventLoop loop;
-  loop.run_until(body(loop), dtrain::Deadline::after(std::chrono::seconds(20)));
+  loop.run_until(body(loop), dtrain::Deadline::after(std::chrono::seconds(60)));
   return captured.text();
 }
 

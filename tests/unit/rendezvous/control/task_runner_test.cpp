@@ -10,7 +10,7 @@ using dtrain::async::LoopThread;
 namespace {
 
 Deadline soon() {
-  return Deadline::after(std::chrono::seconds(30));
+  return Deadline::after(std::chrono::seconds(60));
 }
 Deadline shortly() {
   return Deadline::after(std::chrono::milliseconds(30));
