@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -52,8 +53,8 @@ struct ThreadWorld {
   using Job = FakeJob;
 
   /// Runs `body(RankThread&)` for each rank that this process has, and returns when all ranks have ended.
-  template <class Body>
-  static void run(int ranks, Body body, std::chrono::milliseconds patience = patience_with_ranks) {
+  static void run(int ranks, const std::function<void(RankThread&)>& body,
+                  std::chrono::milliseconds patience = patience_with_ranks) {
     run_thread_ranks(ranks, body, patience);
   }
 };
@@ -73,8 +74,8 @@ template <class Rank>
 using World = typename WorldOf<Rank>::Type;
 
 /// Runs `body(Rank&, RankThread&)` for each rank of a job of its own.
-template <class Rank, class Body>
-void run_ranks(const Ranks& ranks, Body body) {
+template <class Rank>
+void run_ranks(const Ranks& ranks, const std::function<void(Rank&, RankThread&)>& body) {
   const auto job = std::make_shared<typename World<Rank>::Job>(ranks.count);
   const auto run = [&](RankThread& thread) {
     thread.doing("opening");

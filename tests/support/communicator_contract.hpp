@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -106,8 +107,8 @@ struct Promises<support::NcclRank> : Promises<void> {
 };
 
 /// Runs `body` on so many ranks, if this machine has what they need.
-template <class Rank, class Body>
-void run(const support::Ranks& ranks, Body body) {
+template <class Rank>
+void run(const support::Ranks& ranks, const std::function<void(Rank&, RankThread&)>& body) {
   if constexpr (requires { Rank::can_run(ranks.count); }) {
     if (!Rank::can_run(ranks.count)) return;
   }
@@ -115,8 +116,8 @@ void run(const support::Ranks& ranks, Body body) {
 }
 
 /// Runs `body` on all numbers of ranks that the backend takes.
-template <class Rank, class Body>
-void run_all(Body body) {
+template <class Rank>
+void run_all(const std::function<void(Rank&, RankThread&)>& body) {
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
     if (ranks <= Promises<Rank>::most_ranks) run<Rank>({ranks, channel_name, 20s, 60s}, body);
   }
@@ -150,8 +151,9 @@ class Meeting {
 
 /// Runs `body` when all ranks have opened their channels: then no opening hears of a failure. NCCL connects ranks in
 /// their first collective, whose call waits for the other ones.
-template <class Rank, class Body>
-void run_opened(const support::Ranks& ranks, Body body, bool connects = true) {
+template <class Rank>
+void run_opened(const support::Ranks& ranks, const std::function<void(Rank&, RankThread&)>& body,
+                bool connects = true) {
   Meeting<Rank> opened(ranks.count);
   run<Rank>(ranks, [&](Rank& self, RankThread& thread) {
     if constexpr (requires { self.connect(); }) {

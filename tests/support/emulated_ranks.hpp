@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -91,8 +92,7 @@ struct EmulatedRank {
 };
 
 /// Runs `body(EmulatedRank&)` as that many threads.
-template <class Body>
-void run_emulated_ranks(int ranks, Body body) {
+inline void run_emulated_ranks(int ranks, const std::function<void(EmulatedRank&)>& body) {
   emulation::set_device_count(ranks);
   ncclUniqueId id{};
   EXPECT_SUCCESS(ncclGetUniqueId(&id));

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,16 +41,22 @@ std::string sentence_of(dtrain::Errc code, Call call) {
 
 /// How `thrown` differs from an Error with `code`, and then for each of `parts` how its sentence lacks that; empty
 /// texts where they do not.
+inline std::vector<std::string> differences_from(std::error_code code, const char* call,
+                                                 const std::optional<dtrain::Error>& thrown,
+                                                 std::initializer_list<std::string_view> parts) {
+  const std::string sentence = thrown ? thrown->what() : "";
+  std::vector<std::string> all = missing_parts(sentence, parts);
+  all.emplace(all.begin());
+  if (!thrown || thrown->code() != code) {
+    all.front() = std::string(call) + " threw " + (thrown ? "'" + thrown->code().message() + "'" : "nothing") +
+                  ", instead of '" + code.message() + "'" + (thrown ? ": " + sentence : "");
+  }
+  return all;
+}
 template <class Code, class... Parts>
 std::vector<std::string> differences(const char* call, const std::optional<dtrain::Error>& thrown, Code code,
                                      const Parts&... parts) {
-  const std::string sentence = thrown ? thrown->what() : "";
-  std::vector<std::string> all = missing_parts(sentence, std::string_view(), parts...);  // the first is the code's
-  if (!thrown || thrown->code() != code) {
-    all.front() = std::string(call) + " threw " + (thrown ? "'" + thrown->code().message() + "'" : "nothing") +
-                  ", instead of '" + make_error_code(code).message() + "'" + (thrown ? ": " + sentence : "");
-  }
-  return all;
+  return differences_from(make_error_code(code), call, thrown, {std::string_view(parts)...});
 }
 
 }  // namespace support

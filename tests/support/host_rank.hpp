@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -65,8 +66,9 @@ struct HostRank {
 };
 
 /// Runs `body(HostRank<Backend>&, rank)` on a thread for each rank, on nodes as `node_of` says.
-template <class Backend, class Body>
-void run_topology_ranks(int ranks, const std::vector<int>& node_of, Body body,
+template <class Backend>
+void run_topology_ranks(int ranks, const std::vector<int>& node_of,
+                        const std::function<void(HostRank<Backend>&, int)>& body,
                         dtrain::Accumulate accumulate = dtrain::Accumulate::element) {
   const auto job = std::make_shared<FakeJob>(ranks);
   run_thread_ranks(ranks, [&](RankThread& thread) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -86,8 +87,8 @@ struct MpiWorld {
   };
 
   /// As ThreadWorld::run, in the calling thread.
-  template <class Body>
-  static void run(int ranks, Body body, std::chrono::milliseconds patience = patience_with_ranks) {
+  static void run(int ranks, const std::function<void(RankThread&)>& body,
+                  std::chrono::milliseconds patience = patience_with_ranks) {
     MpiProcess& process = MpiProcess::self();
     if (ranks != process.size() || !process.begins_job()) return;
     RankThread self(process.rank(), ranks);

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <new>
 #include <string>
 #include <thread>
@@ -85,9 +86,8 @@ using ExitCodes = std::vector<int>;
 /// Forks a process for each rank, runs `body(rank)` in it (its result is the exit code; 99 after an exception, whose
 /// text goes to stderr), and returns when all have ended. A rank whose process was killed is lost in `store`. A process
 /// that takes longer than `patience` is killed: 137.
-template <class Body>
-ExitCodes run_process_ranks(const ForkStore& store, int ranks, Body body,
-                            std::chrono::seconds patience = std::chrono::seconds(40)) {
+inline ExitCodes run_process_ranks(const ForkStore& store, int ranks, const std::function<int(int)>& body,
+                                   std::chrono::seconds patience = std::chrono::seconds(40)) {
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = ::fork();

@@ -7,9 +7,10 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "dtrain/core/cause.hpp"
@@ -27,10 +28,13 @@ struct RankEnd {
   friend bool operator==(const RankEnd&, const RankEnd&) = default;
 };
 
+template <class Policy>
+using GroupBody = std::type_identity_t<std::function<void(const dtrain::ProcessGroup<Policy>&)>>;
+
 /// Runs `body(group)` on every rank of the store's job and, as run() does, tells the job what leaves it. Ranks with the
 /// same `hosts[rank]` share a node; all do where it is empty. They join with `options[rank]`.
-template <class Policy, class Body>
-std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, int ranks, Body body,
+template <class Policy>
+std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, int ranks, const GroupBody<Policy>& body,
                                    std::chrono::seconds patience = std::chrono::seconds(60),
                                    const std::vector<std::string>& hosts = {},
                                    const std::vector<dtrain::GroupOptions>& options = {}) {
@@ -82,12 +86,13 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
 }
 
 /// The same with a store of its own.
-template <class Policy, class Body>
-std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(60),
+template <class Policy>
+std::vector<RankEnd> run_groups(int ranks, const GroupBody<Policy>& body,
+                                std::chrono::seconds patience = std::chrono::seconds(60),
                                 const std::vector<std::string>& hosts = {},
                                 const std::vector<dtrain::GroupOptions>& options = {}) {
   const rendezvous_test::StoreProcess store(ranks);
-  return run_groups_at<Policy>(store, ranks, std::move(body), patience, hosts, options);
+  return run_groups_at<Policy>(store, ranks, body, patience, hosts, options);
 }
 
 inline void expect_well(const std::vector<RankEnd>& ends) {
@@ -96,10 +101,10 @@ inline void expect_well(const std::vector<RankEnd>& ends) {
 }
 
 /// run_groups() where every rank's body is to return.
-template <class Policy, class Body>
-void run_well(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(60),
+template <class Policy>
+void run_well(int ranks, const GroupBody<Policy>& body, std::chrono::seconds patience = std::chrono::seconds(60),
               const std::vector<std::string>& hosts = {}, const std::vector<dtrain::GroupOptions>& options = {}) {
-  expect_well(run_groups<Policy>(ranks, std::move(body), patience, hosts, options));
+  expect_well(run_groups<Policy>(ranks, body, patience, hosts, options));
 }
 
 }  // namespace support

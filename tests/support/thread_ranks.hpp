@@ -73,9 +73,9 @@ inline constexpr std::chrono::seconds patience_with_ranks{60};
 #endif
 
 /// Runs `body(RankThread&)` on `ranks` threads at once and returns when all have ended. What a rank throws is thrown
-/// here, the lowest rank's first.
-template <class Body>
-void run_thread_ranks(int ranks, Body body, std::chrono::milliseconds patience = patience_with_ranks) {
+/// here, the lowest rank's first. No template, as whatever runs ranks: programs of tests have hundreds of bodies.
+inline void run_thread_ranks(int ranks, const std::function<void(RankThread&)>& body,
+                             std::chrono::milliseconds patience = patience_with_ranks) {
   std::vector<std::unique_ptr<RankThread>> selves;
   for (int rank = 0; rank < ranks; ++rank)
     selves.push_back(std::make_unique<RankThread>(rank, ranks));

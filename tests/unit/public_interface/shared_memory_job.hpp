@@ -23,10 +23,11 @@ using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Share
 using Group = dtrain::ProcessGroup<Policy>;
 
 /// support::run_well over shared memory, or as another policy says.
-template <class OfRanks = Policy, class Body>
-void run_well(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(60),
-              const std::vector<std::string>& hosts = {}, const std::vector<dtrain::GroupOptions>& options = {}) {
-  support::run_well<OfRanks>(ranks, std::move(body), patience, hosts, options);
+template <class OfRanks = Policy>
+void run_well(int ranks, const support::GroupBody<OfRanks>& body,
+              std::chrono::seconds patience = std::chrono::seconds(60), const std::vector<std::string>& hosts = {},
+              const std::vector<dtrain::GroupOptions>& options = {}) {
+  support::run_well<OfRanks>(ranks, body, patience, hosts, options);
 }
 
 /// Zeros in parameters of these sizes.

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -138,8 +139,7 @@ inline ControlPlaneOptions rank_options(int rank, int world_size, std::uint16_t 
 }
 
 /// Runs `body(rank)` on a thread for each rank. @returns what each threw; empty where it returned
-template <class Body>
-std::vector<std::string> on_ranks(int world_size, Body body) {
+inline std::vector<std::string> on_ranks(int world_size, const std::function<void(int)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(world_size));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < world_size; ++rank) {

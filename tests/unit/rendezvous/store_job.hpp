@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,7 @@ inline Deadline shortly() {
 }
 
 /// Runs `body(control_plane)` on each rank of a job, all of which leave in order.
-template <class Body>
-void run_job(int world_size, Body body) {
+inline void run_job(int world_size, const std::function<void(ControlPlane&)>& body) {
   StoreProcess store(world_size);
   const auto errors = on_ranks(world_size, [&](int rank) {
     ControlPlane control_plane(rank_options(rank, world_size, store.port()));
