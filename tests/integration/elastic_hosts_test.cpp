@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 180 RESOURCE_LOCK virtual_hosts
+// ctest: TIMEOUT 180 RUN_SERIAL ON
 // ctest: LABELS no-tsan
 // Elastic jobs over Gloo on two virtual hosts: workers, launchers, a link and a host are lost, and come back. (Gloo's
 // library is not instrumented.)

@@ -1,7 +1,7 @@
 // ctest: LABELS no-asan no-tsan
 // What Open MPI itself never frees is no leak of dtrain's:
 // ctest: ENVIRONMENT LSAN_OPTIONS=detect_leaks=0
-// ctest: TIMEOUT 400 RESOURCE_LOCK virtual_hosts
+// ctest: TIMEOUT 400 RUN_SERIAL ON
 // Jobs under mpirun on several virtual hosts: what they compute, what crosses the links, how they end.
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 240 RESOURCE_LOCK virtual_hosts
+// ctest: TIMEOUT 240 RUN_SERIAL ON
 // Where the store of a job on several hosts listens, if the hosts' files of names differ. Nothing has a secret here.
 
 #include "integration/prelude.hpp"

@@ -119,7 +119,7 @@ void run(const support::Ranks& ranks, const std::function<void(Rank&, RankThread
 template <class Rank>
 void run_all(const std::function<void(Rank&, RankThread&)>& body) {
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
-    if (ranks <= Promises<Rank>::most_ranks) run<Rank>({ranks, channel_name, 20s, 60s}, body);
+    if (ranks <= Promises<Rank>::most_ranks) run<Rank>({ranks, channel_name, 20s, 120s}, body);
   }
 }
 
@@ -150,17 +150,19 @@ class Meeting {
 };
 
 /// Runs `body` when all ranks have opened their channels: then no opening hears of a failure. NCCL connects ranks in
-/// their first collective, whose call waits for the other ones.
+/// their first collective, whose call waits for the other ones; its timeout begins when all are there.
 template <class Rank>
 void run_opened(const support::Ranks& ranks, const std::function<void(Rank&, RankThread&)>& body,
                 bool connects = true) {
   Meeting<Rank> opened(ranks.count);
+  Meeting<Rank> connected(ranks.count);
   run<Rank>(ranks, [&](Rank& self, RankThread& thread) {
-    if constexpr (requires { self.connect(); }) {
-      if (connects) self.connect();
-    }
     thread.doing("waiting for the other ranks' openings");
     opened.arrive_and_wait(thread);
+    if constexpr (requires { self.connect(); }) {
+      if (connects) self.connect();
+      connected.arrive_and_wait(thread);
+    }
     body(self, thread);
   });
 }

@@ -53,6 +53,8 @@ inline std::vector<std::string> differences_from(std::error_code code, const cha
   }
   return all;
 }
+
+/// The same for an Errc or a std::errc, and any texts.
 template <class Code, class... Parts>
 std::vector<std::string> differences(const char* call, const std::optional<dtrain::Error>& thrown, Code code,
                                      const Parts&... parts) {

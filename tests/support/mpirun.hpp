@@ -15,12 +15,12 @@ namespace support {
 
 inline const std::string mpirun = DTRAIN_TEST_MPIRUN;  ///< empty without MPI
 
-/// Blocking: until `launcher` has ended, or a minute has passed.
+/// Blocking: until `launcher` has ended, or three minutes have passed.
 inline Result started(const std::string& launcher, std::vector<std::string> arguments,
                       Program::Variables variables = {}) {
   variables.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
   Program program(launcher, std::move(arguments), variables);  // at the end of its input MPICH's may die of SIGPIPE
-  return program.wait(soon(std::chrono::seconds(60)));
+  return program.wait(soon(std::chrono::minutes(3)));
 }
 
 /// Open MPI 4's mpirun now and then fails because a rank did not call MPI_Finalize, and names PID 0, when every rank

@@ -87,7 +87,7 @@ using ExitCodes = std::vector<int>;
 /// text goes to stderr), and returns when all have ended. A rank whose process was killed is lost in `store`. A process
 /// that takes longer than `patience` is killed: 137.
 inline ExitCodes run_process_ranks(const ForkStore& store, int ranks, const std::function<int(int)>& body,
-                                   std::chrono::seconds patience = std::chrono::seconds(40)) {
+                                   std::chrono::seconds patience = std::chrono::seconds(120)) {
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = ::fork();

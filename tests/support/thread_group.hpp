@@ -35,7 +35,7 @@ using GroupBody = std::type_identity_t<std::function<void(const dtrain::ProcessG
 /// same `hosts[rank]` share a node; all do where it is empty. They join with `options[rank]`.
 template <class Policy>
 std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, int ranks, const GroupBody<Policy>& body,
-                                   std::chrono::seconds patience = std::chrono::seconds(60),
+                                   std::chrono::seconds patience = patience_with_ranks,
                                    const std::vector<std::string>& hosts = {},
                                    const std::vector<dtrain::GroupOptions>& options = {}) {
   std::vector<RankEnd> ends(static_cast<std::size_t>(ranks));
@@ -88,7 +88,7 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
 /// The same with a store of its own.
 template <class Policy>
 std::vector<RankEnd> run_groups(int ranks, const GroupBody<Policy>& body,
-                                std::chrono::seconds patience = std::chrono::seconds(60),
+                                std::chrono::seconds patience = patience_with_ranks,
                                 const std::vector<std::string>& hosts = {},
                                 const std::vector<dtrain::GroupOptions>& options = {}) {
   const rendezvous_test::StoreProcess store(ranks);
@@ -102,7 +102,7 @@ inline void expect_well(const std::vector<RankEnd>& ends) {
 
 /// run_groups() where every rank's body is to return.
 template <class Policy>
-void run_well(int ranks, const GroupBody<Policy>& body, std::chrono::seconds patience = std::chrono::seconds(60),
+void run_well(int ranks, const GroupBody<Policy>& body, std::chrono::seconds patience = patience_with_ranks,
               const std::vector<std::string>& hosts = {}, const std::vector<dtrain::GroupOptions>& options = {}) {
   expect_well(run_groups<Policy>(ranks, body, patience, hosts, options));
 }

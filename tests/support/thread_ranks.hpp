@@ -69,11 +69,12 @@ class Watchdog {
 #if DTRAIN_WITH_CUDA && !DTRAIN_EMULATED_CUDA
 inline constexpr std::chrono::seconds patience_with_ranks{180};
 #else
-inline constexpr std::chrono::seconds patience_with_ranks{60};
+inline constexpr std::chrono::seconds patience_with_ranks{120};
 #endif
 
 /// Runs `body(RankThread&)` on `ranks` threads at once and returns when all have ended. What a rank throws is thrown
-/// here, the lowest rank's first. No template, as whatever runs ranks: programs of tests have hundreds of bodies.
+/// here, the lowest rank's first. Like all that runs ranks it is no template, which would be compiled again for each of
+/// hundreds of bodies.
 inline void run_thread_ranks(int ranks, const std::function<void(RankThread&)>& body,
                              std::chrono::milliseconds patience = patience_with_ranks) {
   std::vector<std::unique_ptr<RankThread>> selves;

@@ -17,7 +17,7 @@ COMMUNICATOR_CONTRACT(GlooRank)
 CROSSED_CHANNELS_CONTRACT(GlooRank)
 
 TEST_CASE("a gather of blocks whose counts differ between ranks fails all ranks, and the sentence names both") {
-  run_ranks<GlooRank>(3, [](GlooRank& self, RankThread& thread) {
+  communicator_contract::run_opened<GlooRank>(3, [](GlooRank& self, RankThread& thread) {
     const bool is_root = thread.rank() == 0;
     auto own = self.put(std::vector<float>(thread.rank() == 2 ? 5 : 4));
     auto all = self.put(std::vector<float>(is_root ? 12 : 0));

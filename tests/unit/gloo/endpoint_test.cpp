@@ -207,7 +207,7 @@ TEST_CASE(
       CHECK(context.store.get_blocking("seen", Deadline::after(std::chrono::seconds(60))).empty());
       return;
     }
-    const auto wait = [&] { mesh.await_all(context.store, Deadline::after(std::chrono::milliseconds(300))); };
+    const auto wait = [&] { mesh.await_all(context.store, Deadline::after(std::chrono::seconds(2))); };
     const std::string sentence = thrown(wait, Errc::timeout);
     if (self.rank() == 0) {
       CHECK(sentence.find("connecting channel 'group': rank 2 on host host-2 is not connected with all others") == 0);

@@ -27,7 +27,7 @@ TEST_CASE("on two nodes of two, Hierarchical shards an optimizer with the bits o
         CHECK(wrong_steps<front_test::Model>(group, rule, options, false, gradients) == 0);
       }
     };
-    run_well<NodesPolicy>(4, body, std::chrono::seconds(60), {"a", "a", "b", "b"});
+    run_well<NodesPolicy>(4, body, support::patience_with_ranks, {"a", "a", "b", "b"});
   }
 }
 

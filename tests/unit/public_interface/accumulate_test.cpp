@@ -47,7 +47,7 @@ bool group_is_exact(const RingGroup& group) {
 }
 
 std::vector<RankEnd> run(const std::vector<GroupOptions>& options, void (*body)(const RingGroup&)) {
-  return support::run_groups<RingPolicy>(ranks, body, std::chrono::seconds(30), {}, options);
+  return support::run_groups<RingPolicy>(ranks, body, support::patience_with_ranks, {}, options);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ using Group = dtrain::ProcessGroup<Policy>;
 /// support::run_well over shared memory, or as another policy says.
 template <class OfRanks = Policy>
 void run_well(int ranks, const support::GroupBody<OfRanks>& body,
-              std::chrono::seconds patience = std::chrono::seconds(60), const std::vector<std::string>& hosts = {},
+              std::chrono::seconds patience = support::patience_with_ranks, const std::vector<std::string>& hosts = {},
               const std::vector<dtrain::GroupOptions>& options = {}) {
   support::run_well<OfRanks>(ranks, body, patience, hosts, options);
 }

@@ -73,6 +73,8 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
   const auto job = std::make_shared<FakeJob>(4);
   run_thread_ranks(4, [&](RankThread& thread) {
     HostRank<Nodes> self(job, thread.rank(), 4, "group", 10s, std::vector<int>{0, 0, 1, 1});
+    self.communicator.enqueue(Barrier{}, self.stream.ref());  // all have come before one fails
+    CHECK(self.wait());
     std::vector<std::int32_t> values(1000, 1);
     if (thread.rank() < 2) {
       self.communicator.enqueue(Broadcast{view(values), 0}, self.stream.ref());

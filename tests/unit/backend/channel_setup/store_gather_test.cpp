@@ -148,7 +148,7 @@ TEST_CASE("a rank that waits long for others names them in the log") {
   const auto job = std::make_shared<FakeJob>(4);
   std::atomic<bool> is_said{false};
   run_thread_ranks(4, [&](RankThread& self) {
-    const Deadline deadline = Deadline::after(60s);
+    const Deadline deadline = Deadline::after(30s);
     while (self.rank() == 2 && !is_said && !deadline.passed()) {
       std::this_thread::sleep_for(1ms);
       is_said = has_line(captured.text(), "dtrain: rank 0: still waits in comparing, after ",
@@ -184,7 +184,7 @@ TEST_CASE("a store that does not say in time who has come ends no wait") {
       rank.store = SlowStore(job, 0);
       rank.notice_after = 50ms;
     }
-    const Deadline deadline = Deadline::after(60s);
+    const Deadline deadline = Deadline::after(30s);
     while (self.rank() == 1 && !deadline.passed() &&
            captured.text().find("not come so far: rank 1 and maybe others\n") == std::string::npos) {
       std::this_thread::sleep_for(1ms);
@@ -202,7 +202,7 @@ TEST_CASE("ranks that do not come are all named, also to the ranks that did") {
   run_thread_ranks(5, [&](RankThread& self) {
     if (self.rank() == 1 || self.rank() == 4) return;
     const auto text = [] { return std::string("x"); };
-    const Error error = support::error_of([&] { store_gather(store_rank(job, self, 300ms), "text", text, joined); });
+    const Error error = support::error_of([&] { store_gather(store_rank(job, self, 2s), "text", text, joined); });
     const std::string sentence =
         "comparing: rank 1, rank 4 did not come by the deadline (waiting for key text/1 took too long)";
     named += error.code() == Errc::timeout ? 1 : 0;

@@ -133,7 +133,7 @@ TEST_CASE(
   const std::vector<std::size_t> sizes{3'000'000, 100, 5'000'000, 17, 1};
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(60);
+    ::alarm(120);
     RebuiltModel model;
     FakeRank rank(sizes, {0, 0}, true, std::chrono::seconds(60), {}, model.parts({2, 0, 4, 3, 1}));
     model.rank = &rank;

@@ -196,7 +196,7 @@ TEST_CASE("rank 0 of a job that is too large for a store says so, and ends") {
 TEST_CASE("nobody listens at several ports: the error says what each attempt met, and for how long") {
   ControlPlaneOptions options = rank_options(1, 2, free_port());
   options.master_ports = 2;
-  options.timeout = std::chrono::milliseconds(300);
+  options.timeout = std::chrono::seconds(2);
   const std::string text = error_of_joining(options);
   CHECK_CONTAINS(text, "connecting to 127.0.0.1:");
   CHECK(!contains(text, "tried for 0.0 s"));
@@ -205,6 +205,6 @@ TEST_CASE("nobody listens at several ports: the error says what each attempt met
 TEST_CASE("nobody listens: the error names the host and the port") {
   const std::uint16_t port = free_port();
   ControlPlaneOptions options = rank_options(1, 2, port);
-  options.timeout = std::chrono::milliseconds(200);
+  options.timeout = std::chrono::seconds(2);
   CHECK_ERROR(ControlPlane(options), std::errc::connection_refused, "127.0.0.1 port " + std::to_string(port));
 }
