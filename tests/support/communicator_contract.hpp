@@ -119,7 +119,7 @@ void run(const support::Ranks& ranks, const std::function<void(Rank&, RankThread
 template <class Rank>
 void run_all(const std::function<void(Rank&, RankThread&)>& body) {
   for (const int ranks : {1, 2, 3, 4, 5, 8}) {
-    if (ranks <= Promises<Rank>::most_ranks) run<Rank>({ranks, channel_name, 20s, 120s}, body);
+    if (ranks <= Promises<Rank>::most_ranks) run<Rank>({ranks, channel_name, 20s}, body);
   }
 }
 

@@ -28,6 +28,7 @@ struct RankEnd {
   friend bool operator==(const RankEnd&, const RankEnd&) = default;
 };
 
+/// What each rank does with its group; no argument from which a call deduces Policy.
 template <class Policy>
 using GroupBody = std::type_identity_t<std::function<void(const dtrain::ProcessGroup<Policy>&)>>;
 

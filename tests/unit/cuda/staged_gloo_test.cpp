@@ -13,7 +13,7 @@ TEST_CASE("device memory over Gloo") {
 TEST_CASE("device memory goes over Gloo: reductions, broadcasts, blocks and messages of several chunks") {
   for (const int ranks : {1, 2, 3}) {
     run_ranks<StagedRank<dtrain::backend::Gloo>>(
-        {ranks, "staged", 20s, 120s}, [&](StagedRank<dtrain::backend::Gloo>& rank, RankThread& self) {
+        {ranks, "staged", 20s}, [&](StagedRank<dtrain::backend::Gloo>& rank, RankThread& self) {
           const std::size_t count = 300'001;
           const auto arena = rank.communicator.allocate_blocking(4 * count, Deadline::after(60s));
           const auto size = static_cast<std::size_t>(ranks);

@@ -96,7 +96,7 @@ TEST_CASE("chunks cover a buffer once, in order, and an empty buffer has one emp
 TEST_CASE("device memory is reduced to the bits that shared memory gives, wherever it lies") {
   for (const int ranks : rank_counts) {
     const std::vector<Table> tables = tables_of(ranks);
-    run_ranks<StagedRank<>>({ranks, "staged", 20s, 120s}, [&](StagedRank<>& rank, RankThread& self) {
+    run_ranks<StagedRank<>>({ranks, "staged", 20s}, [&](StagedRank<>& rank, RankThread& self) {
       const auto arena = rank.communicator.allocate_blocking(4 * 600'001 + 64, Deadline::after(60s));
       for (const Table& table : tables) {
         const std::size_t count = table.count;
@@ -134,7 +134,7 @@ TEST_CASE("device memory is reduced to the bits that shared memory gives, wherev
 TEST_CASE("one rank's device memory reaches all, from every root, in an allocation or not") {
   for (const int ranks : rank_counts) {
     const std::vector<Table> tables = tables_of(ranks);
-    run_ranks<StagedRank<>>({ranks, "staged", 20s, 120s}, [&](StagedRank<>& rank, RankThread& self) {
+    run_ranks<StagedRank<>>({ranks, "staged", 20s}, [&](StagedRank<>& rank, RankThread& self) {
       const auto arena = rank.communicator.allocate_blocking(4 * 600'001, Deadline::after(60s));
       const BufferView foreign = rank.space(600'001);
       for (const Table& table : tables) {
@@ -156,7 +156,7 @@ TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoi
     std::vector<Table> tables;
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{300'001}})
       tables.emplace_back(ranks, size * count);
-    run_ranks<StagedRank<>>({ranks, "staged", 20s, 120s}, [&](StagedRank<>& rank, RankThread& self) {
+    run_ranks<StagedRank<>>({ranks, "staged", 20s}, [&](StagedRank<>& rank, RankThread& self) {
       for (const Table& table : tables) {
         const std::size_t count = table.count / size;
         const std::vector<float>& reduced = table.sum;
@@ -187,7 +187,7 @@ TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoi
 
 TEST_CASE("device memory goes from rank to rank, and round a ring at once, whatever the lengths") {
   for (const int ranks : {1, 2, 3, 4}) {
-    run_ranks<StagedRank<>>({ranks, "staged", 20s, 120s}, [&](StagedRank<>& rank, RankThread& self) {
+    run_ranks<StagedRank<>>({ranks, "staged", 20s}, [&](StagedRank<>& rank, RankThread& self) {
       const int next = (self.rank() + 1) % ranks;
       const int previous = (self.rank() + ranks - 1) % ranks;
       for (const std::size_t count : counts) {
