@@ -152,12 +152,13 @@ class DistributedDataParallel {
 
   /// Runs a step in which `optimizer` updates the model's values by the reduced gradients, which the model does not
   /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
-  /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
+  /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false. Or a
+  /// LossScaler, a DeviceLossScaler, or ClipGradients.
   template <class F, class R, class Stage, class I = std::nullptr_t>
-  void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+  void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
     require_pass<F>();
     if constexpr (std::invocable<F, Ready>) {
-      run(std::forward<F>(f), begin("backward()", optimizer, std::move(inspect)));
+      run(std::forward<F>(f), begin("backward()", optimizer, std::forward<I>(inspect)));
     }
   }
 
@@ -170,10 +171,10 @@ class DistributedDataParallel {
     backward(zeros, options);
   }
   template <class R, class Stage, class I = std::nullptr_t>
-  void step_without_data(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+  void step_without_data(ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
     driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
-    backward(zeros, optimizer, std::move(inspect));
+    backward(zeros, optimizer, std::forward<I>(inspect));
   }
 
   /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
@@ -189,9 +190,9 @@ class DistributedDataParallel {
   /// Lifetime: `optimizer` outlives the step.
   /// @param inspect as of backward(); called in finish()
   template <class R, class Stage, class I = std::nullptr_t>
-  Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+  Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
     driver_->program_drives_steps = true;
-    return begin("begin()", optimizer, std::move(inspect));
+    return begin("begin()", optimizer, std::forward<I>(inspect));
   }
 
   /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there. After a
@@ -365,7 +366,7 @@ class DistributedDataParallel {
   }
 
   template <class R, class Stage, class I>
-  Step begin(const char* caller, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect) {
+  Step begin(const char* caller, ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect) {
     if (!reduces()) {
       ddp::refuse_work(caller,
                        "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "
@@ -377,8 +378,10 @@ class DistributedDataParallel {
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
     driver_->wrapped->has_unreduced = false;
-    optimizer.inspect_with(std::move(inspect));
-    or_report([&] { optimizer.renew_values(); });
+    or_report([&] {
+      optimizer.inspect_with(std::forward<I>(inspect));
+      optimizer.renew_values();
+    });
     return step;
   }
 

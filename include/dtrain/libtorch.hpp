@@ -153,22 +153,22 @@ class DistributedDataParallel {
     step(zeros, options);
   }
   template <class O, class Stage, class I = std::nullptr_t>
-  void step_without_data(ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
+  void step_without_data(ShardedOptimizer<O, Communicator, Stage>& optimizer, I&& inspect = {}) {
     const ddp::ZeroGradients zeros = begin_without_data();
-    step(zeros, optimizer, std::move(inspect));
+    step(zeros, optimizer, std::forward<I>(inspect));
   }
 
   /// loss.backward(), after which `optimizer` updates the parameters, in place of its step(). Afterwards no parameter
   /// has a .grad.
-  /// @param inspect `inspect(dtrain::ShardedGradients&)`, as of dtrain::DistributedDataParallel::backward: to clip, or
-  /// for LossScaler; or dtrain::ClipGradients, for which the host does not wait on a GPU
+  /// @param inspect as of dtrain::DistributedDataParallel::backward: a function, a LossScaler, or
+  /// dtrain::ClipGradients, for which the host does not wait on a GPU unless there is a scaler
   template <class O, class Stage, class I = std::nullptr_t>
-  void backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
-    backward({loss}, {}, optimizer, std::move(inspect));
+  void backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator, Stage>& optimizer, I&& inspect = {}) {
+    backward({loss}, {}, optimizer, std::forward<I>(inspect));
   }
   template <class O, class Stage, class I = std::nullptr_t>
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
-                ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
+                ShardedOptimizer<O, Communicator, Stage>& optimizer, I&& inspect = {}) {
     const auto pass = [&](Ready ready) {
       state_->model.backward(roots, gradients, false, allow_unused_, ready);
       require_same_graph();
@@ -177,7 +177,7 @@ class DistributedDataParallel {
         ddp::DriverAccess::of(state_->ddp).reducer->order_before_values(stream);
       }
     };
-    step(pass, optimizer, std::move(inspect));
+    step(pass, optimizer, std::forward<I>(inspect));
   }
 
   /// Norm of the reduced gradients after `ddp.backward(loss, {.measure_norm = true})`, equal on all ranks, for
@@ -255,17 +255,22 @@ class DistributedDataParallel {
     }
   }
   template <class Pass, class O, class Stage, class I>
-  void step(const Pass& pass, ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect) {
+  void step(const Pass& pass, ShardedOptimizer<O, Communicator, Stage>& optimizer, I&& inspect) {
+    constexpr bool waits = !ddp::detail::unscales_on_device<std::remove_cvref_t<I>>;
+    static_assert(waits,
+                  "dtrain: a step of a libtorch::ShardedOptimizer has a DeviceLossScaler, but the host counts the "
+                  "updates of each parameter: give the step a LossScaler, for which the host waits");
     require_no_capture();
     optimizer.begin_step(used_anywhere_);
-    if (allow_unused_ && used_anywhere_.empty()) {
+    if constexpr (!waits) {
+    } else if (allow_unused_ && used_anywhere_.empty()) {
+      const ddp::GradientInspection inspection = ddp::inspection_of(std::forward<I>(inspect));
       state_->ddp.backward(pass, optimizer.sharded(), [&](ShardedGradients& reduced) {
         optimizer.set_used(used_by_some_rank(true, has_data<Pass>));
-        if constexpr (!std::is_null_pointer_v<I>) return inspect(reduced);
-        return true;
+        return !inspection || inspection(reduced);
       });
     } else {
-      state_->ddp.backward(pass, optimizer.sharded(), std::move(inspect));
+      state_->ddp.backward(pass, optimizer.sharded(), std::forward<I>(inspect));
     }
     optimizer.end_step();
     order_after_step();

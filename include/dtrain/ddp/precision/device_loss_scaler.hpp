@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -35,6 +36,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 ///   ddp.backward(... the device multiplies the loss by *scaler.scale() ..., {.measure_norm = true});
 ///   scaler.step(ddp);
 ///   optimizer.step(ddp.found_inf());   // a kernel that changes nothing where *found_inf is 1
+///
+/// A step with a dtrain::ShardedOptimizer does all three, and the optimizer counts no update where a gradient of any
+/// rank is not finite. The quotients are f32:
+///
+///   ddp.backward(f, optimizer, scaler);                              // or, with clipping behind the division:
+///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0, &scaler));
 ///
 /// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf(). If a loaded
 /// scale is no finite positive number, each step is as one that overflows, and the scale stays: LossScaler::step
@@ -93,8 +100,24 @@ class DeviceLossScaler {
     auto& reducer = *DriverAccess::of(ddp).reducer;
     require_device(reducer.plan().buckets.front().device.index);
     reducer.rescale([this](const auto&, auto* norm, auto* copy, stream::cuda::StreamRef stream) {
-      kernel_.enqueue(norm, copy, on_device(), rule_, stream);
+      enqueue(norm, copy, std::numeric_limits<double>::infinity(), stream);
     });
+  }
+
+  /// Enqueued, for the steps of a ShardedOptimizer: divides the norm by the scale if the gradients are finite, then
+  /// clips it to `max_norm`, and changes the scale. @param max_norm infinity: does not clip @throws Error (cuda)
+  void enqueue(stream::cuda::DeviceNorm* norm, stream::cuda::DeviceNorm* copy, double max_norm,
+               stream::cuda::StreamRef stream) const {
+    kernel_.enqueue(norm, copy, on_device(), rule_, max_norm, stream);
+  }
+
+  /// @param gradients index of their device @throws Error (invalid_argument) if the scale is on another device
+  DTRAIN_NOT_INLINED void require_device(int gradients) const {
+    if (gradients == memory_.device()) return;
+    throw_error(Errc::invalid_argument,
+                "DeviceLossScaler has its scale on cuda:{}, and the gradients are on cuda:{}; make the scaler after "
+                "cudaSetDevice({}), for example after the wrapper",
+                {memory_.device(), gradients, gradients});
   }
 
   /// State for save_checkpoint and load_checkpoint, in device memory, by the names of LossScaler: each loads what the
@@ -109,14 +132,6 @@ class DeviceLossScaler {
   }
 
  private:
-  DTRAIN_NOT_INLINED void require_device(int gradients) const {
-    if (gradients == memory_.device()) return;
-    throw_error(Errc::invalid_argument,
-                "DeviceLossScaler has its scale on cuda:{}, and the gradients are on cuda:{}; make the scaler after "
-                "cudaSetDevice({}), for example after the wrapper",
-                {memory_.device(), gradients, gradients});
-  }
-
   stream::cuda::DeviceScale* on_device() const noexcept {
     return reinterpret_cast<stream::cuda::DeviceScale*>(memory_.data());
   }

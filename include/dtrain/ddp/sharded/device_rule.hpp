@@ -38,8 +38,9 @@ struct ParameterElements {
 /// @ingroup sharding
 struct DeviceStepInfo {
   std::uint64_t step = 1;            ///< number of this update, from 1; 0 if `live` has it
-  const LiveUpdate* live = nullptr;  ///< in device memory; null as long as no step was captured in a CUDA graph
+  const LiveUpdate* live = nullptr;  ///< in device memory; null as long as no step was captured, or had a scaler
   std::span<const ParameterElements> parameters{};  ///< whose the elements are, in the order of the arrays
+  const float* found_inf = nullptr;  ///< in device memory: 1 if the update changes nothing, else 0; null: 0
 };
 
 namespace detail {
@@ -92,12 +93,20 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
 /// `info.parameters` lists.
 /// - A rule with kernels that the driver may refuse has `bool load_kernels(stream) const`, which launches them for no
 /// elements: the optimizer is then refused on every rank.
-/// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first captured step on, kernels read
-/// the update's number from `info.live`, and `info.step` is 0.
+/// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first step on that is captured, or
+/// has a DeviceLossScaler, kernels read the update's number from `info.live`, and `info.step` is 0.
+/// - A step with a DeviceLossScaler needs a rule of dtrain::optimizers, or one with `static constexpr bool
+/// reads_found_inf = true`: where `*info.found_inf` is 1, its kernels change neither weights nor states.
 /// - The rule may change the gradients. Lifetime: the memory outlives the work.
 /// @ingroup sharding
 template <class R>
 concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>;
+
+/// Whether the rule changes nothing where `*info.found_inf` is 1.
+template <class R>
+concept ReadsFoundInf = detail::HasUpdateKernel<R> || requires {
+  requires R::reads_found_inf;
+};
 
 /// Launches the rule's kernels for no elements. @returns whether the driver has loaded them
 template <DeviceRule R>
@@ -126,7 +135,8 @@ void enqueue_rule(const R& rule, const BufferView& weights, const BufferView& gr
       arrays[2 + i] = elements(states[i]);
     }
     const float* const live = info.live != nullptr ? info.live->numbers.data() : nullptr;
-    stream::cuda::UpdateKernel::find(update.update).enqueue(arrays, weights.count, update.numbers, live, stream);
+    stream::cuda::UpdateKernel::find(update.update)
+        .enqueue(arrays, weights.count, update.numbers, live, info.found_inf, stream);
   }
 }
 

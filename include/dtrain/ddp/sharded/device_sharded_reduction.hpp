@@ -21,6 +21,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/ddp/precision/device_loss_scaler.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/sharded/device_rule.hpp"
 #include "dtrain/ddp/sharded/device_shards.hpp"
@@ -41,14 +42,17 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// updates buckets in finish().
 /// - Norm: behind a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In
 /// finish() one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host:
-/// a kernel writes the factor behind the norm, and each bucket's f32 gradients are multiplied by it in place.
+/// a kernel writes the factor behind the norm, and each bucket's f32 gradients are multiplied by it in place. So does a
+/// DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
+/// again.
 /// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
 /// apart, and gathers buckets in finish().
 /// - Storing: in finish(), behind all that the streams of the step's gradients hold then: the backward pass, which uses
 /// the present values. With ready_frees_value a step that updates at once gathers and stores behind each update.
-/// - The update's number: the host gives it to kernels. In a captured step, and in each step after one, a function of
-/// the host counts the updates in the order of the stream, and a copy brings the numbers to device memory: each replay
-/// is one more update. A replay reads the rule when it runs; any other step has the rule as it is when the step begins.
+/// - The update's number: the host gives it to kernels. In a step that is captured or has a DeviceLossScaler, and in
+/// each step after one, a function of the host counts the updates in the order of the stream, and a copy brings the
+/// numbers to device memory: each replay is one more update, and an overflow is none. A replay reads the rule when it
+/// runs; any other step has the rule as it is when the step begins.
 /// - After a failed step, state and values are undefined.
 /// Threads: as StepWork. Lifetime: outlives graphs of its steps.
 template <class C, class R, class Stage>
@@ -119,13 +123,18 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   void begin(Buckets& buckets) override {
     buckets_ = &buckets;
     inspect_ = nullptr;
-    max_norm_ = 0;
+    clip_to(0, nullptr);
     factor_ = 1;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
   }
 
-  /// For the present step, after begin(): the device clips the gradients. @pre `max_norm` is positive
-  void clip_to(double max_norm) noexcept { max_norm_ = max_norm; }
+  /// For the present step, after begin(): the device clips the gradients, which `scaler`, if any, divides before.
+  /// @param max_norm positive; infinity: does not clip
+  void clip_to(double max_norm, const DeviceLossScaler* scaler) noexcept {
+    max_norm_ = max_norm;
+    scaler_ = scaler;
+    is_live_ = is_live_ || scaler != nullptr;
+  }
 
   /// Not called: the gradient copier packs gradients.
   void pack(std::size_t, const std::byte*, const GradientSlot&) override {}
@@ -144,7 +153,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   void finish(C& channel, Stream stream) override {
     if (updates_last()) measure(channel, stream);
-    if (clips()) norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
+    if (scaler_ != nullptr) {
+      buckets_->wait_for_producers();  // which may read the scale
+      scaler_->enqueue(&live()->norm, &pinned().norm, max_norm_, stream);
+      count_update(stream);
+    } else if (clips()) {
+      norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
+    }
     if (!inspect_ || inspected(stream)) {
       for (std::size_t bucket = 0; updates_last() && bucket < ranges_.size(); ++bucket) {
         update(bucket, channel, stream);
@@ -191,8 +206,9 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
     Live& numbers() const noexcept { return *reinterpret_cast<Live*>(pinned.data()); }
 
-    /// Counts an update, by this rule.
-    void count([[maybe_unused]] const R& by) noexcept {
+    /// Counts an update, by this rule. @param unscaled no update if the gradients are not finite
+    void count([[maybe_unused]] const R& by, bool unscaled) noexcept {
+      if (unscaled && numbers().norm.found_inf != 0) return;
       shards->end_step();
       numbers().update.step = shards->steps();
       if constexpr (detail::HasUpdateKernel<R>) {
@@ -230,7 +246,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
                   "function in each step; capture a step without one");
     }
     is_live_ = is_live_ || captures;
-    if (!is_live_ || inspect_) return;
+    if (!is_live_ || inspect_ || scaler_ != nullptr) return;
     count_update(stream);
   }
 
@@ -250,8 +266,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   /// By the rule as it is when the stream comes to it.
   void enqueue_count(Stream stream) {
-    const auto count = [](void* memory) { static_cast<Memory*>(memory)->count(*static_cast<Memory*>(memory)->rule); };
+    const auto count = scaler_ != nullptr ? &count_by_present_rule<true> : &count_by_present_rule<false>;
     stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, memory_.get()), "cudaLaunchHostFunc");
+  }
+  template <bool unscaled>
+  static void count_by_present_rule(void* given) {
+    auto* const memory = static_cast<Memory*>(given);
+    memory->count(*memory->rule, unscaled);
   }
 
   /// By this rule, which the program may change before the stream comes to it.
@@ -259,12 +280,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     struct Counting {
       Memory* memory;
       R rule;
+      bool unscaled;
     };
     const auto count = [](void* given) {
       const std::unique_ptr<Counting> counting(static_cast<Counting*>(given));
-      counting->memory->count(counting->rule);
+      counting->memory->count(counting->rule, counting->unscaled);
     };
-    auto counting = std::make_unique<Counting>(Counting{memory_.get(), rule});
+    auto counting = std::make_unique<Counting>(Counting{memory_.get(), rule, scaler_ != nullptr});
     stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, counting.get()), "cudaLaunchHostFunc");
     static_cast<void>(counting.release());
   }
@@ -280,6 +302,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
         info.step = 0;
         info.live = &live()->update;
       }
+      if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
       enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
                    info, stream);
     }
@@ -351,9 +374,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   std::size_t own_sums_ = 0;   ///< number of the blocks' sums of squares, equal on all ranks
   std::size_t rest_sums_ = 0;  ///< number of the rests'
   stream::cuda::NormKernels norm_kernels_;
-  double max_norm_ = 0;  ///< of a step that clips; else 0
+  double max_norm_ = 0;                       ///< of a step that clips; else 0
+  const DeviceLossScaler* scaler_ = nullptr;  ///< of this step
   double factor_ = 1;
-  bool is_live_ = false;  ///< whether a step was captured: the stream counts updates
+  bool is_live_ = false;  ///< whether a step was captured, or had a scaler: the stream counts updates
   Event ended_;           ///< recorded at the end of each step that is not captured
   Buckets* buckets_ = nullptr;
 };

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "dtrain/backend/communicator.hpp"
@@ -45,6 +47,8 @@ struct ShardedFor {
   using Work = ShardedReduction<C, Stage>;
   template <class R>
   static constexpr bool takes = OptimizerRule<R>;
+  template <class R>
+  static constexpr bool reads_found_inf = false;
 };
 
 #if DTRAIN_WITH_CUDA
@@ -54,6 +58,8 @@ struct ShardedFor<stream::cuda::StreamRef> {
   using Work = DeviceShardedReduction<C, R, Stage>;
   template <class R>
   static constexpr bool takes = DeviceRule<R>;
+  template <class R>
+  static constexpr bool reads_found_inf = ReadsFoundInf<R>;
 };
 #endif
 
@@ -120,7 +126,7 @@ class ShardedOptimizer {
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
-/// new weights. Only a function that inspects the gradients waits for them; ClipGradients does not.
+/// new weights. Only a function that inspects the gradients waits for them; ClipGradients and DeviceLossScaler do not.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
 /// rule then, so change the rule when earlier replays have run, on every rank behind the same one. Other steps have the
 /// rule as it is when the step begins. The optimizer outlives the graph.
@@ -215,7 +221,8 @@ class ShardedOptimizer<R, C, Stage> {
   R& rule() noexcept { return *rule_; }
   const R& rule() const noexcept { return *rule_; }
 
-  /// Number of updates. In device memory, once a step was captured: of the updates that have run; see wait().
+  /// Number of updates. In device memory, once a step was captured or had a DeviceLossScaler: of the updates that have
+  /// run; see wait().
   std::uint64_t steps() const noexcept { return reduction_->shards().steps(); }
 
   /// Whether load_checkpoint() has loaded the state.
@@ -258,11 +265,42 @@ class ShardedOptimizer<R, C, Stage> {
     }
     return *reduction_;
   }
-  void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
-  void inspect_with(const ClipGradients& clip) requires(is_on_device) { reduction_->clip_to(clip.max_norm()); }
+  /// @throws Error (invalid_argument) for a DeviceLossScaler of another device
+  template <class I>
+  void inspect_with(I&& inspect) {
+    using Given = std::remove_cvref_t<I>;
+    if constexpr (ddp::detail::unscales_on_device<Given>) {
+      constexpr bool skips = ShardedFor::template reads_found_inf<R>;
+      static_assert(
+          is_on_device,
+          "dtrain: DeviceLossScaler is for models in device memory: in host memory give the step a LossScaler");
+      static_assert(!is_on_device || skips,
+                    "dtrain: a step with a DeviceLossScaler needs a rule whose kernels change nothing where "
+                    "*info.found_inf is 1, and that says so by 'static constexpr bool reads_found_inf = true;' "
+                    "(contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
+      if constexpr (skips) {
+        if constexpr (requires { inspect.scaler(); }) {
+          unscale_by(*inspect.scaler(), inspect.max_norm());
+        } else {
+          unscale_by(inspect, std::numeric_limits<double>::infinity());
+        }
+      }
+    } else if constexpr (is_on_device && std::is_same_v<Given, ClipGradients<>>) {
+      reduction_->clip_to(inspect.max_norm(), nullptr);
+    } else {
+      reduction_->inspect_with(ddp::inspection_of(std::forward<I>(inspect)));
+    }
+  }
 
  private:
-  using Reduction = typename ddp::detail::ShardedFor<typename C::Stream>::template Work<C, R, Stage>;
+  using ShardedFor = ddp::detail::ShardedFor<typename C::Stream>;
+  using Reduction = typename ShardedFor::template Work<C, R, Stage>;
+
+  template <class Scaler>
+  void unscale_by(const Scaler& scaler, double max_norm) {
+    scaler.require_device(reduction_->shards().device().index);
+    reduction_->clip_to(max_norm, &scaler);
+  }
 
   /// Destroys the reduction once no work uses it.
   struct Completion {

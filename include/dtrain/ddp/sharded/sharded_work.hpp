@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <functional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "dtrain/backend/communicator.hpp"
@@ -43,6 +45,8 @@ class ShardedGradients {
   double factor_ = 1;
 };
 
+class DeviceLossScaler;  // where there is CUDA
+
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
 
@@ -53,23 +57,55 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 /// In host memory the same as a function that calls clip_gradients(). In device memory the host waits for nothing, and
 /// the step may be captured in a CUDA graph: one all-reduce adds up the ranks' sums of squares (8 bytes for each 32 KiB
 /// of a rank's gradients), a kernel writes the factor to device memory, and the update reads the factor there. The host
-/// does not learn the norm. Gradients whose norm is not finite stay as they are, and the update uses them.
+/// does not learn the norm. Gradients whose norm is not finite stay as they are, and the update uses them, unless there
+/// is a scaler.
+/// - ClipGradients(1.0, &scaler) first divides the gradients by the scale of a LossScaler, or of a DeviceLossScaler,
+/// for which the host does not wait. A step whose gradients are not finite updates nothing. Lifetime: as of the scaler
+/// alone
 /// @ingroup sharding
+template <class Scaler = void>
 class ClipGradients {
  public:
   /// @throws Error (invalid_argument) if `max_norm` is not positive
-  explicit ClipGradients(double max_norm) : max_norm_(max_norm) { require_max_norm(max_norm); }
+  explicit ClipGradients(double max_norm, Scaler* scaler = nullptr) : max_norm_(max_norm), scaler_(scaler) {
+    require_max_norm(max_norm);
+  }
 
   double max_norm() const noexcept { return max_norm_; }
+  Scaler* scaler() const noexcept { return scaler_; }
 
   bool operator()(ShardedGradients& gradients) const {
+    if constexpr (!std::is_void_v<Scaler>) {
+      if (!scaler_->step(gradients)) return false;
+    }
     clip_gradients(gradients, max_norm_);
     return true;
   }
 
  private:
   double max_norm_;
+  Scaler* scaler_;
 };
+
+namespace detail {
+
+/// Whether a step's argument `inspect` is a DeviceLossScaler, or clips after one.
+template <class I>
+inline constexpr bool unscales_on_device = std::is_same_v<const I, const DeviceLossScaler>;
+template <class Scaler>
+inline constexpr bool unscales_on_device<ClipGradients<Scaler>> = unscales_on_device<Scaler>;
+
+}  // namespace detail
+
+/// The function of a step's argument `inspect`: a function, null, or a LossScaler, which outlives the step.
+template <class I>
+GradientInspection inspection_of(I&& inspect) {
+  if constexpr (requires(ShardedGradients & gradients) { inspect.step(gradients); }) {
+    return [&inspect](ShardedGradients& gradients) { return inspect.step(gradients); };
+  } else {
+    return std::forward<I>(inspect);
+  }
+}
 
 /// Lifetime: as StepWork.
 template <class C, class Stage>

@@ -73,6 +73,8 @@ class Shards {
   /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }
 
+  Device device() const noexcept { return device_; }
+
   /// Type of the state, which is the rule's: f32, or f64.
   DType element() const noexcept { return element_; }
 

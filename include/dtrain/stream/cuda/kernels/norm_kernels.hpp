@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// NormKernels: kernels of one block that keep the norm of gradients in device memory, and the factor that clips or
-/// unscales them; their PTX texts. CudaBucketNorms and DeviceLossScaler launch them.
+/// unscales them; their PTX texts. CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction launch them.
 
 #include <cstddef>
 #include <cstdint>
@@ -91,6 +91,20 @@ inline std::string store_norm() {
   return text;
 }
 
+/// Multiplies the norm and the factor by min(1, max_norm / (norm + 1e-6)) if the gradients are finite, with the bits of
+/// clip_gradients.
+inline std::string clip_norm() {
+  return ".reg .f64 %clipping, %most;\n"
+         "ld.param.f64 %most, [max_norm];\n"
+         "add.rn.f64 %clipping, %norm, 0d3EB0C6F7A0B5ED8D;\n"  // 1e-6
+         "div.rn.f64 %clipping, %most, %clipping;\n"
+         "setp.lt.f64 %is_less, %clipping, 0d3FF0000000000000;\n"
+         "and.pred %is_less, %is_less, %is_finite;\n"
+         "selp.f64 %clipping, %clipping, 0d3FF0000000000000, %is_less;\n"
+         "mul.rn.f64 %norm, %norm, %clipping;\n"
+         "mul.rn.f64 %factor, %factor, %clipping;\n";
+}
+
 }  // namespace ptx
 
 /// The kernel `norm_name`(norm, copy, sums, their bytes): the root of the sum of all sums. Thread t adds the sums t,
@@ -134,30 +148,24 @@ inline std::string norm_text() {
 inline std::string rescale_text() {
   return ptx::norm_header(rescale_name, ",\n.param .f64 factor,\n.param .f64 max_norm") + ptx::load_norm() +
          ".reg .u64 %bits;\n"
-         ".reg .f64 %magnitude, %clipping, %most;\n"
+         ".reg .f64 %magnitude;\n"
          "ld.param.f64 %factor, [factor];\n"
-         "ld.param.f64 %most, [max_norm];\n"
          "mov.b64 %bits, %factor;\n"
          "and.b64 %bits, %bits, 9223372036854775807;\n"  // without the sign
          "mov.b64 %magnitude, %bits;\n"
          "mul.rn.f64 %norm, %norm, %magnitude;\n"
-         "mul.rn.f64 %before, %before, %magnitude;\n"
-         "add.rn.f64 %clipping, %norm, 0d3EB0C6F7A0B5ED8D;\n"  // 1e-6
-         "div.rn.f64 %clipping, %most, %clipping;\n"
-         "setp.lt.f64 %is_less, %clipping, 0d3FF0000000000000;\n"
-         "and.pred %is_less, %is_less, %is_finite;\n"
-         "selp.f64 %clipping, %clipping, 0d3FF0000000000000, %is_less;\n"
-         "mul.rn.f64 %norm, %norm, %clipping;\n"
-         "mul.rn.f64 %factor, %factor, %clipping;\n" +
-         ptx::store_norm() + "ret;\n}\n";
+         "mul.rn.f64 %before, %before, %magnitude;\n" +
+         ptx::clip_norm() + ptx::store_norm() + "ret;\n}\n";
 }
 
-/// The kernel `unscale_name`(norm, copy, scale, growth_factor, backoff_factor, growth_interval), of one thread: divides
-/// the norm by the scale if the gradients are finite, and changes the scale, with the bits of LossScaler. The factor is
-/// 1 / scale, or 1. By a scale that is no finite positive number nothing is divided: it stays, and found_inf becomes 1.
+/// The kernel `unscale_name`(norm, copy, scale, growth_factor, backoff_factor, growth_interval, max_norm), of one
+/// thread: divides the norm by the scale if the gradients are finite, clips it, and changes the scale, with the bits of
+/// LossScaler and clip_gradients. The factor is the product of 1 / scale and of clipping, or 1. By a scale that is no
+/// finite positive number nothing is divided: it stays, and found_inf becomes 1.
 inline std::string unscale_text() {
   return ptx::norm_header(unscale_name,
-                          ",\n.param .u64 scale,\n.param .f32 growth,\n.param .f32 backoff,\n.param .u64 interval") +
+                          ",\n.param .u64 scale,\n.param .f32 growth,\n.param .f32 backoff,\n.param .u64 interval,\n"
+                          ".param .f64 max_norm") +
          ptx::load_norm() +
          ".reg .pred %grows, %is_positive;\n"
          ".reg .u64 %place, %steps, %interval;\n"
@@ -180,7 +188,7 @@ inline std::string unscale_text() {
          "selp.f64 %factor, %factor, 0d3FF0000000000000, %is_finite;\n"
          "mul.rn.f64 %norm, %norm, %factor;\n"
          "mul.rn.f64 %before, %before, %factor;\n" +
-         ptx::store_norm() +
+         ptx::clip_norm() + ptx::store_norm() +
          "add.u64 %steps, %steps, 1;\n"
          "setp.ge.u64 %grows, %steps, %interval;\n"
          "mul.rn.f32 %next, %scale, %growth;\n"
@@ -246,13 +254,15 @@ class UnscaleKernel {
   bool load(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, StreamRef stream) {
     static DriverKernel kernel;
     kernel_ = DriverKernel::load_once(kernel, unscale_text, unscale_name);
-    return kernel_ && launches([&] { enqueue(norm, copy, scale, {2, 0.5F, 1}, stream); });
+    return kernel_ && launches([&] { enqueue(norm, copy, scale, {2, 0.5F, 1}, 1, stream); });
   }
 
-  /// Divides by the scale, and changes the scale.
-  void enqueue(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, ScaleRule rule, StreamRef stream) const {
+  /// Divides by the scale, then clips, and changes the scale. @param max_norm infinity: does not clip
+  void enqueue(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, ScaleRule rule, double max_norm,
+               StreamRef stream) const {
     const DeviceGuard guard(stream.device().index);
-    void* arguments[] = {&norm, &copy, &scale, &rule.growth_factor, &rule.backoff_factor, &rule.growth_interval};
+    void* arguments[] = {&norm,    &copy, &scale, &rule.growth_factor, &rule.backoff_factor, &rule.growth_interval,
+                         &max_norm};
     kernel_.launch(1, 1, arguments, stream);
   }
 

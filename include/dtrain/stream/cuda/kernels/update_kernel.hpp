@@ -82,9 +82,10 @@ inline const char* update_formula(Update update) {
 
 }  // namespace ptx
 
-/// The kernel `update_name`(bytes of an array, address of the numbers or 0, numbers, array...): computes
-/// update_formula() for each element, in place. The numbers are read from device memory if there is an address. Thread
-/// t of block b computes element b * update_threads + t, and each further multiple of all threads.
+/// The kernel `update_name`(bytes of an array, address of found_inf or 0, address of the numbers or 0, numbers,
+/// array...): computes update_formula() for each element, in place, unless the f32 at found_inf is not 0. The numbers
+/// are read from device memory if there is an address. Thread t of block b computes element b * update_threads + t, and
+/// each further multiple of all threads.
 inline std::string update_text(Update update) {
   const std::size_t arrays = update_arrays(update);
   std::string parameters, given, addresses, places, loads, stores;
@@ -101,7 +102,8 @@ inline std::string update_text(Update update) {
   }
   return ptx::header +
          format_text(
-             ".visible .entry {}(\n.param .u64 bytes,\n.param .u64 numbers,\n.param .align 4 .b8 given[{}]{})\n"
+             ".visible .entry {}(\n.param .u64 bytes,\n.param .u64 found_inf,\n.param .u64 numbers,\n"
+             ".param .align 4 .b8 given[{}]{})\n"
              "{\n"
              ".reg .pred %is_done;\n"
              ".reg .u32 %block, %blocks, %thread, %index;\n"
@@ -109,6 +111,14 @@ inline std::string update_text(Update update) {
              ".reg .f32 %n<8>, %a<{}>, %x, %y;\n",
              {update_name, sizeof(UpdateNumbers), parameters, arrays, arrays, arrays}) +
          given +
+         "ld.param.u64 %numbers, [found_inf];\n"
+         "setp.eq.u64 %is_done, %numbers, 0;\n"
+         "@%is_done bra FINITE;\n"
+         "cvta.to.global.u64 %numbers, %numbers;\n"
+         "ld.global.f32 %x, [%numbers+0];\n"
+         "setp.eq.f32 %is_done, %x, 0f00000000;\n"
+         "@!%is_done bra DONE;\n"
+         "FINITE:\n"
          "ld.param.u64 %numbers, [numbers];\n"
          "setp.ne.u64 %is_done, %numbers, 0;\n"
          "@!%is_done bra READY;\n"
@@ -152,23 +162,23 @@ class UpdateKernel {
   /// it does at the first launch there
   static bool load(Update update, StreamRef stream) {
     const UpdateKernel kernel = find(update);
-    return kernel && launches([&] { kernel.enqueue({}, 0, {}, nullptr, stream); });
+    return kernel && launches([&] { kernel.enqueue({}, 0, {}, nullptr, nullptr, stream); });
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
 
-  /// Enqueued: updates `count` elements of each array. Requires: a kernel. Lifetime: the arrays and `live` outlive the
-  /// work.
+  /// Enqueued: updates `count` elements of each array. Requires: a kernel. Lifetime: the arrays, `live` and `found_inf`
+  /// outlive the work.
   /// @param arrays weights, gradients, states @param live numbers in device memory, at a multiple of 16 bytes, in place
-  /// of `numbers`; or null
+  /// of `numbers`; or null @param found_inf in device memory: the kernel changes nothing unless it is 0 then; or null
   /// @throws Error (cuda)
   void enqueue(std::array<float*, 4> arrays, std::uint64_t count, UpdateNumbers numbers, const float* live,
-               StreamRef stream) const {
+               const float* found_inf, StreamRef stream) const {
     const DeviceGuard guard(stream.device().index);
     constexpr std::uint64_t most_blocks = 4096;  // keeps every GPU busy
     const std::uint64_t blocks = (count + update_threads - 1) / update_threads;
     std::uint64_t bytes = count * sizeof(float);
-    void* arguments[] = {&bytes, &live, &numbers, &arrays[0], &arrays[1], &arrays[2], &arrays[3]};
+    void* arguments[] = {&bytes, &found_inf, &live, &numbers, &arrays[0], &arrays[1], &arrays[2], &arrays[3]};
     kernel_.launch(static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most_blocks)), update_threads,
                    arguments, stream);
   }
