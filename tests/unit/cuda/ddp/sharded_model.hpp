@@ -2,9 +2,11 @@
 /// @file
 /// A random model in host memory and on the rank's device, and the weights that an optimizer of the host gives it.
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -35,6 +37,11 @@ inline std::vector<std::size_t> sizes() {
   return all;
 }
 
+/// Number of a step in which a gradient of this rank is not finite: the last element of one of the parameters.
+constexpr int overflow_on(int rank, int step) {
+  return 1000 * (rank + 1) + step;
+}
+
 /// Initial values; and gradients, whose sums over three ranks are exact in 8 bits.
 template <class T>
 std::vector<T> values(std::size_t i, std::size_t count) {
@@ -51,6 +58,9 @@ std::vector<T> gradient(int step, int rank, std::size_t i, std::size_t count) {
   std::vector<T> all(count);
   for (T& value : all)
     value = T(static_cast<float>(static_cast<int>(random() % 129) - 64) / 64);
+  const int parameter = step % 1000;
+  if (step == overflow_on(rank, parameter) && static_cast<int>(i) == parameter)
+    all.back() = T(parameter % 2 == 0 ? -std::numeric_limits<float>::infinity() : std::nanf(""));
   return all;
 }
 
@@ -154,7 +164,7 @@ inline auto pass_of(const Model<float>& model) {
 
 /// A step of that pass. @param inspect as of backward()
 template <class Ddp, class Optimizer, class... Inspect>
-support::Graph captured_step(const Model<float>& model, Ddp& ddp, Optimizer& optimizer, Inspect... inspect) {
+support::Graph captured_step(const Model<float>& model, Ddp& ddp, Optimizer& optimizer, Inspect&&... inspect) {
   return support::captured(
       model.stream(0),
       [&] {

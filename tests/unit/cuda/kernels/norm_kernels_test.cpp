@@ -3,6 +3,7 @@
 #include "dtrain/stream/cuda/kernels/norm_kernels.hpp"
 
 #include "dtrain/ddp/precision/loss_scaler.hpp"
+#include "dtrain/ddp/sharded/sharded_work.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {
@@ -156,7 +157,7 @@ TEST_CASE("the scale on a device changes as the host's, and the factor is its re
       fake.norm = {kernels.read().norm, mark != 'x'};
       CHECK(expected.step(fake) == (mark != 'x'));
       kernels.unscale.enqueue(kernels.norm, kernels.copy, kernels.scale,
-                              {options.growth_factor, options.backoff_factor, options.growth_interval},
+                              {options.growth_factor, options.backoff_factor, options.growth_interval}, infinity,
                               kernels.stream.ref());
       const DeviceNorm norm = kernels.read();
       const auto scale = support::on_host<DeviceScale>(reinterpret_cast<std::byte*>(kernels.scale), 1).front();
@@ -173,6 +174,29 @@ TEST_CASE("the scale on a device changes as the host's, and the factor is its re
                 "...x......x");
 }
 
+TEST_CASE("a norm is clipped behind the division by the scale, with the bits of the host's product of both") {
+  Kernels kernels;
+  std::mt19937 random(4);
+  std::lognormal_distribution<double> any(0, 4);
+  int clipped = 0;
+  for (int k = 0; k < 100; ++k) {
+    CAPTURE(k);
+    const DeviceScale scale{static_cast<float>(any(random)), 0, 0};
+    const double max_norm = any(random);
+    check(cudaMemcpy(kernels.scale, &scale, sizeof(scale), cudaMemcpyHostToDevice), "cudaMemcpy");
+    dtrain::ShardedGradients expected(GradientNorm{kernels.measure({any(random)}).norm});
+    dtrain::LossScaler scaler({.initial_scale = scale.scale});
+    CHECK(dtrain::ClipGradients(max_norm, &scaler)(expected));
+    kernels.unscale.enqueue(kernels.norm, kernels.copy, kernels.scale, {2, 0.5F, 2000}, max_norm, kernels.stream.ref());
+    const DeviceNorm seen = kernels.read();
+    CHECK(same_bits(seen.factor, expected.factor()));
+    CHECK(same_bits(seen.norm, expected.gradient_norm().norm));
+    clipped += expected.factor() != 1.0 / static_cast<double>(scale.scale) ? 1 : 0;
+  }
+  CHECK(clipped > 20);
+  CHECK(clipped < 80);
+}
+
 TEST_CASE("a scale that is no finite positive number divides nothing, is reported as an overflow, and stays") {
   Kernels kernels;
   for (const double bad : {0.0, -0.0, -8.0, infinity, -infinity, not_a_number}) {
@@ -180,7 +204,7 @@ TEST_CASE("a scale that is no finite positive number divides nothing, is reporte
     const DeviceScale loaded{static_cast<float>(bad), 0, 5};
     check(cudaMemcpy(kernels.scale, &loaded, sizeof(loaded), cudaMemcpyHostToDevice), "cudaMemcpy");
     kernels.measure({16.0});
-    kernels.unscale.enqueue(kernels.norm, kernels.copy, kernels.scale, {2, 0.5F, 6}, kernels.stream.ref());
+    kernels.unscale.enqueue(kernels.norm, kernels.copy, kernels.scale, {2, 0.5F, 6}, 0.5, kernels.stream.ref());
     const DeviceNorm norm = kernels.read();
     CHECK(norm.found_inf == 1);
     CHECK(norm.factor == 1);

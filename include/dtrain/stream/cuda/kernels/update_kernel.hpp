@@ -112,8 +112,8 @@ inline std::string update_text(Update update) {
              {update_name, sizeof(UpdateNumbers), parameters, arrays, arrays, arrays}) +
          given +
          "ld.param.u64 %numbers, [found_inf];\n"
-         "setp.eq.u64 %is_done, %numbers, 0;\n"
-         "@%is_done bra FINITE;\n"
+         "setp.ne.u64 %is_done, %numbers, 0;\n"
+         "@!%is_done bra FINITE;\n"
          "cvta.to.global.u64 %numbers, %numbers;\n"
          "ld.global.f32 %x, [%numbers+0];\n"
          "setp.eq.f32 %is_done, %x, 0f00000000;\n"
