@@ -94,6 +94,33 @@ TEST_CASE("more elements than threads of the largest launch are all updated") {
   CHECK(wrong_elements(optimizers::Sgd{.rate = 0.5F}, count) == 0);
 }
 
+TEST_CASE("an update changes no array where found_inf is 1, and all where it is 0") {
+  const Stream stream;
+  constexpr std::size_t count = 300;
+  const std::vector<float> before = values(count, 1, 1, true);
+  for (const Update update : {Update::sgd, Update::momentum, Update::adam}) {
+    REQUIRE(UpdateKernel::load(update, stream.ref()));
+    for (const float found : {1.0F, 0.0F}) {
+      CAPTURE(static_cast<int>(update));
+      CAPTURE(found);
+      const DeviceBuffer found_inf = support::on_device(std::vector<float>{found});
+      std::vector<DeviceBuffer> arrays;
+      std::array<float*, 4> addresses{};
+      for (std::size_t i = 0; i < update_arrays(update); ++i) {
+        arrays.push_back(support::on_device(before));
+        addresses[i] = reinterpret_cast<float*>(arrays[i].data());
+      }
+      UpdateKernel::find(update).enqueue(addresses, count, {0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F}, nullptr,
+                                         reinterpret_cast<const float*>(found_inf.data()), stream.ref());
+      REQUIRE(completes(stream.ref(), 60s));
+      for (std::size_t i = 0; i < arrays.size(); ++i) {
+        const bool stays = support::on_host<float>(arrays[i].data(), count) == before;
+        CHECK(stays == (found == 1 || i == 1));  // the gradients always
+      }
+    }
+  }
+}
+
 TEST_CASE("the toolkit's assembler accepts each kernel of updates for each GPU that it knows") {
   const support::Ptxas ptxas;
   if (!ptxas.is_there()) {
