@@ -152,8 +152,8 @@ class DistributedDataParallel {
 
   /// Runs a step in which `optimizer` updates the model's values by the reduced gradients, which the model does not
   /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
-  /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false. Or a
-  /// LossScaler, a DeviceLossScaler, or ClipGradients.
+  /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
+  /// `inspect` may also be ClipGradients, or a LossScaler or DeviceLossScaler, which outlives the step.
   template <class F, class R, class Stage, class I = std::nullptr_t>
   void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
     require_pass<F>();

@@ -60,8 +60,8 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 /// does not learn the norm. Gradients whose norm is not finite stay as they are, and the update uses them, unless there
 /// is a scaler.
 /// - ClipGradients(1.0, &scaler) first divides the gradients by the scale of a LossScaler, or of a DeviceLossScaler,
-/// for which the host does not wait. A step whose gradients are not finite updates nothing. Lifetime: as of the scaler
-/// alone
+/// for which the host does not wait. A step whose gradients are not finite updates nothing. Lifetime: the scaler
+/// outlives the step, a DeviceLossScaler also the step's work and graphs of it.
 /// @ingroup sharding
 template <class Scaler = void>
 class ClipGradients {
