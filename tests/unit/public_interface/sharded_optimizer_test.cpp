@@ -431,31 +431,40 @@ TEST_CASE("the norm of all gradients is known before the update, equal on all ra
 }
 
 TEST_CASE("a step with an infinite gradient on one rank changes nothing on any, and lowers the loss's scale") {
-  run_well(2, [&](const Group& group) {
-    Model model(sizes);
-    fill_values(model);
-    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
-    ShardedOptimizer optimizer{ddp, optimizers::AdamW{}};
-    dtrain::LossScaler scaler({.initial_scale = 1024});
-    for (int step = 0; step < 3; ++step) {
-      const std::vector<std::vector<float>> before = model.values;
-      ddp.backward(
-          [&](Ready ready) {
-            if (step == 1 && group.rank() == 1) {
-              for (std::size_t i = 0; i < sizes.size(); ++i) {
-                model.gradients[i].assign(sizes[i], i == 4 ? std::numeric_limits<float>::infinity() : 1.0F);
-                ready(i);
-              }
-            } else {
-              backward(model, step, group.rank())(ready);
+  std::vector<std::vector<float>> by_function;
+  for (const int form : {0, 1, 2}) {
+    CAPTURE(form);
+    run_well(2, [&](const Group& group) {
+      Model model(sizes);
+      fill_values(model);
+      DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
+      ShardedOptimizer optimizer{ddp, optimizers::AdamW{}};
+      dtrain::LossScaler scaler({.initial_scale = 1024});
+      for (int step = 0; step < 3; ++step) {
+        const std::vector<std::vector<float>> before = model.values;
+        const auto pass = [&](Ready ready) {
+          if (step == 1 && group.rank() == 1) {
+            for (std::size_t i = 0; i < sizes.size(); ++i) {
+              model.gradients[i].assign(sizes[i], i == 4 ? std::numeric_limits<float>::infinity() : 1.0F);
+              ready(i);
             }
-          },
-          optimizer, [&](ShardedGradients& gradients) { return scaler.step(gradients); });
-      CHECK(equal_bits(before, model.values) == (step == 1));
-      CHECK(scaler.scale() == (step == 0 ? 1024.0F : 512.0F));
-    }
-    CHECK(optimizer.steps() == 2);
-  });
+          } else {
+            backward(model, step, group.rank())(ready);
+          }
+        };
+        if (form == 0)
+          ddp.backward(pass, optimizer, [&](ShardedGradients& gradients) { return scaler.step(gradients); });
+        if (form == 1) ddp.backward(pass, optimizer, scaler);
+        if (form == 2) ddp.backward(pass, optimizer, dtrain::ClipGradients(1e-9, &scaler));
+        CHECK(equal_bits(before, model.values) == (step == 1));
+        CHECK(scaler.scale() == (step == 0 ? 1024.0F : 512.0F));
+      }
+      CHECK(optimizer.steps() == 2);
+      if (form == 0 && group.rank() == 0) by_function = model.values;
+      if (form == 1) CHECK(equal_bits(by_function, model.values));
+      if (form == 2) CHECK_FALSE(equal_bits(by_function, model.values));
+    });
+  }
 }
 
 /// A model of 16-bit floats.
