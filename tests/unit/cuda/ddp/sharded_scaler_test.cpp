@@ -299,6 +299,30 @@ TEST_CASE("a program's own rule reads where no update is to be made") {
   trained<float, NcclPolicy>(2, OwnRule{}, States{}, {}, expected);
 }
 
+TEST_CASE("work between the last ready() and finish() reads the scale of its own step") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model<float> model;
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{}};
+    const DeviceLossScaler scaler(options);
+    const PinnedBuffer read(sizeof(float));
+    support::Gate gate;
+    model.set_gradients(overflow_on(0, 0), 0);
+    Step step = ddp.begin(optimizer, scaler);
+    pass_of(model)(step.ready());
+    support::enqueue_on_host(model.stream(0), [&] { gate.pass(); });
+    check(cudaMemcpyAsync(read.data(), scaler.scale(), sizeof(float), cudaMemcpyDeviceToHost, model.stream(0).native()),
+          "cudaMemcpyAsync");
+    step.finish();
+    std::this_thread::sleep_for(50ms);  // time for a kernel that does not wait to change the scale
+    gate.open();
+    model.block();
+    CHECK(*reinterpret_cast<const float*>(read.data()) == options.initial_scale);
+    CHECK(scale_of(scaler) == options.initial_scale / 2);
+  });
+}
+
 TEST_CASE("a scaler on another device than the optimizer is refused in a sentence") {
   if (!support::enough_devices(2)) return dtrain_test::skip("a scaler elsewhere needs another device");
   const std::vector<RankEnd> ends = run_groups<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
