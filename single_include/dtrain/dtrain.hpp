@@ -6124,7 +6124,7 @@ inline std::string add_over_block(unsigned threads) {
 
 /// @file
 /// NormKernels: kernels of one block that keep the norm of gradients in device memory, and the factor that clips or
-/// unscales them; their PTX texts. CudaBucketNorms and DeviceLossScaler launch them.
+/// unscales them; their PTX texts. CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction launch them.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6204,6 +6204,20 @@ inline std::string store_norm() {
   return text;
 }
 
+/// Multiplies the norm and the factor by min(1, max_norm / (norm + 1e-6)) if the gradients are finite, with the bits of
+/// clip_gradients.
+inline std::string clip_norm() {
+  return ".reg .f64 %clipping, %most;\n"
+         "ld.param.f64 %most, [max_norm];\n"
+         "add.rn.f64 %clipping, %norm, 0d3EB0C6F7A0B5ED8D;\n"  // 1e-6
+         "div.rn.f64 %clipping, %most, %clipping;\n"
+         "setp.lt.f64 %is_less, %clipping, 0d3FF0000000000000;\n"
+         "and.pred %is_less, %is_less, %is_finite;\n"
+         "selp.f64 %clipping, %clipping, 0d3FF0000000000000, %is_less;\n"
+         "mul.rn.f64 %norm, %norm, %clipping;\n"
+         "mul.rn.f64 %factor, %factor, %clipping;\n";
+}
+
 }  // namespace ptx
 
 /// The kernel `norm_name`(norm, copy, sums, their bytes): the root of the sum of all sums. Thread t adds the sums t,
@@ -6247,30 +6261,24 @@ inline std::string norm_text() {
 inline std::string rescale_text() {
   return ptx::norm_header(rescale_name, ",\n.param .f64 factor,\n.param .f64 max_norm") + ptx::load_norm() +
          ".reg .u64 %bits;\n"
-         ".reg .f64 %magnitude, %clipping, %most;\n"
+         ".reg .f64 %magnitude;\n"
          "ld.param.f64 %factor, [factor];\n"
-         "ld.param.f64 %most, [max_norm];\n"
          "mov.b64 %bits, %factor;\n"
          "and.b64 %bits, %bits, 9223372036854775807;\n"  // without the sign
          "mov.b64 %magnitude, %bits;\n"
          "mul.rn.f64 %norm, %norm, %magnitude;\n"
-         "mul.rn.f64 %before, %before, %magnitude;\n"
-         "add.rn.f64 %clipping, %norm, 0d3EB0C6F7A0B5ED8D;\n"  // 1e-6
-         "div.rn.f64 %clipping, %most, %clipping;\n"
-         "setp.lt.f64 %is_less, %clipping, 0d3FF0000000000000;\n"
-         "and.pred %is_less, %is_less, %is_finite;\n"
-         "selp.f64 %clipping, %clipping, 0d3FF0000000000000, %is_less;\n"
-         "mul.rn.f64 %norm, %norm, %clipping;\n"
-         "mul.rn.f64 %factor, %factor, %clipping;\n" +
-         ptx::store_norm() + "ret;\n}\n";
+         "mul.rn.f64 %before, %before, %magnitude;\n" +
+         ptx::clip_norm() + ptx::store_norm() + "ret;\n}\n";
 }
 
-/// The kernel `unscale_name`(norm, copy, scale, growth_factor, backoff_factor, growth_interval), of one thread: divides
-/// the norm by the scale if the gradients are finite, and changes the scale, with the bits of LossScaler. The factor is
-/// 1 / scale, or 1. By a scale that is no finite positive number nothing is divided: it stays, and found_inf becomes 1.
+/// The kernel `unscale_name`(norm, copy, scale, growth_factor, backoff_factor, growth_interval, max_norm), of one
+/// thread: divides the norm by the scale if the gradients are finite, clips it, and changes the scale, with the bits of
+/// LossScaler and clip_gradients. The factor is the product of 1 / scale and of clipping, or 1. By a scale that is no
+/// finite positive number nothing is divided: it stays, and found_inf becomes 1.
 inline std::string unscale_text() {
   return ptx::norm_header(unscale_name,
-                          ",\n.param .u64 scale,\n.param .f32 growth,\n.param .f32 backoff,\n.param .u64 interval") +
+                          ",\n.param .u64 scale,\n.param .f32 growth,\n.param .f32 backoff,\n.param .u64 interval,\n"
+                          ".param .f64 max_norm") +
          ptx::load_norm() +
          ".reg .pred %grows, %is_positive;\n"
          ".reg .u64 %place, %steps, %interval;\n"
@@ -6293,7 +6301,7 @@ inline std::string unscale_text() {
          "selp.f64 %factor, %factor, 0d3FF0000000000000, %is_finite;\n"
          "mul.rn.f64 %norm, %norm, %factor;\n"
          "mul.rn.f64 %before, %before, %factor;\n" +
-         ptx::store_norm() +
+         ptx::clip_norm() + ptx::store_norm() +
          "add.u64 %steps, %steps, 1;\n"
          "setp.ge.u64 %grows, %steps, %interval;\n"
          "mul.rn.f32 %next, %scale, %growth;\n"
@@ -6359,13 +6367,15 @@ class UnscaleKernel {
   bool load(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, StreamRef stream) {
     static DriverKernel kernel;
     kernel_ = DriverKernel::load_once(kernel, unscale_text, unscale_name);
-    return kernel_ && launches([&] { enqueue(norm, copy, scale, {2, 0.5F, 1}, stream); });
+    return kernel_ && launches([&] { enqueue(norm, copy, scale, {2, 0.5F, 1}, 1, stream); });
   }
 
-  /// Divides by the scale, and changes the scale.
-  void enqueue(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, ScaleRule rule, StreamRef stream) const {
+  /// Divides by the scale, then clips, and changes the scale. @param max_norm infinity: does not clip
+  void enqueue(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, ScaleRule rule, double max_norm,
+               StreamRef stream) const {
     const DeviceGuard guard(stream.device().index);
-    void* arguments[] = {&norm, &copy, &scale, &rule.growth_factor, &rule.backoff_factor, &rule.growth_interval};
+    void* arguments[] = {&norm,    &copy, &scale, &rule.growth_factor, &rule.backoff_factor, &rule.growth_interval,
+                         &max_norm};
     kernel_.launch(1, 1, arguments, stream);
   }
 
@@ -6900,9 +6910,10 @@ inline const char* update_formula(Update update) {
 
 }  // namespace ptx
 
-/// The kernel `update_name`(bytes of an array, address of the numbers or 0, numbers, array...): computes
-/// update_formula() for each element, in place. The numbers are read from device memory if there is an address. Thread
-/// t of block b computes element b * update_threads + t, and each further multiple of all threads.
+/// The kernel `update_name`(bytes of an array, address of found_inf or 0, address of the numbers or 0, numbers,
+/// array...): computes update_formula() for each element, in place, unless the f32 at found_inf is not 0. The numbers
+/// are read from device memory if there is an address. Thread t of block b computes element b * update_threads + t, and
+/// each further multiple of all threads.
 inline std::string update_text(Update update) {
   const std::size_t arrays = update_arrays(update);
   std::string parameters, given, addresses, places, loads, stores;
@@ -6919,7 +6930,8 @@ inline std::string update_text(Update update) {
   }
   return ptx::header +
          format_text(
-             ".visible .entry {}(\n.param .u64 bytes,\n.param .u64 numbers,\n.param .align 4 .b8 given[{}]{})\n"
+             ".visible .entry {}(\n.param .u64 bytes,\n.param .u64 found_inf,\n.param .u64 numbers,\n"
+             ".param .align 4 .b8 given[{}]{})\n"
              "{\n"
              ".reg .pred %is_done;\n"
              ".reg .u32 %block, %blocks, %thread, %index;\n"
@@ -6927,6 +6939,14 @@ inline std::string update_text(Update update) {
              ".reg .f32 %n<8>, %a<{}>, %x, %y;\n",
              {update_name, sizeof(UpdateNumbers), parameters, arrays, arrays, arrays}) +
          given +
+         "ld.param.u64 %numbers, [found_inf];\n"
+         "setp.ne.u64 %is_done, %numbers, 0;\n"
+         "@!%is_done bra FINITE;\n"
+         "cvta.to.global.u64 %numbers, %numbers;\n"
+         "ld.global.f32 %x, [%numbers+0];\n"
+         "setp.eq.f32 %is_done, %x, 0f00000000;\n"
+         "@!%is_done bra DONE;\n"
+         "FINITE:\n"
          "ld.param.u64 %numbers, [numbers];\n"
          "setp.ne.u64 %is_done, %numbers, 0;\n"
          "@!%is_done bra READY;\n"
@@ -6970,23 +6990,23 @@ class UpdateKernel {
   /// it does at the first launch there
   static bool load(Update update, StreamRef stream) {
     const UpdateKernel kernel = find(update);
-    return kernel && launches([&] { kernel.enqueue({}, 0, {}, nullptr, stream); });
+    return kernel && launches([&] { kernel.enqueue({}, 0, {}, nullptr, nullptr, stream); });
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
 
-  /// Enqueued: updates `count` elements of each array. Requires: a kernel. Lifetime: the arrays and `live` outlive the
-  /// work.
+  /// Enqueued: updates `count` elements of each array. Requires: a kernel. Lifetime: the arrays, `live` and `found_inf`
+  /// outlive the work.
   /// @param arrays weights, gradients, states @param live numbers in device memory, at a multiple of 16 bytes, in place
-  /// of `numbers`; or null
+  /// of `numbers`; or null @param found_inf in device memory: the kernel changes nothing unless it is 0 then; or null
   /// @throws Error (cuda)
   void enqueue(std::array<float*, 4> arrays, std::uint64_t count, UpdateNumbers numbers, const float* live,
-               StreamRef stream) const {
+               const float* found_inf, StreamRef stream) const {
     const DeviceGuard guard(stream.device().index);
     constexpr std::uint64_t most_blocks = 4096;  // keeps every GPU busy
     const std::uint64_t blocks = (count + update_threads - 1) / update_threads;
     std::uint64_t bytes = count * sizeof(float);
-    void* arguments[] = {&bytes, &live, &numbers, &arrays[0], &arrays[1], &arrays[2], &arrays[3]};
+    void* arguments[] = {&bytes, &found_inf, &live, &numbers, &arrays[0], &arrays[1], &arrays[2], &arrays[3]};
     kernel_.launch(static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most_blocks)), update_threads,
                    arguments, stream);
   }
@@ -29349,6 +29369,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 ///   scaler.step(ddp);
 ///   optimizer.step(ddp.found_inf());   // a kernel that changes nothing where *found_inf is 1
 ///
+/// A step with a dtrain::ShardedOptimizer does all three, and the optimizer counts no update where a gradient of any
+/// rank is not finite. The quotients are f32:
+///
+///   ddp.backward(f, optimizer, scaler);                              // or, with clipping behind the division:
+///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0, &scaler));
+///
 /// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf(). If a loaded
 /// scale is no finite positive number, each step is as one that overflows, and the scale stays: LossScaler::step
 /// refuses it. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
@@ -29406,8 +29432,24 @@ class DeviceLossScaler {
     auto& reducer = *DriverAccess::of(ddp).reducer;
     require_device(reducer.plan().buckets.front().device.index);
     reducer.rescale([this](const auto&, auto* norm, auto* copy, stream::cuda::StreamRef stream) {
-      kernel_.enqueue(norm, copy, on_device(), rule_, stream);
+      enqueue(norm, copy, std::numeric_limits<double>::infinity(), stream);
     });
+  }
+
+  /// Enqueued, for the steps of a ShardedOptimizer: divides the norm by the scale if the gradients are finite, then
+  /// clips it to `max_norm`, and changes the scale. @param max_norm infinity: does not clip @throws Error (cuda)
+  void enqueue(stream::cuda::DeviceNorm* norm, stream::cuda::DeviceNorm* copy, double max_norm,
+               stream::cuda::StreamRef stream) const {
+    kernel_.enqueue(norm, copy, on_device(), rule_, max_norm, stream);
+  }
+
+  /// @param gradients index of their device @throws Error (invalid_argument) if the scale is on another device
+  DTRAIN_NOT_INLINED void require_device(int gradients) const {
+    if (gradients == memory_.device()) return;
+    throw_error(Errc::invalid_argument,
+                "DeviceLossScaler has its scale on cuda:{}, and the gradients are on cuda:{}; make the scaler after "
+                "cudaSetDevice({}), for example after the wrapper",
+                {memory_.device(), gradients, gradients});
   }
 
   /// State for save_checkpoint and load_checkpoint, in device memory, by the names of LossScaler: each loads what the
@@ -29422,14 +29464,6 @@ class DeviceLossScaler {
   }
 
  private:
-  DTRAIN_NOT_INLINED void require_device(int gradients) const {
-    if (gradients == memory_.device()) return;
-    throw_error(Errc::invalid_argument,
-                "DeviceLossScaler has its scale on cuda:{}, and the gradients are on cuda:{}; make the scaler after "
-                "cudaSetDevice({}), for example after the wrapper",
-                {memory_.device(), gradients, gradients});
-  }
-
   stream::cuda::DeviceScale* on_device() const noexcept {
     return reinterpret_cast<stream::cuda::DeviceScale*>(memory_.data());
   }
@@ -33914,8 +33948,9 @@ struct ParameterElements {
 /// @ingroup sharding
 struct DeviceStepInfo {
   std::uint64_t step = 1;            ///< number of this update, from 1; 0 if `live` has it
-  const LiveUpdate* live = nullptr;  ///< in device memory; null as long as no step was captured in a CUDA graph
+  const LiveUpdate* live = nullptr;  ///< in device memory; null as long as no step was captured, or had a scaler
   std::span<const ParameterElements> parameters{};  ///< whose the elements are, in the order of the arrays
+  const float* found_inf = nullptr;  ///< in device memory: 1 if the update changes nothing, else 0; null: 0
 };
 
 namespace detail {
@@ -33968,12 +34003,20 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
 /// `info.parameters` lists.
 /// - A rule with kernels that the driver may refuse has `bool load_kernels(stream) const`, which launches them for no
 /// elements: the optimizer is then refused on every rank.
-/// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first captured step on, kernels read
-/// the update's number from `info.live`, and `info.step` is 0.
+/// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first step on that is captured, or
+/// has a DeviceLossScaler, kernels read the update's number from `info.live`, and `info.step` is 0.
+/// - A step with a DeviceLossScaler needs a rule of dtrain::optimizers, or one with `static constexpr bool
+/// reads_found_inf = true`: where `*info.found_inf` is 1, its kernels change neither weights nor states.
 /// - The rule may change the gradients. Lifetime: the memory outlives the work.
 /// @ingroup sharding
 template <class R>
 concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>;
+
+/// Whether the rule changes nothing where `*info.found_inf` is 1.
+template <class R>
+concept ReadsFoundInf = detail::HasUpdateKernel<R> || requires {
+  requires R::reads_found_inf;
+};
 
 /// Launches the rule's kernels for no elements. @returns whether the driver has loaded them
 template <DeviceRule R>
@@ -34002,7 +34045,8 @@ void enqueue_rule(const R& rule, const BufferView& weights, const BufferView& gr
       arrays[2 + i] = elements(states[i]);
     }
     const float* const live = info.live != nullptr ? info.live->numbers.data() : nullptr;
-    stream::cuda::UpdateKernel::find(update.update).enqueue(arrays, weights.count, update.numbers, live, stream);
+    stream::cuda::UpdateKernel::find(update.update)
+        .enqueue(arrays, weights.count, update.numbers, live, info.found_inf, stream);
   }
 }
 
@@ -34360,6 +34404,8 @@ class Shards {
 
   /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }
+
+  Device device() const noexcept { return device_; }
 
   /// Type of the state, which is the rule's: f32, or f64.
   DType element() const noexcept { return element_; }
@@ -36452,6 +36498,8 @@ class ShardedGradients {
   double factor_ = 1;
 };
 
+class DeviceLossScaler;  // where there is CUDA
+
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
 
@@ -36462,23 +36510,55 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 /// In host memory the same as a function that calls clip_gradients(). In device memory the host waits for nothing, and
 /// the step may be captured in a CUDA graph: one all-reduce adds up the ranks' sums of squares (8 bytes for each 32 KiB
 /// of a rank's gradients), a kernel writes the factor to device memory, and the update reads the factor there. The host
-/// does not learn the norm. Gradients whose norm is not finite stay as they are, and the update uses them.
+/// does not learn the norm. Gradients whose norm is not finite stay as they are, and the update uses them, unless there
+/// is a scaler.
+/// - ClipGradients(1.0, &scaler) first divides the gradients by the scale of a LossScaler, or of a DeviceLossScaler,
+/// for which the host does not wait. A step whose gradients are not finite updates nothing. Lifetime: the scaler
+/// outlives the step, a DeviceLossScaler also the step's work and graphs of it.
 /// @ingroup sharding
+template <class Scaler = void>
 class ClipGradients {
  public:
   /// @throws Error (invalid_argument) if `max_norm` is not positive
-  explicit ClipGradients(double max_norm) : max_norm_(max_norm) { require_max_norm(max_norm); }
+  explicit ClipGradients(double max_norm, Scaler* scaler = nullptr) : max_norm_(max_norm), scaler_(scaler) {
+    require_max_norm(max_norm);
+  }
 
   double max_norm() const noexcept { return max_norm_; }
+  Scaler* scaler() const noexcept { return scaler_; }
 
   bool operator()(ShardedGradients& gradients) const {
+    if constexpr (!std::is_void_v<Scaler>) {
+      if (!scaler_->step(gradients)) return false;
+    }
     clip_gradients(gradients, max_norm_);
     return true;
   }
 
  private:
   double max_norm_;
+  Scaler* scaler_;
 };
+
+namespace detail {
+
+/// Whether a step's argument `inspect` is a DeviceLossScaler, or clips after one.
+template <class I>
+inline constexpr bool unscales_on_device = std::is_same_v<const I, const DeviceLossScaler>;
+template <class Scaler>
+inline constexpr bool unscales_on_device<ClipGradients<Scaler>> = unscales_on_device<Scaler>;
+
+}  // namespace detail
+
+/// The function of a step's argument `inspect`: a function, null, or a LossScaler, which outlives the step.
+template <class I>
+GradientInspection inspection_of(I&& inspect) {
+  if constexpr (requires(ShardedGradients & gradients) { inspect.step(gradients); }) {
+    return [&inspect](ShardedGradients& gradients) { return inspect.step(gradients); };
+  } else {
+    return std::forward<I>(inspect);
+  }
+}
 
 /// Lifetime: as StepWork.
 template <class C, class Stage>
@@ -36583,14 +36663,17 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// updates buckets in finish().
 /// - Norm: behind a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In
 /// finish() one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host:
-/// a kernel writes the factor behind the norm, and each bucket's f32 gradients are multiplied by it in place.
+/// a kernel writes the factor behind the norm, and each bucket's f32 gradients are multiplied by it in place. So does a
+/// DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
+/// again.
 /// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
 /// apart, and gathers buckets in finish().
 /// - Storing: in finish(), behind all that the streams of the step's gradients hold then: the backward pass, which uses
 /// the present values. With ready_frees_value a step that updates at once gathers and stores behind each update.
-/// - The update's number: the host gives it to kernels. In a captured step, and in each step after one, a function of
-/// the host counts the updates in the order of the stream, and a copy brings the numbers to device memory: each replay
-/// is one more update. A replay reads the rule when it runs; any other step has the rule as it is when the step begins.
+/// - The update's number: the host gives it to kernels. In a step that is captured or has a DeviceLossScaler, and in
+/// each step after one, a function of the host counts the updates in the order of the stream, and a copy brings the
+/// numbers to device memory: each replay is one more update, and an overflow is none. A replay reads the rule when it
+/// runs; any other step has the rule as it is when the step begins.
 /// - After a failed step, state and values are undefined.
 /// Threads: as StepWork. Lifetime: outlives graphs of its steps.
 template <class C, class R, class Stage>
@@ -36661,13 +36744,18 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   void begin(Buckets& buckets) override {
     buckets_ = &buckets;
     inspect_ = nullptr;
-    max_norm_ = 0;
+    clip_to(0, nullptr);
     factor_ = 1;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
   }
 
-  /// For the present step, after begin(): the device clips the gradients. @pre `max_norm` is positive
-  void clip_to(double max_norm) noexcept { max_norm_ = max_norm; }
+  /// For the present step, after begin(): the device clips the gradients, which `scaler`, if any, divides before.
+  /// @param max_norm positive; infinity: does not clip
+  void clip_to(double max_norm, const DeviceLossScaler* scaler) noexcept {
+    max_norm_ = max_norm;
+    scaler_ = scaler;
+    is_live_ = is_live_ || scaler != nullptr;
+  }
 
   /// Not called: the gradient copier packs gradients.
   void pack(std::size_t, const std::byte*, const GradientSlot&) override {}
@@ -36686,7 +36774,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   void finish(C& channel, Stream stream) override {
     if (updates_last()) measure(channel, stream);
-    if (clips()) norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
+    if (scaler_ != nullptr) {
+      buckets_->wait_for_producers();  // which may read the scale
+      scaler_->enqueue(&live()->norm, &pinned().norm, max_norm_, stream);
+      count_update(stream);
+    } else if (clips()) {
+      norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
+    }
     if (!inspect_ || inspected(stream)) {
       for (std::size_t bucket = 0; updates_last() && bucket < ranges_.size(); ++bucket) {
         update(bucket, channel, stream);
@@ -36733,8 +36827,9 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
     Live& numbers() const noexcept { return *reinterpret_cast<Live*>(pinned.data()); }
 
-    /// Counts an update, by this rule.
-    void count([[maybe_unused]] const R& by) noexcept {
+    /// Counts an update, by this rule. @param unscaled no update if the gradients are not finite
+    void count([[maybe_unused]] const R& by, bool unscaled) noexcept {
+      if (unscaled && numbers().norm.found_inf != 0) return;
       shards->end_step();
       numbers().update.step = shards->steps();
       if constexpr (detail::HasUpdateKernel<R>) {
@@ -36772,7 +36867,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
                   "function in each step; capture a step without one");
     }
     is_live_ = is_live_ || captures;
-    if (!is_live_ || inspect_) return;
+    if (!is_live_ || inspect_ || scaler_ != nullptr) return;
     count_update(stream);
   }
 
@@ -36792,8 +36887,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   /// By the rule as it is when the stream comes to it.
   void enqueue_count(Stream stream) {
-    const auto count = [](void* memory) { static_cast<Memory*>(memory)->count(*static_cast<Memory*>(memory)->rule); };
+    const auto count = scaler_ != nullptr ? &count_by_present_rule<true> : &count_by_present_rule<false>;
     stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, memory_.get()), "cudaLaunchHostFunc");
+  }
+  template <bool unscaled>
+  static void count_by_present_rule(void* given) {
+    auto* const memory = static_cast<Memory*>(given);
+    memory->count(*memory->rule, unscaled);
   }
 
   /// By this rule, which the program may change before the stream comes to it.
@@ -36801,12 +36901,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     struct Counting {
       Memory* memory;
       R rule;
+      bool unscaled;
     };
     const auto count = [](void* given) {
       const std::unique_ptr<Counting> counting(static_cast<Counting*>(given));
-      counting->memory->count(counting->rule);
+      counting->memory->count(counting->rule, counting->unscaled);
     };
-    auto counting = std::make_unique<Counting>(Counting{memory_.get(), rule});
+    auto counting = std::make_unique<Counting>(Counting{memory_.get(), rule, scaler_ != nullptr});
     stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, counting.get()), "cudaLaunchHostFunc");
     static_cast<void>(counting.release());
   }
@@ -36822,6 +36923,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
         info.step = 0;
         info.live = &live()->update;
       }
+      if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
       enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
                    info, stream);
     }
@@ -36893,9 +36995,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   std::size_t own_sums_ = 0;   ///< number of the blocks' sums of squares, equal on all ranks
   std::size_t rest_sums_ = 0;  ///< number of the rests'
   stream::cuda::NormKernels norm_kernels_;
-  double max_norm_ = 0;  ///< of a step that clips; else 0
+  double max_norm_ = 0;                       ///< of a step that clips; else 0
+  const DeviceLossScaler* scaler_ = nullptr;  ///< of this step
   double factor_ = 1;
-  bool is_live_ = false;  ///< whether a step was captured: the stream counts updates
+  bool is_live_ = false;  ///< whether a step was captured, or had a scaler: the stream counts updates
   Event ended_;           ///< recorded at the end of each step that is not captured
   Buckets* buckets_ = nullptr;
 };
@@ -37171,6 +37274,8 @@ struct ShardedFor {
   using Work = ShardedReduction<C, Stage>;
   template <class R>
   static constexpr bool takes = OptimizerRule<R>;
+  template <class R>
+  static constexpr bool reads_found_inf = false;
 };
 
 #if DTRAIN_WITH_CUDA
@@ -37180,6 +37285,8 @@ struct ShardedFor<stream::cuda::StreamRef> {
   using Work = DeviceShardedReduction<C, R, Stage>;
   template <class R>
   static constexpr bool takes = DeviceRule<R>;
+  template <class R>
+  static constexpr bool reads_found_inf = ReadsFoundInf<R>;
 };
 #endif
 
@@ -37246,7 +37353,7 @@ class ShardedOptimizer {
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
-/// new weights. Only a function that inspects the gradients waits for them; ClipGradients does not.
+/// new weights. Only a function that inspects the gradients waits for them; ClipGradients and DeviceLossScaler do not.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
 /// rule then, so change the rule when earlier replays have run, on every rank behind the same one. Other steps have the
 /// rule as it is when the step begins. The optimizer outlives the graph.
@@ -37341,7 +37448,8 @@ class ShardedOptimizer<R, C, Stage> {
   R& rule() noexcept { return *rule_; }
   const R& rule() const noexcept { return *rule_; }
 
-  /// Number of updates. In device memory, once a step was captured: of the updates that have run; see wait().
+  /// Number of updates. In device memory, once a step was captured or had a DeviceLossScaler: of the updates that have
+  /// run; see wait().
   std::uint64_t steps() const noexcept { return reduction_->shards().steps(); }
 
   /// Whether load_checkpoint() has loaded the state.
@@ -37384,11 +37492,42 @@ class ShardedOptimizer<R, C, Stage> {
     }
     return *reduction_;
   }
-  void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
-  void inspect_with(const ClipGradients& clip) requires(is_on_device) { reduction_->clip_to(clip.max_norm()); }
+  /// @throws Error (invalid_argument) for a DeviceLossScaler of another device
+  template <class I>
+  void inspect_with(I&& inspect) {
+    using Given = std::remove_cvref_t<I>;
+    if constexpr (ddp::detail::unscales_on_device<Given>) {
+      constexpr bool skips = ShardedFor::template reads_found_inf<R>;
+      static_assert(
+          is_on_device,
+          "dtrain: DeviceLossScaler is for models in device memory: in host memory give the step a LossScaler");
+      static_assert(!is_on_device || skips,
+                    "dtrain: a step with a DeviceLossScaler needs a rule whose kernels change nothing where "
+                    "*info.found_inf is 1, and that says so by 'static constexpr bool reads_found_inf = true;' "
+                    "(contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
+      if constexpr (skips) {
+        if constexpr (requires { inspect.scaler(); }) {
+          unscale_by(*inspect.scaler(), inspect.max_norm());
+        } else {
+          unscale_by(inspect, std::numeric_limits<double>::infinity());
+        }
+      }
+    } else if constexpr (is_on_device && std::is_same_v<Given, ClipGradients<>>) {
+      reduction_->clip_to(inspect.max_norm(), nullptr);
+    } else {
+      reduction_->inspect_with(ddp::inspection_of(std::forward<I>(inspect)));
+    }
+  }
 
  private:
-  using Reduction = typename ddp::detail::ShardedFor<typename C::Stream>::template Work<C, R, Stage>;
+  using ShardedFor = ddp::detail::ShardedFor<typename C::Stream>;
+  using Reduction = typename ShardedFor::template Work<C, R, Stage>;
+
+  template <class Scaler>
+  void unscale_by(const Scaler& scaler, double max_norm) {
+    scaler.require_device(reduction_->shards().device().index);
+    reduction_->clip_to(max_norm, &scaler);
+  }
 
   /// Destroys the reduction once no work uses it.
   struct Completion {
@@ -38326,11 +38465,12 @@ class DistributedDataParallel {
   /// Runs a step in which `optimizer` updates the model's values by the reduced gradients, which the model does not
   /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
   /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
+  /// `inspect` may also be ClipGradients, or a LossScaler or DeviceLossScaler, which outlives the step.
   template <class F, class R, class Stage, class I = std::nullptr_t>
-  void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+  void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
     require_pass<F>();
     if constexpr (std::invocable<F, Ready>) {
-      run(std::forward<F>(f), begin("backward()", optimizer, std::move(inspect)));
+      run(std::forward<F>(f), begin("backward()", optimizer, std::forward<I>(inspect)));
     }
   }
 
@@ -38343,10 +38483,10 @@ class DistributedDataParallel {
     backward(zeros, options);
   }
   template <class R, class Stage, class I = std::nullptr_t>
-  void step_without_data(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+  void step_without_data(ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
     driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
-    backward(zeros, optimizer, std::move(inspect));
+    backward(zeros, optimizer, std::forward<I>(inspect));
   }
 
   /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
@@ -38362,9 +38502,9 @@ class DistributedDataParallel {
   /// Lifetime: `optimizer` outlives the step.
   /// @param inspect as of backward(); called in finish()
   template <class R, class Stage, class I = std::nullptr_t>
-  Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+  Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
     driver_->program_drives_steps = true;
-    return begin("begin()", optimizer, std::move(inspect));
+    return begin("begin()", optimizer, std::forward<I>(inspect));
   }
 
   /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there. After a
@@ -38538,7 +38678,7 @@ class DistributedDataParallel {
   }
 
   template <class R, class Stage, class I>
-  Step begin(const char* caller, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect) {
+  Step begin(const char* caller, ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect) {
     if (!reduces()) {
       ddp::refuse_work(caller,
                        "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "
@@ -38550,8 +38690,10 @@ class DistributedDataParallel {
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
     driver_->wrapped->has_unreduced = false;
-    optimizer.inspect_with(std::move(inspect));
-    or_report([&] { optimizer.renew_values(); });
+    or_report([&] {
+      optimizer.inspect_with(std::forward<I>(inspect));
+      optimizer.renew_values();
+    });
     return step;
   }
 
