@@ -9,7 +9,7 @@ namespace {
 const std::string forking = "--wrap=sh -c '\"$@\"; exit $?' --";
 
 /// The lines of one rank, which those of the others come between.
-std::string lines_of(const std::string& prefix, const std::string& output) {
+std::string lines_with_prefix(const std::string& prefix, const std::string& output) {
   std::istringstream lines(output);
   std::string of_rank;
   for (std::string line; std::getline(lines, line);)
@@ -28,7 +28,7 @@ TEST_CASE("workers have the program's own name and path, also those of a launche
     const Result loaded = support::run(loader, {probe, "--nproc-per-node=2", "*:arguments", "*:join"});
     INFO(loaded.error);
     CHECK(loaded.exit_code == 0);
-    CHECK_CONTAINS(lines_of("[1] ", loaded.output), "[1] argument " + probe + "\n[1] argument *:arguments\n");
+    CHECK_CONTAINS(lines_with_prefix("[1] ", loaded.output), "[1] argument " + probe + "\n[1] argument *:arguments\n");
   }
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("--wrap puts a command in front of each worker, --wrap-rank in front o
   INFO(all.error);
   CHECK(all.exit_code == 0);
   CHECK_CONTAINS(all.output, "[0] WRAPPED=a b\n", "[1] WRAPPED=a b\n");
-  CHECK_CONTAINS(lines_of("[1] ", all.output),
+  CHECK_CONTAINS(lines_with_prefix("[1] ", all.output),
                  "[1] argument *:environment:WRAPPED\n[1] argument 1:arguments\n[1] argument *:join\n");
   const Result one = support::run(
       probe, {"--nproc-per-node=2", "--wrap", "env WRAPPED=yes", "--wrap-rank=1", "*:environment:WRAPPED", "*:join"});
