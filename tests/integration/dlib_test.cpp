@@ -1,5 +1,5 @@
 // ctest: TIMEOUT 300 PROCESSORS 2
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // The example with dlib trains alike on any number of ranks.
 
 #include "integration/prelude.hpp"

@@ -1,6 +1,6 @@
 // ctest: TIMEOUT 300 RUN_SERIAL ON
 // Minutes of training under a sanitizer; elastic_storm does the same with a small model.
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // fashion_mnist --elastic, whose workers are killed again and again, is the undisturbed training.
 //   DTRAIN_FASHION_KILLS=20 integration_fashion_mnist_losses
 

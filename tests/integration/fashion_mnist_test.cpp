@@ -1,7 +1,7 @@
 // ctest: TIMEOUT 600 PROCESSORS 2
 // Trainings of minutes under a sanitizer; the same paths run there with small models and ranks as threads
 // (unit.public_interface).
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // What the example promises: it learns, it is one training whatever the ranks, and its summary is right.
 
 #include <map>

@@ -1,6 +1,6 @@
 // ctest: TIMEOUT 120 PROCESSORS 2
 // Trainings of minutes under a sanitizer, which does not build them.
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // The example gpt2 over Gloo and MPI: the training of the one in shared memory.
 
 #include "integration/prelude.hpp"

@@ -1,6 +1,6 @@
 // ctest: TIMEOUT 240 PROCESSORS 2
 // Trainings of minutes under a sanitizer; unit.public_interface has checkpoints with small models there.
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // The example gpt2 started again from its checkpoint: the same bits, whatever the state is made of.
 
 #include <thread>

@@ -1,4 +1,5 @@
 // ctest: TIMEOUT 240
+// ctest: LABELS long
 // gpt2 --elastic: a worker is killed in the middle, and the losses are those of an undisturbed training.
 
 #include <cerrno>

@@ -1,7 +1,7 @@
 // ctest: TIMEOUT 180 PROCESSORS 2
 // Trainings of minutes under a sanitizer; the same paths run there with small models and ranks as threads
 // (unit.public_interface).
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // What the example promises: it learns, and it is one training whatever the ranks and whoever has the optimizer's
 // state.
 

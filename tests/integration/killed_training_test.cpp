@@ -1,6 +1,6 @@
 // ctest: TIMEOUT 240 PROCESSORS 2
 // Twenty trainings under a sanitizer take too long; integration.launcher kills workers and launchers there.
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // A real training whose worker or launcher is killed at seeded moments from its start to its end.
 
 #include <thread>

@@ -1,5 +1,5 @@
 // ctest: TIMEOUT 300 PROCESSORS 2
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // dtrain::libtorch against PyTorch's DistributedDataParallel in Python, and sharded optimizers and PowerSGD against
 // PyTorch's: 50 steps of each case on two ranks. Python reads a checkpoint of dtrain's.
 

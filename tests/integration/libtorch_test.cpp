@@ -1,5 +1,5 @@
 // ctest: TIMEOUT 300 PROCESSORS 2
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // <dtrain/libtorch.hpp> against LibTorch alone on one process with the samples of all ranks; the example with LibTorch
 // trains as LibTorch alone does, whatever the ranks.
 

@@ -1,4 +1,4 @@
-// ctest: LABELS no-asan no-tsan
+// ctest: LABELS long no-asan no-tsan
 // What Open MPI itself never frees is no leak of dtrain's:
 // ctest: ENVIRONMENT LSAN_OPTIONS=detect_leaks=0
 // ctest: TIMEOUT 400 RUN_SERIAL ON

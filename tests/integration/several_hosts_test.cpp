@@ -1,4 +1,5 @@
 // ctest: TIMEOUT 240 RUN_SERIAL ON
+// ctest: LABELS long
 // Jobs on several hosts: virtual ones, with networks of their own, whose cables can be cut.
 
 #include <numeric>
