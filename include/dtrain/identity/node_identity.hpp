@@ -69,18 +69,17 @@ inline int take_least_nodes(Environment& environment) {
   int least = 0;
   for (const char* const name : {"PET_NNODES", "--nnodes"}) {
     const std::string range(Variables(environment).text(name).value_or(""));
-    const std::size_t colon = range.find(':');
-    if (colon == std::string::npos) {
+    if (!is_range(range)) {
       least = range.empty() ? least : 0;
       continue;
     }
-    least = parse_integer(range.substr(0, colon)).value_or(0);
-    const int most = parse_integer(range.substr(colon + 1)).value_or(0);
-    if (least < 1 || most < least) {
+    const std::optional<IntegerRange> nodes = parse_range(range);
+    if (!nodes) {
       throw_identity_error(IdentityErrc::bad_integer, "{} is no range of nodes; give MIN:MAX, such as 2:4",
                            {quoted(name, range)});
     }
-    environment[name] = std::to_string(most);
+    least = nodes->least;
+    environment[name] = std::to_string(nodes->most);
   }
   return least;
 }
@@ -88,7 +87,7 @@ inline int take_least_nodes(Environment& environment) {
 /// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
 inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
   const std::optional<std::string_view> value = variables.text(variable);
-  if (value && value->find(':') != std::string::npos) {
+  if (is_range(value.value_or(""))) {
     throw_identity_error(IdentityErrc::elastic_range,
                          "{} is a range of nodes, which only --nnodes and PET_NNODES may be, for a program whose body "
                          "takes a dtrain::Elastic: else set one number",
@@ -233,6 +232,7 @@ inline NodeIdentity node_of_environment(const Environment& environment, const Va
     return detail::read_srun_node(variables);
   }
   detail::check_wanted_pair(variables, wanted);
+  if (states_elastic_range(variables)) read_node_count(variables, "DTRAIN_WORLD_SIZE");
   Environment process = environment;
   process.erase("PET_NNODES");  // process_identity() would reject variables that describe a node
   process.erase("PET_NPROC_PER_NODE");

@@ -11,8 +11,15 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// Whether DTRAIN_WORLD_SIZE is MIN:MAX, which describes a worker of an elastic job, unless DTRAIN_LAUNCHER names
+/// another source.
+inline bool states_elastic_range(const Variables& variables) {
+  return is_range(variables.text("DTRAIN_WORLD_SIZE").value_or("")) && !variables.has("DTRAIN_LAUNCHER");
+}
+
 /// The identity of a process with this environment and these arguments. Pure: does not read the real environment.
-/// @throws IdentityError if the environment is contradictory or incomplete
+/// @throws IdentityError if the environment is contradictory or incomplete; elastic-range if states_elastic_range():
+/// the worker has no rank
 /// @ingroup launchers
 ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
 
@@ -33,6 +40,12 @@ namespace DTRAIN_NAMESPACE::identity {
 
 DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, Arguments arguments) {
   const Variables variables(environment);
+  if (states_elastic_range(variables)) {
+    throw_identity_error(IdentityErrc::elastic_range,
+                         "{} is a range, and this program takes a group of fixed size; give run() a body that takes a "
+                         "dtrain::Elastic, or set DTRAIN_WORLD_SIZE to one number",
+                         {variables.stated({"DTRAIN_WORLD_SIZE"})});
+  }
   const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
   const IdentitySource& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
   ProcessIdentity identity = source.read(variables, arguments);

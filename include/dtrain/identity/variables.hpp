@@ -39,6 +39,20 @@ std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept;
 /// 1..65535 in decimal digits; nullopt for other text.
 std::optional<int> parse_port(std::string_view text) noexcept;
 
+/// MIN:MAX, of ranks or of nodes.
+struct IntegerRange {
+  int least = 0;
+  int most = 0;
+};
+
+/// Whether the text is written as a range; see parse_range().
+inline bool is_range(std::string_view text) noexcept {
+  return text.find(':') != std::string_view::npos;
+}
+
+/// "2:4"; nullopt for other text, and unless 1 <= MIN <= MAX.
+std::optional<IntegerRange> parse_range(std::string_view text) noexcept;
+
 /// Reads an Environment. An empty value counts as unset, and the empty name names no variable. Lifetime: the
 /// environment outlives it and the values that it returns, unchanged.
 class Variables {
@@ -126,6 +140,12 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> parse_integer(std::string_v
 DTRAIN_DEFINED std::optional<int> parse_port(std::string_view text) noexcept {
   const std::optional<int> number = parse_integer(text);
   return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
+}
+
+DTRAIN_DEFINED std::optional<IntegerRange> parse_range(std::string_view text) noexcept {
+  const int least = parse_integer(next_entry(text, ':')).value_or(0);
+  const int most = parse_integer(text).value_or(0);
+  return least >= 1 && most >= least ? std::optional(IntegerRange{least, most}) : std::nullopt;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::string_view> Variables::text(std::string_view variable) const {

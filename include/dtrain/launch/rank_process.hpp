@@ -154,13 +154,11 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
 /// A worker of an elastic job: each attempt gives it a rank.
 inline RankProcess elastic_worker(const identity::Variables& variables) {
   const std::string_view sizes = variables.text("DTRAIN_WORLD_SIZE").value_or("");
-  const std::size_t colon = sizes.find(':');
-  const int least = identity::parse_integer(sizes.substr(0, colon)).value_or(0);
-  const int most = identity::parse_integer(sizes.substr(colon + 1)).value_or(0);
+  const std::optional<identity::IntegerRange> ranks = identity::parse_range(sizes);
   const auto stated = variables.text("DTRAIN_MASTER_ADDR");
   const auto address = stated ? stated : variables.text("MASTER_ADDR");
   const auto port = variables.port("DTRAIN_MASTER_PORT");
-  if (least < 1 || most < least || most > rendezvous::max_world_size || !address) {
+  if (!ranks || ranks->most > rendezvous::max_world_size || !address) {
     throw_error(Errc::identity,
                 "DTRAIN_WORLD_SIZE={} with MASTER_ADDR={} describes no worker of an elastic job; it is MIN:MAX, 1 at "
                 "least and {} at most, and MASTER_ADDR and MASTER_PORT are the address of the job's store",
@@ -169,24 +167,18 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   identity::ProcessIdentity identity;
   identity.launcher = "dtrain";
   identity.job = identity::given_job_name(variables);
-  identity.world_size = most;
+  identity.world_size = ranks->most;
   identity.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
   identity.master_addr = std::string(*address);
   identity.master_port = port ? port : variables.port("MASTER_PORT").value_or(identity::default_master_port);
   RankProcess worker = rank_process_with(std::move(identity), variables);
-  worker.min_ranks = least;
+  worker.min_ranks = ranks->least;
   return worker;
 }
 
 /// elastic_worker() for a process that no launcher of dtrain has started.
-inline RankProcess elastic_process(const identity::Variables& variables, Takes takes) {
-  const std::string sizes = identity::quoted("DTRAIN_WORLD_SIZE", *variables.text("DTRAIN_WORLD_SIZE"));
-  if (takes != Takes::elastic) {
-    identity::throw_identity_error(identity::IdentityErrc::elastic_range,
-                                   "{} is a range, and this program takes a group of fixed size; give run() a body "
-                                   "that takes a dtrain::Elastic, or set DTRAIN_WORLD_SIZE to one number",
-                                   {sizes});
-  }
+inline RankProcess elastic_process(const identity::Variables& variables) {
+  const std::string sizes = variables.stated({"DTRAIN_WORLD_SIZE"});
   if (variables.has("TORCHELASTIC_RUN_ID")) {  // its own store is at MASTER_ADDR and MASTER_PORT
     identity::throw_identity_error(identity::IdentityErrc::elastic_range,
                                    "{} is a range, and torchrun starts no elastic job of dtrain; unset it, or start a "
@@ -245,8 +237,8 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   refuse_launcher_flags(options.arguments);
-  if (!options.identity && is_elastic_worker(variables) && !variables.has("DTRAIN_LAUNCHER")) {
-    RankProcess worker = detail::elastic_process(variables, takes);
+  if (!options.identity && takes == Takes::elastic && identity::states_elastic_range(variables)) {
+    RankProcess worker = detail::elastic_process(variables);
     worker.argument_vector = ArgumentVector(std::move(options.arguments));
     worker.timeout = options.timeout.value_or(worker.timeout);
     return worker;

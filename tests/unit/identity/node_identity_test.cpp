@@ -75,6 +75,10 @@ TEST_CASE("several nodes want a master and have port 29500 where none is given")
 
 TEST_CASE("node facts that cannot be are errors with their codes") {
   CHECK(error_code_of(variables("PET_NODE_RANK=0 PET_NNODES=1:4")) == "elastic-range");
+  CHECK(error_code_of(variables("DTRAIN_WORLD_SIZE=1:4")) == "elastic-range");
+  CHECK(error_code_of(variables("DTRAIN_RANK=0 DTRAIN_WORLD_SIZE=1:4")) == "elastic-range");
+  CHECK_CONTAINS(outcome::node_refusal_of(variables("DTRAIN_WORLD_SIZE=1:4")).sentence,
+                 "DTRAIN_WORLD_SIZE='1:4' is a range of nodes, which only --nnodes and PET_NNODES may be");
   CHECK(error_code_of(variables("PET_NODE_RANK=2 PET_NNODES=2 MASTER_ADDR=h")) == "rank-out-of-range");
   CHECK(error_code_of(variables("PET_NPROC_PER_NODE=gpu")) == "bad-integer");
   CHECK(error_code_of(variables("PET_NPROC_PER_NODE=0")) == "bad-integer");

@@ -125,7 +125,7 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
 
 /// Whether DTRAIN_WORLD_SIZE is MIN:MAX.
 inline bool is_elastic_worker(const identity::Variables& variables) {
-  return variables.text("DTRAIN_WORLD_SIZE").value_or("").find(':') != std::string_view::npos;
+  return identity::is_range(variables.text("DTRAIN_WORLD_SIZE").value_or(""));
 }
 
 /// Whether this is the environment of a worker that the process `parent` started itself. A child of a worker inherits
