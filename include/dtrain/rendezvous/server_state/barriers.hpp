@@ -3,7 +3,6 @@
 /// Barriers: pure state machine of the ranks that have arrived at each barrier. RequestHandler owns it.
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,8 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
-#include "dtrain/rendezvous/server_state/key_waiters.hpp"
+#include "dtrain/rendezvous/server_state/rank_table.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -20,7 +20,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// round, and names that are no longer used need no memory.
 class Barriers {
  public:
-  using Instant = KeyWaiters::Instant;
+  using Instant = Deadline::Clock::time_point;
 
   enum class ArrivalResult : std::uint8_t { waiting = 1, completed, already_there, other_members };
 
@@ -86,18 +86,15 @@ class Barriers {
   }
 
   /// A barrier that the session waits in; nullopt if there is none.
-  std::optional<std::string> waited_by(std::uint64_t session) const {
-    const auto found = arrivals_.lower_bound({session, 0});
-    if (found == arrivals_.end() || found->first.session != session) {
-      return std::nullopt;
-    }
-    return found->second.name;
+  std::optional<std::string> waited_by(SessionId session) const {
+    const auto [first, last] = requests_of(arrivals_, session);
+    return first == last ? std::nullopt : std::optional(first->second.name);
   }
 
   /// Removes all arrivals of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session;) {
-      take_back(it++);
+  void forget(SessionId session) {
+    for (auto [at, last] = requests_of(arrivals_, session); at != last;) {
+      take_back(at++);
     }
   }
 
@@ -105,10 +102,10 @@ class Barriers {
   const RankSet& members_of(const std::string& name) const { return rounds_.at(name).members; }
 
   /// Number of rank ranges of a session's barriers: a measure of their memory.
-  std::size_t ranges_of(std::uint64_t session) const {
+  std::size_t ranges_of(SessionId session) const {
     std::size_t ranges = 0;
-    for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session; ++it) {
-      ranges += rounds_.at(it->second.name).members.ranges.size();
+    for (auto [at, last] = requests_of(arrivals_, session); at != last; ++at) {
+      ranges += members_of(at->second.name).ranges.size();
     }
     return ranges;
   }
@@ -116,8 +113,8 @@ class Barriers {
   /// Removes every arrival at the barriers of `rank`. @returns the requests
   std::vector<RequestKey> clear_those_of(int rank) {
     std::vector<RequestKey> cleared;
-    for (auto it = arrivals_.begin(); it != arrivals_.end();) {
-      const auto place = it++;
+    for (auto next = arrivals_.begin(); next != arrivals_.end();) {
+      const auto place = next++;
       if (members_of(place->second.name).contains(rank)) {
         cleared.push_back(place->first);
         take_back(place);

@@ -1,30 +1,50 @@
 #pragma once
 /// @file
-/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys. RequestHandler owns it.
+/// KeyValueMap: pure state machine of a job's keys and values, and of the requests that wait for keys. RequestHandler
+/// owns it.
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/limits.hpp"
-#include "dtrain/rendezvous/server_state/key_waiters.hpp"
+#include "dtrain/rendezvous/server_state/rank_table.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// A change succeeds wholly, or changes nothing and returns the sentence of a refusal. Changes that add keys also
-/// return the waits that they end (`released`).
+/// return the waits that they end (`released`). A wait ends when all its keys exist at once: if a is set and erased
+/// before b is set, a wait for both continues.
 class KeyValueMap {
  public:
   using Refusal = std::optional<std::string>;
-  using Released = KeyWaiters::Released;
+  using Instant = Deadline::Clock::time_point;
+
+  /// A wait that ended because all its keys exist.
+  struct Released {
+    RequestKey id;
+    RequestKind kind = RequestKind::wait;
+    std::vector<std::string> keys;
+    std::int64_t readers = 0;  ///< of a take
+  };
+
+  /// A wait that was cancelled.
+  struct Cancelled {
+    std::vector<std::string> missing;  ///< each once, in the order of the request
+    std::size_t keys = 0;              ///< number of different keys
+    Instant since;
+  };
 
   /// The sum of add, or append's length in bytes.
   struct Count {
@@ -130,7 +150,11 @@ class KeyValueMap {
     }
     bytes_ -= key.size() + found->second.text->size();
     values_.erase(found);
-    waits_.on_erased(key);
+    if (const auto place = waiters_.find(key); place != waiters_.end()) {
+      for (const RequestKey id : place->second) {
+        ++waits_.at(id).missing;
+      }
+    }
     return true;
   }
 
@@ -142,24 +166,71 @@ class KeyValueMap {
     }
   }
 
-  /// Registers a wait for all of `keys`. @returns false, without a wait, if they all exist
-  bool wait(RequestKey id, RequestKind kind, std::vector<std::string> keys, KeyWaiters::Instant now,
-            std::int64_t readers = 0) {
-    return waits_.add(id, kind, std::move(keys), now, Exists{values_}, readers);
+  /// Registers a wait. @returns false, without a wait, if all keys exist
+  /// @param keys at least one; repeated keys count once
+  bool wait(RequestKey id, RequestKind kind, std::vector<std::string> keys, Instant now, std::int64_t readers = 0) {
+    if (std::all_of(keys.begin(), keys.end(), [this](const std::string& key) { return values_.contains(key); })) {
+      return false;
+    }
+    Wait& wait = waits_[id];
+    for (const std::string& key : keys) {
+      if (waiters_[key].insert(id).second) {
+        ++wait.different;
+        wait.missing += values_.contains(key) ? 0 : 1;
+      }
+    }
+    wait.kind = kind;
+    wait.keys = std::move(keys);
+    wait.since = now;
+    wait.readers = readers;
+    return true;
   }
 
   /// Removes a wait; nullopt if there is none (any more).
-  std::optional<KeyWaiters::Cancelled> cancel(RequestKey id) { return waits_.cancel(id, Exists{values_}); }
-
-  /// Removes all waits of a session.
-  void forget(std::uint64_t session) { waits_.forget(session); }
-
-  /// The first missing key of a session's oldest wait; nullopt if it has no wait.
-  std::optional<std::string> lacked_by(std::uint64_t session) const {
-    return waits_.lacked_by(session, Exists{values_});
+  std::optional<Cancelled> cancel(RequestKey id) {
+    const auto found = waits_.find(id);
+    if (found == waits_.end()) {
+      return std::nullopt;
+    }
+    Cancelled result{{}, found->second.different, found->second.since};
+    std::set<std::string> seen;
+    for (const std::string& key : found->second.keys) {
+      if (!values_.contains(key) && seen.insert(key).second) {
+        result.missing.push_back(key);
+      }
+    }
+    end(found);
+    return result;
   }
 
-  const KeyWaiters& waits() const noexcept { return waits_; }
+  /// Removes all waits of a session.
+  void forget(SessionId session) {
+    for (auto [at, last] = requests_of(waits_, session); at != last;) {
+      end(at++);
+    }
+  }
+
+  /// Number of keys in all waits of a session, existing and repeated ones included: a measure of their memory.
+  std::size_t waited_keys(SessionId session) const {
+    std::size_t keys = 0;
+    for (auto [at, last] = requests_of(waits_, session); at != last; ++at) {
+      keys += at->second.keys.size();
+    }
+    return keys;
+  }
+
+  /// The first missing key of a session's oldest wait; nullopt if it has no wait.
+  std::optional<std::string> lacked_by(SessionId session) const {
+    const auto [oldest, last] = requests_of(waits_, session);
+    if (oldest != last) {
+      for (const std::string& key : oldest->second.keys) {
+        if (!values_.contains(key)) return key;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::size_t waits() const noexcept { return waits_.size(); }
   std::size_t size() const noexcept { return values_.size(); }
   std::size_t bytes() const noexcept { return bytes_; }
 
@@ -168,12 +239,13 @@ class KeyValueMap {
     std::shared_ptr<std::string> text;
     std::int64_t takes = 0;  ///< number of takes since it was set
   };
-  using Values = std::unordered_map<std::string, Value>;
-
-  /// For KeyWaiters.
-  struct Exists {
-    bool operator()(const std::string& key) const { return values.contains(key); }
-    const Values& values;
+  struct Wait {
+    RequestKind kind = RequestKind::wait;
+    std::vector<std::string> keys;
+    std::size_t different = 0;
+    std::size_t missing = 0;  ///< number of different keys that do not exist
+    Instant since;
+    std::int64_t readers = 0;
   };
 
   /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
@@ -194,14 +266,41 @@ class KeyValueMap {
     bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second.text->size());
     place->second = Value{std::move(shared), 0};
     if (is_new) {
-      waits_.on_added(key, released);
+      release(key, released);
     }
+  }
+
+  /// A key was added: the waits that lacked only this key end, in the order of sessions and requests.
+  void release(const std::string& key, std::vector<Released>& released) {
+    const auto place = waiters_.find(key);
+    if (place == waiters_.end()) {
+      return;
+    }
+    const std::set<RequestKey> waiters = place->second;  // ending a wait changes it
+    for (const RequestKey id : waiters) {
+      const auto found = waits_.find(id);
+      if (--found->second.missing == 0) {
+        released.push_back({id, found->second.kind, found->second.keys, found->second.readers});
+        end(found);
+      }
+    }
+  }
+
+  void end(std::map<RequestKey, Wait>::iterator wait) {
+    for (const std::string& key : wait->second.keys) {
+      const auto place = waiters_.find(key);
+      if (place != waiters_.end() && place->second.erase(wait->first) > 0 && place->second.empty()) {
+        waiters_.erase(place);
+      }
+    }
+    waits_.erase(wait);
   }
 
   Limits limits_;
   std::size_t bytes_ = 0;
-  Values values_;
-  KeyWaiters waits_;
+  std::unordered_map<std::string, Value> values_;
+  std::map<RequestKey, Wait> waits_;
+  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, the requests that wait for it
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,7 +1,9 @@
 #pragma once
 /// @file
 /// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it.
+/// SessionId, RequestKey: what the states of a job know sessions and pending requests by.
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -26,6 +28,20 @@ inline std::string process_text(const Join& join) {
 
 /// Number of a session of the server, never used twice.
 using SessionId = std::uint64_t;
+
+/// Identifies a pending request: its session, and its number in that session.
+struct RequestKey {
+  SessionId session = 0;
+  std::uint64_t request = 0;
+
+  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
+};
+
+/// The first and the last iterator of a session's requests in a map by RequestKeys.
+template <class Map>
+auto requests_of(Map& map, SessionId session) {
+  return std::pair(map.lower_bound({session, 0}), map.lower_bound({session + 1, 0}));
+}
 
 /// Result of a Join: monostate if the rank has joined, else the reason.
 using JoinResult = std::variant<std::monostate, Refused, Failure>;
@@ -99,22 +115,16 @@ class RankTable {
 
   /// Entry of a rank that has joined, even if it has left or was lost since; else null.
   const RankEntry* find(int rank) const noexcept {
-    if (rank < 0 || rank >= world_size()) {
-      return nullptr;
-    }
-    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
-    return entry.state == RankState::not_joined ? nullptr : &entry;
+    const bool is_rank = rank >= 0 && rank < world_size();
+    return is_rank && at(rank).state != RankState::not_joined ? &at(rank) : nullptr;
   }
 
   /// Entry of the same process (rank, host id and process id) if it is joined; else null.
   const RankEntry* find_process(const Join& join) const noexcept {
-    const int rank = join.info.rank;
-    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
-      return nullptr;
-    }
-    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
-    const bool same = entry.info.host_id == join.info.host_id && entry.process == join.process;
-    return entry.state == RankState::joined && same ? &entry : nullptr;
+    const RankEntry* const entry = join.world_size == world_size() ? find(join.info.rank) : nullptr;
+    const bool is_same = entry != nullptr && entry->state == RankState::joined &&
+                         entry->info.host_id == join.info.host_id && entry->process == join.process;
+    return is_same ? entry : nullptr;
   }
 
   /// Marks a joined rank as gone. @param how left or lost

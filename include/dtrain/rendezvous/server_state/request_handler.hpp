@@ -51,7 +51,7 @@ class RequestHandler {
   RequestHandler(const RequestHandler&) = delete;
   RequestHandler& operator=(const RequestHandler&) = delete;
 
-  using Instant = KeyWaiters::Instant;
+  using Instant = KeyValueMap::Instant;
 
   const KeyValueMap& keys() const noexcept { return keys_; }
 
@@ -113,7 +113,7 @@ class RequestHandler {
   /// Cancels a request; no effect if it was answered already.
   void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
     const RequestKey id{session, cancel.id};
-    if (const std::optional<KeyWaiters::Cancelled> wait = keys_.cancel(id)) {
+    if (const std::optional<KeyValueMap::Cancelled> wait = keys_.cancel(id)) {
       answer(id, Status::cancelled, sentence(*wait, now));
     } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(id)) {
       answer(id, Status::cancelled, sentence(*barrier, now));
@@ -127,7 +127,7 @@ class RequestHandler {
     std::size_t released_bytes = 0;   ///< of the responses that the present change releases
   };
 
-  static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
+  static std::string sentence(const KeyValueMap::Cancelled& wait, Instant now) {
     std::string text;
     for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
       append_text(text, "{}{}", {i == 0 ? "" : ", ", in_quotes(wait.missing[i])});
@@ -169,7 +169,7 @@ class RequestHandler {
   void answer(RequestKey id, const KeyValueMap::Count& count) { answer(id, count.refusal, count.value); }
 
   void serve(RequestKey id, int rank, Request& request, Instant now) {
-    std::vector<KeyWaiters::Released> released;
+    std::vector<KeyValueMap::Released> released;
     const std::string& key = request.keys.front();
     switch (request.kind) {
       case RequestKind::set: answer(id, keys_.set(key, std::move(request.value), released)); break;
@@ -192,7 +192,7 @@ class RequestHandler {
     release(released);
   }
 
-  void compare_set(RequestKey id, Request& request, std::vector<KeyWaiters::Released>& released) {
+  void compare_set(RequestKey id, Request& request, std::vector<KeyValueMap::Released>& released) {
     const std::string* value = keys_.find(request.keys.front());
     if (value == nullptr ? !request.expected : request.expected == *value) {
       answer(id, keys_.set(request.keys.front(), std::move(request.value), released), 1);
@@ -202,11 +202,11 @@ class RequestHandler {
   }
 
   void wait(RequestKey id, Request& request, Instant now) {
-    if (keys_.waits().keys_of(id.session) + request.keys.size() > limits_.waited_keys) {
+    if (keys_.waited_keys(id.session) + request.keys.size() > limits_.waited_keys) {
       return refuse(id, format_text("this rank would wait for more than {} keys, the limit", {limits_.waited_keys}));
     }
     if (!keys_.wait(id, request.kind, request.keys, now, request.number)) {
-      const KeyWaiters::Released wait{id, request.kind, std::move(request.keys), request.number};
+      const KeyValueMap::Released wait{id, request.kind, std::move(request.keys), request.number};
       answer(found(wait), id.session);
       count_take(wait);
     }
@@ -219,7 +219,7 @@ class RequestHandler {
   }
 
   /// Response to a wait whose keys all exist. It shares the store's values.
-  ValueResponse found(const KeyWaiters::Released& wait) const {
+  ValueResponse found(const KeyValueMap::Released& wait) const {
     ValueResponse response{wait.id.request};
     if (wait.kind == RequestKind::get || wait.kind == RequestKind::take) {
       response.text = keys_.shared(wait.keys.front());
@@ -238,15 +238,15 @@ class RequestHandler {
     return response;
   }
 
-  void count_take(const KeyWaiters::Released& wait) {
+  void count_take(const KeyValueMap::Released& wait) {
     if (wait.kind == RequestKind::take) {
       keys_.take(wait.keys.front(), wait.readers);
     }
   }
 
   /// Answers all waits that a change released; refuses those of a session once they exceed half of outgoing_bytes.
-  void release(const std::vector<KeyWaiters::Released>& released) {
-    for (const KeyWaiters::Released& each : released) {
+  void release(const std::vector<KeyValueMap::Released>& released) {
+    for (const KeyValueMap::Released& each : released) {
       ValueResponse response = found(each);
       std::size_t& sum = clients_.at(each.id.session).released_bytes;
       sum += response.text ? response.text->size() : 0;
@@ -262,7 +262,7 @@ class RequestHandler {
       }
       answer(std::move(response), each.id.session);
     }
-    for (const KeyWaiters::Released& each : released) {  // after all responses that need the key
+    for (const KeyValueMap::Released& each : released) {  // after all responses that need the key
       count_take(each);
       clients_.at(each.id.session).released_bytes = 0;
     }

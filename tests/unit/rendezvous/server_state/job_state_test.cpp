@@ -253,7 +253,7 @@ TEST_CASE("the first cause goes to all, and answers every later request") {
   CHECK(table.seen() == Lines{"failed: " + sentence, "100 failure: " + sentence, "101 failure: " + sentence});
   table.ask(101, 1, RequestKind::set, {"k"}, "v");
   CHECK(table.seen() == Lines{"101 answer 1 5 " + sentence});
-  CHECK(table.job.keys().waits().size() == 0);
+  CHECK(table.job.keys().waits() == 0);
   table.job.receive(100, Leave{});
   CHECK_FALSE(table.job.over());
   table.job.session_ended(101, "closed");

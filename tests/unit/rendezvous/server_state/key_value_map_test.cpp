@@ -8,11 +8,11 @@
 
 namespace {
 
-using Released = std::vector<KeyWaiters::Released>;
+using Released = std::vector<KeyValueMap::Released>;
 using Keys = std::vector<std::string>;
 
-KeyWaiters::Instant at(int seconds) {
-  return KeyWaiters::Instant(std::chrono::seconds(seconds));
+KeyValueMap::Instant at(int seconds) {
+  return KeyValueMap::Instant(std::chrono::seconds(seconds));
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ TEST_CASE("a wait is released when its last key comes to be, once") {
   CHECK_FALSE(keys.wait({1, 1}, RequestKind::wait, {"a", "a"}, at(0)));
   CHECK(keys.wait({1, 2}, RequestKind::wait, {"a", "b", "c", "b"}, at(0)));
   CHECK(keys.wait({2, 1}, RequestKind::get, {"c"}, at(0)));
-  CHECK(keys.waits().size() == 2);
+  CHECK(keys.waits() == 2);
   CHECK_FALSE(keys.set("b", "2", released));
   CHECK(released.empty());
   CHECK_FALSE(keys.add("c", 3, released).refusal);
@@ -118,7 +118,7 @@ TEST_CASE("a wait is released when its last key comes to be, once") {
   released.clear();
   CHECK_FALSE(keys.set("c", "4", released));
   CHECK(released.empty());
-  CHECK(keys.waits().size() == 0);
+  CHECK(keys.waits() == 0);
 }
 
 TEST_CASE("a wait that is taken back names what is missing and since when, and leaves nothing behind") {
@@ -128,7 +128,7 @@ TEST_CASE("a wait that is taken back names what is missing and since when, and l
   CHECK(keys.wait({1, 2}, RequestKind::get, {"b"}, at(8)));
   CHECK(keys.wait({2, 1}, RequestKind::get, {"b"}, at(9)));
   CHECK_FALSE(keys.set("a", "", released));
-  CHECK(keys.waits().keys_of(1) == 5);
+  CHECK(keys.waited_keys(1) == 5);
   CHECK(keys.lacked_by(1) == "c");
   const auto given_up = keys.cancel({1, 1});
   REQUIRE(given_up);
@@ -139,8 +139,8 @@ TEST_CASE("a wait that is taken back names what is missing and since when, and l
   CHECK(keys.lacked_by(1) == "b");
   keys.forget(1);
   CHECK_FALSE(keys.lacked_by(1));
-  CHECK(keys.waits().keys_of(1) == 0);
-  CHECK(keys.waits().size() == 1);
+  CHECK(keys.waited_keys(1) == 0);
+  CHECK(keys.waits() == 1);
   CHECK_FALSE(keys.set("b", "x", released));
   REQUIRE(released.size() == 1);
   CHECK(released[0].id == RequestKey{2, 1});
@@ -257,7 +257,7 @@ TEST_CASE("random operations do what they do to a map, and end exactly the waits
       }
       std::sort(ended.begin(), ended.end());
       REQUIRE(ended == over);
-      REQUIRE(keys.waits().size() == waits.size());
+      REQUIRE(keys.waits() == waits.size());
       REQUIRE(keys.size() == model.size());
       REQUIRE(keys.bytes() == size_of(model));
       for (const auto& [name, content] : model) {

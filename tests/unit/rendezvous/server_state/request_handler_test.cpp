@@ -33,7 +33,7 @@ struct Handler {
   }
   void cancel(SessionId session, std::uint64_t id) { handler.receive(session, Cancel{id}, now()); }
 
-  KeyWaiters::Instant now() const { return KeyWaiters::Instant(std::chrono::seconds(seconds)); }
+  KeyValueMap::Instant now() const { return KeyValueMap::Instant(std::chrono::seconds(seconds)); }
 
   /// The answers since the last call: session, request, status, text or values, number.
   Strings seen() {
@@ -156,7 +156,7 @@ TEST_CASE("many waits for one key, of one session and of many, are answered in o
   CHECK(tested.seen().empty());
   tested.ask(100, RequestKind::set, {"k"}, "v");
   CHECK(tested.seen().size() == 301);
-  CHECK(tested.handler.keys().waits().size() == 0);
+  CHECK(tested.handler.keys().waits() == 0);
 }
 
 TEST_CASE("values that are too many for one answer are refused, when they are there and when they come to be") {
