@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -74,13 +73,12 @@ class ElasticSupervisor {
         }
       }
       if (state_.cause()) schedule_.on_failure(now);
-      act(schedule_.due(now), now);
+      workers_.act(schedule_.due(now));
       kill_left_out(now);
       start_due(now);
       tell_formation();
-      const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
       const bool may_end = !is_on_hosts_ || !hosts_store_ || state_.is_over();
-      if ((workers_.running() == 0 && !next_start() && may_end) || is_abandoned) co_return;
+      if ((workers_.running() == 0 && !next_start() && may_end) || schedule_.has_given_up(now)) co_return;
       const Deadline::Clock::time_point look = now + look_interval;
       const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
       co_await services_.changed.wait(Deadline::at(next));
@@ -162,8 +160,7 @@ class ElasticSupervisor {
   }
 
   static bool is_exiting(pid_t process) {
-    const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
-    const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
+    const std::optional<detail::ProcessStatus> status = detail::status_of(process);
     return status && (status->flags & exiting_flag) != 0;
   }
 
@@ -261,15 +258,6 @@ class ElasticSupervisor {
     if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
   }
 
-  void act(ShutdownSchedule::Action action, Deadline::Clock::time_point now) {
-    if (action == ShutdownSchedule::Action::terminate) {
-      workers_.signal_each(SIGTERM);
-    } else if (action == ShutdownSchedule::Action::kill) {
-      workers_.kill_groups();
-      killed_at_ = now;
-    }
-  }
-
   Attempt& attempt_;
   Workers& workers_;
   const AttemptServices& services_;
@@ -285,8 +273,7 @@ class ElasticSupervisor {
   std::size_t lost_ = 0;
   int stops_noted_ = 0;
   int running_ = -1;
-  std::optional<Deadline::Clock::time_point> ended_at_;   ///< the job
-  std::optional<Deadline::Clock::time_point> killed_at_;  ///< all workers
+  std::optional<Deadline::Clock::time_point> ended_at_;  ///< the job
   int last_failure_ = 0;
   int failed_after_end_ = 0;
 };

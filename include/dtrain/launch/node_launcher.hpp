@@ -13,8 +13,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
-
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -34,16 +32,6 @@ namespace DTRAIN_NAMESPACE::launch {
 inline std::string log_directory(const std::string& directory, int attempt) {
   return attempt == 0 ? directory : format_text("{}/attempt-{}", {directory, attempt});
 }
-
-/// Objects of the launcher that an attempt uses. Lifetime: they outlive the attempt.
-struct AttemptServices {
-  async::EventLoop& loop;
-  async::AutoResetEvent& changed;
-  const SignalReader& signals;
-  SignalForwarder& forwarder;
-  TerminalOutput& output;
-  JobCoordinator& coordinator;
-};
 
 /// Threads: the loop's.
 class Attempt {
@@ -130,9 +118,7 @@ class Attempt {
   /// @param liveness how long a worker that has not joined may be stopped
   /// @returns the end on this node, without node, host and signals
   async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
-    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, memory_kills_,
-                          services_.output.error(), services_.coordinator, std::move(schedule), liveness,
-                          std::move(host));
+    Supervisor supervisor(services_, workers_, memory_kills_, std::move(schedule), liveness, std::move(host));
     co_await supervisor.watch();
     end_forwarding();
     const Deadline deadline = Deadline::after(drain_timeout);
@@ -208,7 +194,7 @@ class Attempt {
     }
   }
 
-  AttemptServices services_;
+  const AttemptServices& services_;
   const WorkerProgram* program_;
   const NodePlan* plan_;
   std::optional<std::string> log_directory_;
@@ -349,8 +335,7 @@ class NodeLauncher {
   }
 
   async::Task<JobResult> run_elastic(const NodePlan& plan) {
-    const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, coordinator_};
-    Attempt workers(services, options_.program, plan);
+    Attempt workers(services_, options_.program, plan);
     async::Task<JobResult> running = options_.run_elastic(workers, options_);
     const JobResult result = co_await std::move(running);
     workers.end_forwarding();
@@ -364,8 +349,7 @@ class NodeLauncher {
     NodeEnd end;
     end.started = forwarder_.stop_requests() == 0;
     if (end.started) {
-      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, coordinator_};
-      attempt = std::make_unique<Attempt>(services, options_.program, plan);
+      attempt = std::make_unique<Attempt>(services_, options_.program, plan);
       co_await attempt->start();
       async::Task<NodeEnd> supervising = attempt->supervise(
           ShutdownSchedule(options_.stop_grace, options_.shutdown_timeouts), options_.liveness, host_.name);
@@ -419,6 +403,6 @@ class NodeLauncher {
   async::AutoResetEvent changed_;
   SignalForwarder forwarder_;
   JobCoordinator coordinator_;
+  const AttemptServices services_{loop_, changed_, signals_, forwarder_, output_, coordinator_};
 };
-
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -61,6 +61,11 @@ inline std::optional<ProcessStatus> parse_process_status(std::string_view line) 
   return std::nullopt;
 }
 
+/// nullopt: the process has ended.
+inline std::optional<ProcessStatus> status_of(std::int64_t process, const SystemFiles& files = SystemFiles()) {
+  return parse_process_status(files.text(format_text("/proc/{}/stat", {process})).value_or(""));
+}
+
 inline bool is_same_program(pid_t a, pid_t b) {
   struct ::stat first {};
   struct ::stat second {};
@@ -73,8 +78,7 @@ inline bool is_same_program(pid_t a, pid_t b) {
 
 /// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
 inline std::optional<pid_t> parent_of(pid_t process) {
-  const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
-  const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
+  const std::optional<detail::ProcessStatus> status = detail::status_of(process);
   return status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;
 }
 

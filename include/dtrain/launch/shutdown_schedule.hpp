@@ -57,8 +57,8 @@ class ShutdownSchedule {
 
   /// The action that is due now; each action is returned once.
   Action due(Clock::time_point now) {
-    if (kill_at_ && *kill_at_ <= now && !killed_) {
-      killed_ = true;
+    if (kill_at_ && *kill_at_ <= now && !killed_at_) {
+      killed_at_ = now;
       terminate_at_.reset();
       return Action::kill;
     }
@@ -73,12 +73,17 @@ class ShutdownSchedule {
     if (terminate_at_ && !terminated_) {
       return terminate_at_;
     }
-    return killed_ ? std::nullopt : kill_at_;
+    return killed_at_ ? std::nullopt : kill_at_;
   }
 
   /// Whether the launcher has sent SIGTERM or SIGKILL: workers that end from now on are no first cause.
-  bool has_acted() const noexcept { return terminated_ || killed_; }
+  bool has_acted() const noexcept { return terminated_ || killed_at_; }
 
+  /// When due() returned `kill`.
+  const std::optional<Clock::time_point>& killed_at() const noexcept { return killed_at_; }
+
+  /// Whether the kernel still holds killed processes when the launcher waits for them no longer.
+  bool has_given_up(Clock::time_point now) const { return killed_at_ && now - *killed_at_ > timeouts_.kill_timeout; }
   /// How long the launcher waits for a killed process.
   std::chrono::milliseconds kill_timeout() const noexcept { return timeouts_.kill_timeout; }
 
@@ -89,7 +94,7 @@ class ShutdownSchedule {
   std::optional<Clock::time_point> kill_at_;
   bool stop_requested_ = false;
   bool terminated_ = false;
-  bool killed_ = false;
+  std::optional<Clock::time_point> killed_at_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

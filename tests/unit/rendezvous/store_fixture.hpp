@@ -114,7 +114,7 @@ class StoreProcess {
     co_return;
   }
   dtrain::async::Task<void> count_keys(std::pair<std::size_t, std::size_t>& found) {
-    found = {job_->keys().size(), job_->keys().bytes()};
+    found = {job_->state().keys().size(), job_->state().keys().bytes()};
     co_return;
   }
   dtrain::async::Task<void> count_connections(std::size_t& count) {

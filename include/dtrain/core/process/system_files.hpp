@@ -2,8 +2,7 @@
 /// @file
 /// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for core_binding.hpp,
 /// network_report.hpp and process_tree.hpp of the launcher; read_small_file(): the first bytes of one such file, for
-/// control_groups.hpp and host_identity.hpp.
-
+/// control_groups.hpp and host_identity.hpp; link_target(): the path in a symbolic link, for launch/.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -26,6 +25,9 @@ namespace DTRAIN_NAMESPACE {
 
 /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
 std::optional<std::string> read_small_file(const std::string& path, std::size_t most);
+
+/// The path that a symbolic link has, at most 4096 bytes of it; empty if it cannot be read.
+std::string link_target(const std::string& path);
 
 /// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
 class SystemFiles {
@@ -95,6 +97,13 @@ DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& pat
   }
   bytes.resize(filled);
   return bytes;
+}
+
+DTRAIN_DEFINED std::string link_target(const std::string& path) {
+  std::string target(4096, '\0');
+  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  return target;
 }
 
 #endif  // DTRAIN_DEFINITIONS

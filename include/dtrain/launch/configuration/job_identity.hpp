@@ -110,11 +110,9 @@ inline std::string own_build() {
 
 /// The name of the executable's file, without its folder.
 inline std::string own_program_name() {
-  std::array<char, 4096> path{};
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  const std::string_view whole(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
-  const std::string_view name = whole.substr(whole.rfind('/') + 1);
-  return name.empty() ? "a program" : std::string(name);
+  const std::string path = link_target("/proc/self/exe");
+  const std::string name = path.substr(path.rfind('/') + 1);
+  return name.empty() ? "a program" : name;
 }
 
 /// A process id and its start time, which together distinguish the process from a later one with the same id.
@@ -139,7 +137,7 @@ inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t 
   std::int64_t process = parent;
   for (int depth = 0; depth < deepest && process > 0; ++depth) {
     const std::string folder = format_text("/proc/{}", {process});
-    const auto status = detail::parse_process_status(files.text(folder + "/stat").value_or(""));
+    const auto status = detail::status_of(process, files);
     if (!status) {
       return std::nullopt;
     }

@@ -174,12 +174,10 @@ struct CommandLine {
 /// program's file was replaced or deleted: /proc/self/exe, the kernel's link to the file that runs here.
 /// valgrind and qemu answer these system calls for the program that they run.
 inline std::string own_program() {
-  std::string path(4096, '\0');
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  const std::string path = link_target("/proc/self/exe");
   const Descriptor running(::open("/proc/self/exe", O_PATH | O_CLOEXEC));
   struct ::stat file {};
   struct ::stat found {};
-  path.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
   const bool is_there = running && ::fstat(running.get(), &file) == 0 && ::stat(path.c_str(), &found) == 0 &&
                         file.st_dev == found.st_dev && file.st_ino == found.st_ino;
   return is_there ? path : "/proc/self/exe";

@@ -48,53 +48,37 @@ class RankRendezvous {
 
   /// Ranks of this attempt can join from now on. @throws Error (limit) if the limit of open files is too low for them
   void open(int attempt) {
-    joined_.clear();
-    left_.clear();
-    cause_.reset();
     rendezvous::StoreJobOptions job = job_options_;
     job.attempt = static_cast<std::uint64_t>(attempt);
     job.join_deadline = Deadline::after(join_timeout_);
-    job.on_joined = [this](int rank, const std::string&) {
-      joined_.insert(rank);
-      if (joined_.size() == static_cast<std::size_t>(job_options_.world_size)) {
-        on_complete_();
-      }
-    };
-    job.on_left = [this](int rank) {
-      left_.insert(rank);
-      job_options_.on_left(rank);
-    };
-    job.on_failure = [this](const Cause& cause) {
-      cause_ = cause;
-      job_options_.on_failure(cause);
+    job.on_joined = [this](int, const std::string&) {
+      if (job_->state().rank_table().complete()) on_complete_();
     };
     job_ = &server_->open(std::move(job));
-    if (cause_) {  // the attempt has failed already: start no worker
-      throw_error(Errc::limit, "{}", {cause_->text});
+    if (cause()) {  // the attempt has failed already: start no worker
+      throw_error(Errc::limit, "{}", {cause()->text});
     }
   }
 
-  bool has_joined(int rank) const { return joined_.count(rank) != 0; }
-  bool has_left(int rank) const { return left_.count(rank) != 0; }
-
-  /// The first cause of the current attempt; nullopt before a failure.
-  const std::optional<Cause>& cause() const noexcept { return cause_; }
-
+  /// @name The current attempt. @pre open() was called
+  /// @{
+  bool has_joined(int rank) const { return job_->state().rank_table().find(rank) != nullptr; }
+  bool has_left(int rank) const {
+    const rendezvous::RankTable::RankEntry* const entry = job_->state().rank_table().find(rank);
+    return entry != nullptr && entry->state == rendezvous::RankTable::RankState::left;
+  }
+  /// The first cause; nullopt before a failure.
+  const std::optional<Cause>& cause() const noexcept { return job_->state().cause(); }
   /// Notifies the ranks of a failed worker, unless it had left.
   void report_loss(const Cause& loss) {
-    if (job_ != nullptr && !has_left(loss.rank)) {
-      job_->post_failure(loss);
-    }
+    if (!has_left(loss.rank)) job_->post_failure(loss);
   }
-
+  /// @}
  private:
   rendezvous::StoreServer* server_;
   rendezvous::StoreJobOptions job_options_;
   std::chrono::nanoseconds join_timeout_;
   std::function<void()> on_complete_;
-  std::set<int> joined_;
-  std::set<int> left_;
-  std::optional<Cause> cause_;
   rendezvous::JobServer* job_ = nullptr;  ///< owned by the server
 };
 
@@ -255,7 +239,12 @@ class JobCoordinator {
       const std::string own = to_bytes(end);
       co_await node_rendezvous_.set(keys().end(end.node), own);
       if (is_first()) {
-        const JobResult result = co_await decide_for_all_nodes();
+        std::vector<NodeEnd> nodes;
+        for (int node = 0; node < options_->node.node_count; ++node) {
+          const std::string value = co_await node_rendezvous_.get(keys().end(node));
+          nodes.push_back(from_bytes<NodeEnd>(value, launcher_value));
+        }
+        const JobResult result = decide(nodes);
         const std::string bytes = to_bytes(result);
         co_await node_rendezvous_.set(keys().job_result(), bytes);
         co_return result;
@@ -267,10 +256,8 @@ class JobCoordinator {
         throw;
       }
     }
-    JobResult lost;
-    lost.exit_code = exit_code_job_failed;
-    lost.report = {lost_launcher_message(*node_rendezvous_.cause(), node_rendezvous_.store_text())};
-    co_return std::move(lost);
+    std::string lost = lost_launcher_message(*node_rendezvous_.cause(), node_rendezvous_.store_text());
+    co_return JobResult{exit_code_job_failed, false, {std::move(lost)}};
   }
 
   /// This was the last attempt.
@@ -309,15 +296,6 @@ class JobCoordinator {
   JobResult decide(const std::vector<NodeEnd>& nodes) const {
     const int first_reported = first_report_ ? first_report_->cause.rank : -1;
     return decide_result(nodes, first_cause(), first_reported, options_->max_restarts, attempt_);
-  }
-
-  async::Task<JobResult> decide_for_all_nodes() {
-    std::vector<NodeEnd> nodes;
-    for (int node = 0; node < options_->node.node_count; ++node) {
-      const std::string value = co_await node_rendezvous_.get(keys().end(node));
-      nodes.push_back(from_bytes<NodeEnd>(value, launcher_value));
-    }
-    co_return decide(nodes);
   }
 
   void stop_watching() {

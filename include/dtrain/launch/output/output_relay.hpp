@@ -261,6 +261,14 @@ class Tail {
   std::vector<std::string> lines_;
 };
 
+/// @throws Error (posix)
+inline void make_nonblocking(const Descriptor& pipe, const char* doing) {
+  const int flags = ::fcntl(pipe.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(pipe.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    throw_errno(doing);
+  }
+}
+
 /// Reads a pipe to its end. Lifetime: relay, console and folded console outlive the task of run(). Threads: the loop's.
 class OutputRelay {
  public:
@@ -278,10 +286,7 @@ class OutputRelay {
         is_live_(is_live && console.is_terminal()),
         shows_parts_(is_live && !console.is_terminal()),
         log_(std::move(log)) {
-    const int flags = ::fcntl(pipe_.get(), F_GETFL);
-    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw_errno("preparing the pipe of a worker's output");
-    }
+    make_nonblocking(pipe_, "preparing the pipe of a worker's output");
   }
   OutputRelay(const OutputRelay&) = delete;
   OutputRelay& operator=(const OutputRelay&) = delete;

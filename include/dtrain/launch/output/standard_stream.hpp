@@ -10,6 +10,7 @@
 #include <string>
 #include <system_error>
 
+#include "dtrain/core/process/system_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/core/version.hpp"
@@ -40,10 +41,7 @@ inline bool takes_output(int descriptor) noexcept {
 
 /// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if the descriptor has one.
 inline std::string stream_name(const std::string& name, int descriptor) {
-  std::string target(4096, '\0');
-  const std::string link = format_text("/proc/self/fd/{}", {descriptor});
-  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
-  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  const std::string target = link_target(format_text("/proc/self/fd/{}", {descriptor}));
   if (target.empty() || target.front() != '/') {
     return name + (target.substr(0, 5) == "pipe:" ? " (a pipe)" : "");
   }

@@ -100,23 +100,26 @@ inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds t
                      {workers, workers == 1 ? "worker has" : "workers have", duration_text(timeout)});
 }
 
+/// Objects of the launcher that an attempt uses. Lifetime: they outlive the attempt.
+struct AttemptServices {
+  async::EventLoop& loop;
+  async::AutoResetEvent& changed;  ///< the forwarder and the coordinator set it
+  const SignalReader& signals;
+  SignalForwarder& forwarder;
+  TerminalOutput& output;
+  JobCoordinator& coordinator;
+};
+
 /// When a worker fails, here or on another node, the supervisor ends the other workers. If they end within a second of
 /// SIGTERM, the attempt ends at most 1.3 s after the first failure, or 6 s if they compute on devices.
 /// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class Supervisor {
  public:
-  /// @param changed the forwarder and the coordinator set it
-  /// @param console the launcher prints there that it waits for killed workers
-  Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const SignalForwarder& forwarder, Workers& workers,
-             MemoryKills& memory_kills, Console& console, JobCoordinator& coordinator, ShutdownSchedule schedule,
+  Supervisor(const AttemptServices& services, Workers& workers, MemoryKills& memory_kills, ShutdownSchedule schedule,
              std::chrono::nanoseconds liveness, std::string host)
-      : loop_(&loop),
-        changed_(&changed),
-        forwarder_(&forwarder),
-        workers_(&workers),
-        memory_kills_(&memory_kills),
-        console_(&console),
-        coordinator_(&coordinator),
+      : services_(services),
+        workers_(workers),
+        memory_kills_(memory_kills),
         host_(std::move(host)),
         liveness_(liveness),
         schedule_(std::move(schedule)),
@@ -127,25 +130,25 @@ class Supervisor {
   /// Ends when no worker and no other process of the workers' groups runs, or when waiting for killed ones timed out.
   async::Task<void> watch() {
     for (;;) {
-      const std::vector<Workers::Ended> ended = workers_->reap();
+      const std::vector<Workers::Ended> ended = workers_.reap();
       for (const Workers::Ended& each : ended) {
         co_await note(each);
       }
-      if (workers_->running() == 0) {
+      if (workers_.running() == 0) {
         break;
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
       note_stopped(now);
       take_requests(now);
-      act(schedule_.due(now));
+      workers_.act(schedule_.due(now));
       report_waiting(now);
-      if (killed_at_ && now - *killed_at_ > schedule_.kill_timeout()) {
+      if (schedule_.has_given_up(now)) {
         break;  // the kernel has not ended a process yet, and does so later
       }
-      const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
-                                             : Deadline::Clock::duration(std::chrono::hours(1)));
+      const auto longest = now + (schedule_.killed_at() ? Deadline::Clock::duration(std::chrono::milliseconds(50))
+                                                        : Deadline::Clock::duration(std::chrono::hours(1)));
       const auto next = std::min(schedule_.next().value_or(longest), stopped_.next().value_or(longest));
-      co_await changed_->wait(Deadline::at(std::min(next, longest)));
+      co_await services_.changed.wait(Deadline::at(std::min(next, longest)));
     }
     co_await reap_orphans();
   }
@@ -154,25 +157,26 @@ class Supervisor {
   const std::vector<WorkerEnd>& ends() const noexcept { return ends_; }
 
   /// Whether a killed worker has not ended.
-  bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
+  bool abandoned() const noexcept { return schedule_.killed_at() && workers_.running() != 0; }
 
  private:
   static constexpr std::chrono::milliseconds orphan_timeout{300};
 
   /// Prints one line if a killed process has not ended after a second.
   void report_waiting(Deadline::Clock::time_point now) {
-    if (killed_at_ && !reported_waiting_ && now - *killed_at_ > std::chrono::seconds(1)) {
+    const auto& killed_at = schedule_.killed_at();
+    if (killed_at && !reported_waiting_ && now - *killed_at > std::chrono::seconds(1)) {
       reported_waiting_ = true;
-      console_->line("dtrain: ", waiting_text(workers_->running(), schedule_.kill_timeout()));
+      services_.output.error().line("dtrain: ", waiting_text(workers_.running(), schedule_.kill_timeout()));
     }
   }
 
   /// Reaps the killed processes of the workers' groups, which become children of this process one by one.
   async::Task<void> reap_orphans() {
     const Deadline deadline = Deadline::after(orphan_timeout);
-    while (!workers_->groups_are_gone() && !deadline.passed()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(1));
-      static_cast<void>(workers_->reap());
+    while (!workers_.groups_are_gone() && !deadline.passed()) {
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
+      static_cast<void>(workers_.reap());
     }
   }
 
@@ -182,10 +186,10 @@ class Supervisor {
     end.status = ended.status;
     end.stopped = schedule_.has_acted();
     if (ended.status.signal == SIGKILL && !end.stopped) {
-      end.explanation = memory_kills_->explain();
+      end.explanation = memory_kills_.explain();
     }
     if (ended.status == ExitStatus{}) {
-      end.left = co_await coordinator_->has_left(ended.rank);
+      end.left = co_await services_.coordinator.has_left(ended.rank);
     }
     ends_.push_back(end);
     if (!end.failed()) {
@@ -193,45 +197,32 @@ class Supervisor {
     }
     schedule_.on_failure(Deadline::Clock::now());
     const Cause loss{CauseKind::lost, end.rank, host_, end.text()};
-    coordinator_->on_worker_failed(loss, end.is_secondary());
+    services_.coordinator.on_worker_failed(loss, end.is_secondary());
   }
 
   /// Workers that are stopped before they have joined: the store does not know them, only their launcher does.
   void note_stopped(Deadline::Clock::time_point now) {
-    std::vector<StoppedWorker> stopped = schedule_.has_acted() ? std::vector<StoppedWorker>{} : workers_->stopped();
-    std::erase_if(stopped, [this](const StoppedWorker& each) { return coordinator_->has_joined(each.rank); });
+    std::vector<StoppedWorker> stopped = schedule_.has_acted() ? std::vector<StoppedWorker>{} : workers_.stopped();
+    std::erase_if(stopped, [this](const StoppedWorker& each) { return services_.coordinator.has_joined(each.rank); });
     for (const StoppedWorker& each : stopped_.lost(stopped, now)) {
       const Cause loss{CauseKind::lost, each.rank, host_, each.text(liveness_)};
-      coordinator_->on_worker_failed(loss, false);
+      services_.coordinator.on_worker_failed(loss, false);
       schedule_.on_failure(now);
     }
   }
 
   void take_requests(Deadline::Clock::time_point now) {
-    for (; stops_noted_ < forwarder_->stop_requests(); ++stops_noted_) {
+    for (; stops_noted_ < services_.forwarder.stop_requests(); ++stops_noted_) {
       schedule_.on_stop_requested(now);
     }
-    if (coordinator_->failing()) {
+    if (services_.coordinator.failing()) {
       schedule_.on_failure(now);
     }
   }
 
-  void act(ShutdownSchedule::Action action) {
-    if (action == ShutdownSchedule::Action::terminate) {
-      workers_->signal_each(SIGTERM);
-    } else if (action == ShutdownSchedule::Action::kill) {
-      workers_->kill_groups();
-      killed_at_ = Deadline::Clock::now();
-    }
-  }
-
-  async::EventLoop* loop_;
-  async::AutoResetEvent* changed_;
-  const SignalForwarder* forwarder_;
-  Workers* workers_;
-  MemoryKills* memory_kills_;
-  Console* console_;
-  JobCoordinator* coordinator_;
+  const AttemptServices& services_;
+  Workers& workers_;
+  MemoryKills& memory_kills_;
   std::string host_;
   std::chrono::nanoseconds liveness_;
   ShutdownSchedule schedule_;
@@ -239,7 +230,6 @@ class Supervisor {
   int stops_noted_ = 0;
   bool reported_waiting_ = false;
   std::vector<WorkerEnd> ends_;
-  std::optional<Deadline::Clock::time_point> killed_at_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

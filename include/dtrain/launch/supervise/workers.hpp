@@ -30,7 +30,7 @@
 #include "dtrain/launch/exit_status.hpp"
 #include "dtrain/launch/output/output_relay.hpp"
 #include "dtrain/launch/process_tree.hpp"
-
+#include "dtrain/launch/shutdown_schedule.hpp"
 namespace DTRAIN_NAMESPACE::launch {
 
 /// The worker reads a pipe, because SIGTTIN stops a worker in its own process group when it reads the terminal.
@@ -41,10 +41,7 @@ class StdinForwarder {
   /// @param pipe the writing end; closed at the end of the source, or when the worker has closed the reading end
   StdinForwarder(async::EventLoop& loop, int source, Descriptor pipe)
       : loop_(&loop), source_(source), pipe_(std::move(pipe)) {
-    const int flags = ::fcntl(pipe_.get(), F_GETFL);
-    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw_errno("preparing the pipe of a worker's input");
-    }
+    make_nonblocking(pipe_, "preparing the pipe of a worker's input");
   }
   StdinForwarder(const StdinForwarder&) = delete;
   StdinForwarder& operator=(const StdinForwarder&) = delete;
@@ -239,6 +236,15 @@ class Workers {
       if (rank.empty()) {
         send_to_group(worker, signal);
       }
+    }
+  }
+
+  /// Does what a ShutdownSchedule says.
+  void act(ShutdownSchedule::Action action) const {
+    if (action == ShutdownSchedule::Action::terminate) {
+      signal_each(SIGTERM);
+    } else if (action == ShutdownSchedule::Action::kill) {
+      kill_groups();
     }
   }
 

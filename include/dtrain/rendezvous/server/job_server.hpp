@@ -120,8 +120,7 @@ class JobServer final : private JobSink {
 
   std::size_t sessions() const noexcept { return clients_.size(); }
 
-  const KeyValueMap& keys() const noexcept { return job_.keys(); }
-
+  const JobState& state() const noexcept { return job_; }
   /// @name For the handshake of StoreServer
   /// @{
   /// Admits a process whose proof is checked. If it is accepted, call start(), which sends the frame first.
