@@ -37,66 +37,122 @@ class Store {
  public:
   using OptionalDeadline = std::optional<Deadline>;
 
-  Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle);
-
+  Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
+      : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
   /// The same store, with `prefix` before every key, after the prefix of this handle.
-  Store with_prefix(const std::string& prefix) const;
+  Store with_prefix(const std::string& prefix) const {
+    Store store = *this;
+    store.prefix_ += prefix;
+    return store;
+  }
   const std::string& prefix() const noexcept { return prefix_; }
 
   /// The same store, with this timeout for calls without a deadline. ProcessGroup::store() has the group's timeout.
-  Store with_timeout(std::chrono::nanoseconds timeout) const;
+  Store with_timeout(std::chrono::nanoseconds timeout) const {
+    Store store = *this;
+    store.timeout_ = timeout;
+    return store;
+  }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
   /// The same store, with barriers among these ranks of the job instead of all.
-  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const;
+  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
+    Store store = *this;
+    store.barrier_ranks_ = std::move(ranks);
+    return store;
+  }
 
   /// Sets or replaces a value.
-  StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const;
+  StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::set, std::move(key), deadline);
+    made.request.value = std::move(value);
+    return made;
+  }
 
   /// Sets or replaces all values, or none. If a key occurs twice, its last value counts.
   StoreCall<void> set_many(std::vector<std::pair<std::string, std::string>> entries,
-                           OptionalDeadline deadline = {}) const;
+                           OptionalDeadline deadline = {}) const {
+    std::vector<std::string> keys;
+    std::vector<std::string> values;
+    for (auto& [key, value] : entries) {
+      keys.push_back(std::move(key));
+      values.push_back(std::move(value));
+    }
+    StoreRequest made = make_request(RequestKind::set_many, std::move(keys), deadline);
+    made.request.values = std::move(values);
+    return made;
+  }
 
   /// Sets the key to `desired` if it has the value `expected`; nullopt as `expected` means that the key must not exist.
   StoreCall<CompareSet> compare_set(std::string key, std::optional<std::string> expected, std::string desired,
-                                    OptionalDeadline deadline = {}) const;
+                                    OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::compare_set, std::move(key), deadline);
+    made.request.value = std::move(desired);
+    made.request.expected = std::move(expected);
+    return made;
+  }
 
   /// The value; waits until some rank has set it.
-  StoreCall<std::string> get(std::string key, OptionalDeadline deadline = {}) const;
+  StoreCall<std::string> get(std::string key, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::get, std::move(key), deadline);
+  }
 
   /// As get; the store erases the key after `readers` takes, so that a value for that many readers leaves no key
   /// behind. Each call counts once; a call that timed out may have counted.
-  StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const;
+  StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::take, std::move(key), deadline);
+    made.request.number = readers;
+    return made;
+  }
 
   /// The values in the order of the keys; waits until all exist at once. At most max_keys_per_wait keys.
-  StoreCall<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
+  StoreCall<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::get_many, std::move(keys), deadline);
+  }
 
   /// The value, or nothing if the key does not exist.
-  StoreCall<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const;
+  StoreCall<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::try_get, std::move(key), deadline);
+  }
 
   /// Removes the key, and returns whether it existed. Waits for the key continue.
-  StoreCall<bool> erase(std::string key, OptionalDeadline deadline = {}) const;
+  StoreCall<bool> erase(std::string key, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::erase, std::move(key), deadline);
+  }
 
   /// Adds to the decimal integer under the key (a missing key counts as 0) and returns the sum. Each call counts once;
   /// a call that timed out may have counted.
-  StoreCall<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const;
+  StoreCall<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::add, std::move(key), deadline);
+    made.request.number = delta;
+    return made;
+  }
 
   /// Appends to the value (a missing key counts as empty) and returns its new length in bytes.
-  StoreCall<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const;
+  StoreCall<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::append, std::move(key), deadline);
+    made.request.value = std::move(text);
+    return made;
+  }
 
   /// Waits until all keys exist at once; at most max_keys_per_wait.
-  StoreCall<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
+  StoreCall<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::wait, std::move(keys), deadline);
+  }
 
   /// Collective: waits until every rank of the job (or of with_barrier_ranks) has reached the barrier of this name;
   /// then the name may be used again. A rank may wait in a barrier of one name only once at a time.
-  StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const;
+  StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::barrier, std::move(name), deadline);
+    if (barrier_ranks_) {
+      made.request.members = *barrier_ranks_;
+    }
+    return made;
+  }
 
  private:
-  StoreRequest make_request(RequestKind kind, const OptionalDeadline& deadline) const;
-  StoreRequest make_request(RequestKind kind, const std::string& key, const OptionalDeadline& deadline) const;
-  StoreRequest make_request(RequestKind kind, const std::vector<std::string>& keys,
-                            const OptionalDeadline& deadline) const;
-
+  StoreRequest make_request(RequestKind kind, std::string key, const OptionalDeadline& deadline) const;
+  StoreRequest make_request(RequestKind kind, std::vector<std::string> keys, const OptionalDeadline& deadline) const;
   std::weak_ptr<StoreClient> client_;
   std::shared_ptr<LoopHandle> loop_handle_;
   std::string prefix_;
@@ -129,18 +185,18 @@ namespace detail {
 inline std::string describe(const Request& request) {
   const char* verb = "";
   switch (request.kind) {
-    case RequestKind::set: verb = "setting key "; break;
-    case RequestKind::get: verb = "waiting for key "; break;
+    case RequestKind::set:
+    case RequestKind::set_many: verb = "setting key "; break;
+    case RequestKind::get:
+    case RequestKind::get_many:
+    case RequestKind::take:
+    case RequestKind::wait: verb = "waiting for key "; break;
     case RequestKind::try_get: verb = "looking for key "; break;
     case RequestKind::add: verb = "adding to key "; break;
-    case RequestKind::wait: verb = "waiting for key "; break;
     case RequestKind::barrier: verb = "waiting in barrier "; break;
     case RequestKind::compare_set: verb = "comparing and setting key "; break;
     case RequestKind::erase: verb = "erasing key "; break;
     case RequestKind::append: verb = "appending to key "; break;
-    case RequestKind::set_many: verb = "setting key "; break;
-    case RequestKind::get_many:
-    case RequestKind::take: verb = "waiting for key "; break;
   }
   const std::string key = in_quotes(request.keys.front());
   return request.keys.size() == 1 ? verb + key : format_text("{}{} and {} more", {verb, key, request.keys.size() - 1});
@@ -232,125 +288,21 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // the request's own deadline is earlier
 }
 
-DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
-    : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
-
-DTRAIN_DEFINED Store Store::with_prefix(const std::string& prefix) const {
-  Store store = *this;
-  store.prefix_ += prefix;
-  return store;
-}
-
-DTRAIN_DEFINED Store Store::with_timeout(std::chrono::nanoseconds timeout) const {
-  Store store = *this;
-  store.timeout_ = timeout;
-  return store;
-}
-
-DTRAIN_DEFINED Store Store::with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
-  Store store = *this;
-  store.barrier_ranks_ = std::move(ranks);
-  return store;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, std::string key,
                                                                    const OptionalDeadline& deadline) const {
+  return make_request(kind, std::vector<std::string>{std::move(key)}, deadline);
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, std::vector<std::string> keys,
+                                                                   const OptionalDeadline& deadline) const {
+  for (std::string& key : keys) {
+    key.insert(0, prefix_);
+  }
   StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
   made.request.kind = kind;
+  made.request.keys = std::move(keys);
   return made;
 }
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const std::string& key,
-                                                                   const OptionalDeadline& deadline) const {
-  StoreRequest made = make_request(kind, deadline);
-  made.request.keys.push_back(prefix_ + key);
-  return made;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
-                                                                   const std::vector<std::string>& keys,
-                                                                   const OptionalDeadline& deadline) const {
-  StoreRequest made = make_request(kind, deadline);
-  for (const std::string& key : keys) {
-    made.request.keys.push_back(prefix_ + key);
-  }
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::set, key, deadline);
-  made.request.value = std::move(value);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
-                                               OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::set_many, deadline);
-  for (auto& [key, value] : entries) {
-    made.request.keys.push_back(prefix_ + key);
-    made.request.values.push_back(std::move(value));
-  }
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
-                                                        std::string desired, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
-  made.request.value = std::move(desired);
-  made.request.expected = std::move(expected);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::get, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
-                                                  OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::take, key, deadline);
-  made.request.number = readers;
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
-                                                                   OptionalDeadline deadline) const {
-  return make_request(RequestKind::get_many, keys, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::try_get, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::erase, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
-                                                  OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::add, key, deadline);
-  made.request.number = delta;
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
-                                                     OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::append, key, deadline);
-  made.request.value = std::move(text);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
-  return make_request(RequestKind::wait, keys, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::barrier, name, deadline);
-  if (barrier_ranks_) {
-    made.request.members = *barrier_ranks_;
-  }
-  return made;
-}
-
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 #endif  // DTRAIN_DEFINITIONS
