@@ -246,8 +246,7 @@ class LoopThread {
   LoopThread();
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
-  ~LoopThread();
-
+  ~LoopThread() { end(); }
   /// For post(); its other functions belong to the loop's thread.
   EventLoop& loop() noexcept { return *loop_; }
 
@@ -384,10 +383,6 @@ DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadli
 DTRAIN_DEFINED LoopThread::LoopThread()
     : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
   thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
-}
-
-DTRAIN_DEFINED LoopThread::~LoopThread() {
-  end();
 }
 
 #endif  // DTRAIN_DEFINITIONS

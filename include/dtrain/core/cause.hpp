@@ -56,12 +56,13 @@ struct Cause {
 /// @ingroup errors
 class JobFailed : public Error {
  public:
-  explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current());
-
+  explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current())
+      : JobFailed(Errc::job_failed, std::move(cause), where) {}
   const Cause& cause() const noexcept { return cause_; }
 
  protected:
-  JobFailed(Errc code, Cause cause, SourceLocation where);
+  JobFailed(Errc code, Cause cause, SourceLocation where)
+      : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
 
  private:
   Cause cause_;
@@ -71,8 +72,8 @@ class JobFailed : public Error {
 /// @ingroup errors
 class PeerLost : public JobFailed {
  public:
-  explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current());
-
+  explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current())
+      : JobFailed(Errc::peer_lost, std::move(cause), where) {}
   /// The lost rank, and its host.
   int lost_rank() const noexcept { return cause().rank; }
   const std::string& host() const noexcept { return cause().host; }
@@ -101,15 +102,6 @@ DTRAIN_DEFINED std::string Cause::sentence() const {
   }
   return format_text("{}: {}", {who, text});
 }
-
-DTRAIN_DEFINED JobFailed::JobFailed(Cause cause, SourceLocation where)
-    : JobFailed(Errc::job_failed, std::move(cause), where) {}
-
-DTRAIN_DEFINED JobFailed::JobFailed(Errc code, Cause cause, SourceLocation where)
-    : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
-
-DTRAIN_DEFINED PeerLost::PeerLost(Cause cause, SourceLocation where)
-    : JobFailed(Errc::peer_lost, std::move(cause), where) {}
 
 DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
   if (cause.kind == CauseKind::lost) {

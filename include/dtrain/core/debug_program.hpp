@@ -1,11 +1,7 @@
 #pragma once
 /// @file
 /// is_debug_program, a fact of the compilation as those in config.hpp: whether a file of the program was compiled
-/// without NDEBUG, for checks that debug builds make, as ready_check.hpp (ddp/) does. The linker decides: files
-/// compiled without NDEBUG define this function, all others only name it. So nothing in dtrain's own functions depends
-/// on NDEBUG, in which the files of one program may differ. The file with the definitions (DTRAIN_IMPLEMENTATION) does
-/// not count: it may be compiled apart from the program.
-
+/// without NDEBUG, for checks that debug builds make, as ready_check.hpp (ddp/) does.
 #include "dtrain/core/config.hpp"
 
 /// The linker decides: files compiled without NDEBUG define this function, all others only name it. So nothing in

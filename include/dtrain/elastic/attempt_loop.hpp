@@ -4,10 +4,8 @@
 /// ranks, and decides what the end of a call means. Elastic::train() runs it; AttemptBody: one call of the function.
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>

@@ -424,12 +424,11 @@ DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optiona
 
 DTRAIN_DEFINED std::string settings_text(const rendezvous::ControlPlaneOptions& worker,
                                          const RequiredSettings& required) {
-  rendezvous::JobSettings settings;
-  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
-  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(worker.timeout).count()));
-  settings.add("GroupOptions::accumulate", name(required.accumulate));
-  settings.add("GroupOptions::algorithms", required.algorithms);
-  return settings.text();
+  return format_text(
+      "launcher={}\nbackend={}\ntopology={}\nDTRAIN_TIMEOUT_SECONDS={}\nGroupOptions::accumulate={}\n"
+      "GroupOptions::algorithms={}\n",
+      {required.launcher, required.backend, required.topology, std::chrono::duration<double>(worker.timeout).count(),
+       name(required.accumulate), required.algorithms});
 }
 
 DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,

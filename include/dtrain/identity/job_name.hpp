@@ -42,8 +42,8 @@ inline std::optional<std::string> named_by(const Variables& variables, std::init
     if (!value) {
       return std::nullopt;
     }
-    append_text(left, "{}{}", {left.empty() ? "" : ".", name});
-    append_text(right, "{}{}", {right.empty() ? "" : ".", *value});
+    append_entry(left, ".", name);
+    append_entry(right, ".", *value);
   }
   return format_text("{}={}", {left, right});
 }

@@ -46,10 +46,11 @@ struct ProcessIdentity {
   std::vector<std::string> ignored;      ///< other launchers and variables that are set to other values
 
   /// Name of the source, for messages.
-  std::string source_text() const;
+  std::string source_text() const { return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher; }
 
-  bool is_provisional(std::string_view field) const;
-
+  bool is_provisional(std::string_view field) const {
+    return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
+  }
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
 
@@ -60,14 +61,6 @@ std::string to_string(const ProcessIdentity& identity);
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINE_MEMBERS(ProcessIdentity);
-
-DTRAIN_DEFINED std::string ProcessIdentity::source_text() const {
-  return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher;
-}
-
-DTRAIN_DEFINED bool ProcessIdentity::is_provisional(std::string_view field) const {
-  return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
-}
 
 namespace detail {
 

@@ -161,7 +161,7 @@ inline void check_volcano_half(const Variables& variables) {
       task = name.substr(0, name.size() - suffix.size());
       tasks += 1;
       pods += parse_integer(*variables.text(name)).value_or(0);
-      append_text(stated, "{}{}", {stated.empty() ? "" : ", ", variables.stated({name})});
+      append_entry(stated, ", ", variables.stated({name}));
     }
   }
   if (pods < 2 || (!variables.has("VC_TASK_INDEX") && !variables.has(task + "_HOSTS"))) {
@@ -247,7 +247,11 @@ constexpr IdentitySource source_of(bool one_starter,
 
 template <class S>
 constexpr IdentitySource cluster_source() {
-  return {S::name, {S::roles.variable}, read_cluster_source<S>, false, cluster_is_present<S>};
+  const auto read = [](const Variables& variables, Arguments) {
+    return identity_in_cluster(read_cluster(S::roles, variables), S::name, variables, S::roles.variable);
+  };
+  const auto is_present = [](const Variables& variables) { return has_cluster(S::roles, variables); };
+  return {S::name, {S::roles.variable}, read, false, is_present};
 }
 
 /// The first source that is present counts. Sources of launchers come before sources that only describe a cluster,
@@ -294,7 +298,7 @@ inline constexpr std::span<const IdentitySource> launchers(sources.data(), sourc
     is_known = is_known || launcher == wanted;
     for (const std::string_view variable : needs) {
       if (launcher == wanted && !variable.empty() && !variables.has(variable)) {
-        append_text(missing, "{}{}", {missing.empty() ? "" : ", ", variable});
+        append_entry(missing, ", ", variable);
       }
     }
   };

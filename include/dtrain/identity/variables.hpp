@@ -61,8 +61,7 @@ class Variables {
 
   std::optional<std::string_view> text(std::string_view variable) const;
 
-  bool has(std::string_view variable) const;
-
+  DTRAIN_NOT_INLINED bool has(std::string_view variable) const { return text(variable).has_value(); }
   /// The names of the set variables that begin with `prefix`, in the order of their bytes. A name with other bytes than
   /// letters, digits and underscores, which no shell can set, is left out: messages quote the names as they are.
   std::vector<std::string_view> names_with_prefix(std::string_view prefix) const;
@@ -173,10 +172,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_i
   return number;
 }
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
-  return text(variable).has_value();
-}
-
 DTRAIN_DEFINED std::vector<std::string_view> Variables::names_with_prefix(std::string_view prefix) const {
   std::vector<std::string_view> names;
   for (auto at = environment_->lower_bound(prefix); at != environment_->end() && at->first.starts_with(prefix); ++at) {
@@ -214,7 +209,7 @@ DTRAIN_DEFINED std::string Variables::stated(std::initializer_list<std::string_v
   std::string list;
   for (const std::string_view name : names) {
     if (const std::optional<std::string_view> value = text(name)) {
-      append_text(list, "{}{}", {list.empty() ? "" : ", ", quoted(name, *value)});
+      append_entry(list, ", ", quoted(name, *value));
     }
   }
   return list;

@@ -149,12 +149,8 @@ class Attempt {
   const AttemptServices& services() const noexcept { return services_; }
   const NodePlan& plan() const noexcept { return *plan_; }
   Workers& workers() noexcept { return workers_; }
-
   /// Whether a stop request has arrived since the last worker ended. Then the launcher no longer waits for output.
   bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
-
-  /// Whether all output of the workers has been passed to the console.
-  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
 
   /// Stops relaying, and prints last lines that lack a newline.
   void finish_output() {
@@ -242,26 +238,22 @@ class NodeLauncher {
   static constexpr std::chrono::seconds drain_timeout_after_failure{5};
   static constexpr std::chrono::milliseconds least_drain_timeout{100};
 
-  /// An error that ends this launcher.
-  struct Problem {
-    int exit_code = 0;  ///< 0: there is none
-    std::string sentence;
-  };
-
   async::Task<int> run_job() {
-    Problem problem;
+    int exit_code = exit_code_usage;
+    std::string problem;
     try {
-      const int exit_code = co_await run_attempts();
+      exit_code = co_await run_attempts();
       co_return exit_code;
     } catch (const JobFailed& failed) {
-      problem = Problem{exit_code_job_failed, lost_launcher_message(failed.cause(), options_.node.master_addr)};
+      exit_code = exit_code_job_failed;
+      problem = lost_launcher_message(failed.cause(), options_.node.master_addr);
     } catch (const std::exception& error) {
-      problem = Problem{exit_code_usage, error.what()};
+      problem = error.what();
     }
-    co_await coordinator_.abort(problem.sentence);
-    output_.error().line("dtrain: ", problem.sentence);
+    co_await coordinator_.abort(problem);
+    output_.error().line("dtrain: ", problem);
     co_await flush(drain_timeout_after_failure);
-    co_return problem.exit_code;
+    co_return exit_code;
   }
 
   async::Task<int> run_attempts() {
@@ -283,7 +275,10 @@ class NodeLauncher {
         output_.error().line("dtrain: ", format_text("slow path: {}", {warning}));
       }
     }
-    require_rank(options_.program.wrapped_rank, plan->world_size);
+    if (const std::optional<int>& rank = options_.program.wrapped_rank; rank && *rank >= plan->world_size) {
+      throw_error(Errc::usage, "--wrap-rank={} is no rank of this job, which has {}: 0 to {}",
+                  {*rank, plan->world_size, plan->world_size - 1});
+    }
     plan->cores = options_.cores;
     plan->is_bound = !options_.program.cpus.empty();
     plan->launcher_process = std::to_string(::getpid());
@@ -305,35 +300,14 @@ class NodeLauncher {
 
   /// @returns nullopt if a stop signal arrived before all launchers had joined
   async::Task<std::optional<NodePlan>> assign_ranks() {
-    std::optional<NodePlan> plan;
-    std::exception_ptr failure;
-    const async::ExceptionHandler failed = [this, &failure](const std::exception_ptr& reason) {
-      failure = reason;
-      changed_.set();
-    };
-    const async::TaskHandle assigning = loop_.spawn(assign_ranks_into(plan), failed);
-    while (!plan && !failure && forwarder_.stop_requests() == 0) {
+    async::Outcome<NodePlan> plan;
+    const async::TaskHandle assigning =
+        loop_.spawn(async::store_outcome(coordinator_.assign_ranks(), plan), {}, [this] { changed_.set(); });
+    while (!plan.done() && forwarder_.stop_requests() == 0) {
       co_await changed_.wait(Deadline::unbounded("the assignment comes or fails, or a signal stops it"));
     }
-    if (failure) {
-      std::rethrow_exception(failure);
-    }
-    co_return std::move(plan);
+    co_return plan.done() ? std::optional<NodePlan>(plan.take()) : std::nullopt;
   }
-
-  async::Task<void> assign_ranks_into(std::optional<NodePlan>& plan) {
-    plan = co_await coordinator_.assign_ranks();
-    changed_.set();
-  }
-
-  /// @throws Error (usage) for a --wrap-rank that is no rank of the job
-  static void require_rank(const std::optional<int>& rank, int world_size) {
-    if (rank && *rank >= world_size) {
-      throw_error(Errc::usage, "--wrap-rank={} is no rank of this job, which has {}: 0 to {}",
-                  {*rank, world_size, world_size - 1});
-    }
-  }
-
   async::Task<JobResult> run_elastic(const NodePlan& plan) {
     Attempt workers(services_, options_.program, plan);
     async::Task<JobResult> running = options_.run_elastic(workers, options_);
@@ -375,7 +349,7 @@ class NodeLauncher {
   async::Task<void> show(Attempt* attempt, const JobResult& result) {
     const std::chrono::milliseconds timeout = result.exit_code == 0 ? drain_timeout : drain_timeout_after_failure;
     const auto stop_requested = [attempt] { return attempt != nullptr && attempt->stop_requested_since_end(); };
-    const auto drained = [attempt] { return attempt == nullptr || attempt->output_is_drained(); };
+    const auto drained = [attempt] { return attempt == nullptr || attempt->workers().output_is_drained(); };
     const bool flows = co_await output_.flush(timeout, drained, stop_requested);
     if (attempt != nullptr) {
       attempt->finish_output();

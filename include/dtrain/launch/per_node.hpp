@@ -35,7 +35,6 @@ struct PerNode {
 #include <unistd.h>
 
 #include <cstdio>
-#include <exception>
 #include <optional>
 #include <string>
 #include <utility>

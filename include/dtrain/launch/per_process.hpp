@@ -23,9 +23,8 @@ struct PerProcess {
   static constexpr const char* name() noexcept { return "launch::PerProcess"; }
 
   /// A RankProcess, or exit code 2 with a sentence on stderr. Blocking: no.
-  static StartResult start(int argc, char** argv) { return start(argc, argv, Takes::group); }
   /// @param takes Takes::elastic: the process may be a worker of an elastic job (rank_process_of)
-  static StartResult start(int argc, char** argv, Takes takes);
+  static StartResult start(int argc, char** argv, Takes takes = Takes::group);
 };
 
 #if DTRAIN_DEFINITIONS

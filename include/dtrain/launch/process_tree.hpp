@@ -7,7 +7,6 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -45,10 +44,7 @@ inline std::optional<ProcessStatus> parse_process_status(std::string_view line) 
   status.name = std::string(line.substr(open + 1, close - open - 1));
   line.remove_prefix(close + 1);
   for (int field = 3; field <= began_field; ++field) {
-    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-    const std::string_view text = line.substr(0, line.find(' '));
-    line.remove_prefix(text.size());
-    const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
+    const std::optional<std::uint64_t> number = identity::parse_wide_integer(next_word(line));
     if (field == parent_field && number) {
       status.parent = static_cast<std::int64_t>(*number);
     } else if (field == flags_field && number) {
@@ -76,18 +72,13 @@ inline bool is_same_program(pid_t a, pid_t b) {
 
 }  // namespace detail
 
-/// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
-inline std::optional<pid_t> parent_of(pid_t process) {
-  const std::optional<detail::ProcessStatus> status = detail::status_of(process);
-  return status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;
-}
-
 /// Whether `ancestor` is an ancestor of this process. Also true if a process namespace in between hides it.
 inline bool has_ancestor(pid_t ancestor) {
   constexpr int deepest = 64;
   std::optional<pid_t> process = ::getppid();
   for (int depth = 0; depth < deepest && process && *process > 1 && *process != ancestor; ++depth) {
-    process = parent_of(*process);
+    const std::optional<detail::ProcessStatus> status = detail::status_of(*process);
+    process = status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;  // 0: of another namespace
   }
   return process == ancestor || process == pid_t{0};
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -23,7 +24,7 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Copies share the strings. The program may write to them, as to main's argv.
 class ArgumentVector {
  public:
-  ArgumentVector();
+  ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
   explicit ArgumentVector(std::vector<std::string> texts);
 
   /// argc and argv; argv[argc] is null. Lifetime: as long as a copy of this ArgumentVector lives.
@@ -57,9 +58,8 @@ struct RankProcess : rendezvous::ControlPlaneOptions {
 /// Result of a launcher's start(): a rank's process, or the exit code of this process.
 /// @ingroup launchers
 struct StartResult {
-  explicit StartResult(RankProcess rank);
-  explicit StartResult(int code) noexcept;
-
+  explicit StartResult(RankProcess rank) : worker(std::move(rank)) {}
+  explicit StartResult(int code) noexcept : exit_code(code) {}
   std::optional<RankProcess> worker;
   int exit_code = 0;
 };
@@ -104,7 +104,6 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -124,8 +123,6 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 
 namespace DTRAIN_NAMESPACE::launch {
 
-DTRAIN_DEFINED ArgumentVector::ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
-
 DTRAIN_DEFINED ArgumentVector::ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
   storage_->texts = std::move(texts);
   for (std::string& text : storage_->texts) {
@@ -133,9 +130,6 @@ DTRAIN_DEFINED ArgumentVector::ArgumentVector(std::vector<std::string> texts) : 
   }
   storage_->pointers.push_back(nullptr);
 }
-
-DTRAIN_DEFINED StartResult::StartResult(RankProcess rank) : worker(std::move(rank)) {}
-DTRAIN_DEFINED StartResult::StartResult(int code) noexcept : exit_code(code) {}
 
 namespace detail {
 

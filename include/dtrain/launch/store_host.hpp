@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -56,18 +55,15 @@ template <class Listener>
 std::unique_ptr<rendezvous::FormationServer<Listener>> formation_at(async::EventLoop& loop,
                                                                     rendezvous::StoreServer& store,
                                                                     const ElasticJobFacts& job, Listener listener) {
-  rendezvous::FormationOptions sizes;
-  sizes.min_workers = job.min_ranks;
-  sizes.max_workers = job.max_ranks;
-  sizes.wait_timeout = in_milliseconds(job.timeout);
+  rendezvous::FormationOptions sizes{
+      .min_workers = job.min_ranks, .max_workers = job.max_ranks, .wait_timeout = in_milliseconds(job.timeout)};
   if (!job.sees_processes) sizes.reconnect_timeout = std::chrono::milliseconds(500);
   rendezvous::StoreJobOptions each_attempt;
   each_attempt.job = job.name;
   each_attempt.owner = job.owner;
   each_attempt.further_files = job.further_files + static_cast<std::size_t>(job.max_ranks);
   each_attempt.loss_grace = job.loss_grace;
-  rendezvous::Limits limits;
-  limits.liveness = in_milliseconds(job.liveness);
+  const rendezvous::Limits limits{.liveness = in_milliseconds(job.liveness)};
   return std::make_unique<rendezvous::FormationServer<Listener>>(loop, store, sizes, std::move(each_attempt), limits,
                                                                  std::move(listener));
 }
@@ -88,11 +84,10 @@ struct AttemptLog {
 /// that only forwards the address ends the connection. 1.5 s later at most. A name that does not resolve has none.
 template <class = void>
 async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port, bool has_secret) {
-  net::Backoff once;
-  once.connects_once = true;
   const Deadline soon = Deadline::after(std::chrono::milliseconds(1500));
   try {
-    async::Task<net::Connection> connecting = net::connect_with_backoff(loop, host, port, soon, once);
+    async::Task<net::Connection> connecting =
+        net::connect_with_backoff(loop, host, port, soon, {.connects_once = true});
     net::Connection connection = co_await std::move(connecting);
     rendezvous::Session session(std::move(connection));
     const std::vector<std::byte> hello = rendezvous::encode(

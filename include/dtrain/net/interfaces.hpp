@@ -28,6 +28,11 @@ struct InterfaceAddress {
   bool is_up = true;
 };
 
+/// "eth0 (192.0.2.1)".
+inline std::string to_string(const InterfaceAddress& own) {
+  return format_text("{} ({})", {own.interface, own.address.host()});
+}
+
 /// All IPv4 and IPv6 addresses of the interfaces, in the system's order. @throws Error (posix)
 inline std::vector<InterfaceAddress> interface_addresses() {
   ::ifaddrs* list = nullptr;

@@ -138,7 +138,7 @@ class SocketAddress {
   const sockaddr* data() const noexcept { return &storage_.any; }
   socklen_t size() const noexcept { return is_v6() ? sizeof(sockaddr_in6) : sizeof(sockaddr_in); }
 
-  friend bool operator==(const SocketAddress& a, const SocketAddress& b) noexcept {
+  DTRAIN_NOT_INLINED friend bool operator==(const SocketAddress& a, const SocketAddress& b) noexcept {
     if (a.family() != b.family() || a.port() != b.port()) {
       return false;
     }

@@ -99,11 +99,10 @@ class PostQueue {
 /// its remaining tasks.
 class EventLoop {
  public:
-  EventLoop();
+  EventLoop() : scheduler_(posts_.descriptor()) {}
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
-  ~EventLoop();
-
+  ~EventLoop() { close(); }
   /// Adds a task, which starts in the loop's next turn. The result owns it; TaskHandle::detach gives it to the loop.
   /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
   /// @param on_destroyed runs after the task's frame is destroyed, however the task ended
@@ -112,8 +111,9 @@ class EventLoop {
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception, DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
-  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {});
-
+  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
+    spawn(std::move(task), std::move(on_exception)).detach();
+  }
   /// Runs `function()` on the loop's thread, in order of posting. Its exception leaves run(). After close() it returns
   /// false and destroys the function without running it; close() destroys functions that have not run.
   /// Threads: any. Costs an allocation, a short lock, and a system call if the queue was empty.
@@ -277,12 +277,6 @@ DTRAIN_DEFINED void PostQueue::wake() noexcept {
   }
 }
 
-DTRAIN_DEFINED EventLoop::EventLoop() : scheduler_(posts_.descriptor()) {}
-
-DTRAIN_DEFINED EventLoop::~EventLoop() {
-  close();
-}
-
 DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
   return spawn(std::move(task), {});
 }
@@ -298,10 +292,6 @@ DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_
   auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
   scheduler_.start(*record);
   return TaskHandle(record.release());
-}
-
-DTRAIN_DEFINED void EventLoop::spawn_detached(Task<void> task, ExceptionHandler on_exception) {
-  spawn(std::move(task), std::move(on_exception)).detach();
 }
 
 DTRAIN_DEFINED void EventLoop::close() noexcept {

@@ -62,6 +62,8 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 namespace DTRAIN_NAMESPACE {
 
 namespace detail {
+/// No bound, or a number that the kernel does not give.
+inline constexpr std::uint64_t unbounded = std::numeric_limits<std::uint64_t>::max();
 
 /// The first 4096 bytes of a kernel file; empty if it cannot be read.
 DTRAIN_NOT_INLINED inline std::string read_start(const std::string& path) {
@@ -73,10 +75,9 @@ DTRAIN_NOT_INLINED inline std::string read_start(const std::string& path) {
 /// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
 inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
                                         const std::string& files) {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
-  if (most == unknown) {
-    return unknown;
+  const std::uint64_t most = number_after(read_start(folder + limit), "", unbounded);
+  if (most == unbounded) {
+    return unbounded;
   }
   const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
   const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
@@ -88,21 +89,18 @@ inline std::uint64_t available_in_group(const std::string& folder, const char* l
 }  // namespace detail
 
 DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
-  constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t none = detail::unbounded;
   constexpr std::uint64_t usual_period = 100000;  // microseconds
   constexpr std::uint64_t most_cores = 1 << 20;
   std::uint64_t cores = none;
   for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
-    std::uint64_t quota = none;
-    std::uint64_t period = usual_period;
-    if (group.is_first_version) {  // the quota is -1 if there is none
-      quota = number_after(detail::read_start(group.folder + "/cpu.cfs_quota_us"), "", none);
-      period = number_after(detail::read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period);
-    } else {  // "250000 100000" or "max 100000"
-      const std::string text = detail::read_start(group.folder + "/cpu.max");
-      quota = number_after(text, "", none);
-      period = number_after(text, " ", usual_period);
-    }
+    // Version 1 has the quota -1 if there is none. Version 2: "250000 100000" or "max 100000".
+    const bool is_first = group.is_first_version;
+    const std::string text = detail::read_start(group.folder + (is_first ? "/cpu.cfs_quota_us" : "/cpu.max"));
+    const std::uint64_t quota = number_after(text, "", none);
+    const std::uint64_t period =
+        is_first ? number_after(detail::read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period)
+                 : number_after(text, " ", usual_period);
     if (quota != none && period != 0) {
       cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
     }
@@ -115,7 +113,7 @@ DTRAIN_DEFINED std::optional<int> cpu_quota() {
 }
 
 DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t available = detail::unbounded;
   for (const ControlGroup& group : control_groups(groups, "memory", root)) {
     available = std::min(
         available,
@@ -127,9 +125,9 @@ DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const 
 }
 
 DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(detail::read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+  constexpr std::uint64_t most = detail::unbounded / 1024;
+  const std::uint64_t kibibytes = number_after(detail::read_start("/proc/meminfo"), "MemAvailable:", most);
+  return std::min(kibibytes > most ? detail::unbounded : kibibytes * 1024,
                   available_in_groups(detail::read_start("/proc/self/cgroup")));
 }
 

@@ -2,7 +2,7 @@
 /// @file
 /// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a text, by which every
 /// folder but kernels/ throws; duration_text(), number_text(): durations and floating-point numbers, the same in every
-/// locale; next_entry(), has_entry(), joined(): lists in texts of variables and flags.
+/// locale; next_entry(), next_word(), has_entry(), joined(): lists in texts of variables and flags.
 
 #include <algorithm>
 #include <cerrno>
@@ -163,6 +163,15 @@ inline std::string_view next_entry(std::string_view& list, char separator) noexc
   return entry;
 }
 
+/// Removes the first word of a line, with the blanks before it. @returns the word; empty if there is none
+inline std::string_view next_word(std::string_view& line) noexcept {
+  constexpr const char* blanks = " \t\r";
+  line.remove_prefix(std::min(line.find_first_not_of(blanks), line.size()));
+  const std::string_view word = line.substr(0, line.find_first_of(blanks));
+  line.remove_prefix(word.size());
+  return word;
+}
+
 /// Whether a list has the entry; an empty list has none.
 inline bool has_entry(std::string_view list, char separator, std::string_view entry) noexcept {
   while (!list.empty()) {
@@ -171,16 +180,18 @@ inline bool has_entry(std::string_view list, char separator, std::string_view en
   return false;
 }
 
-/// The texts with `separator` between them.
+/// Appends an entry to a list in which `separator` stands between two entries. @pre no entry is empty
+void append_entry(std::string& list, const char* separator, TextValue entry);
+
+/// The texts with `separator` between them. @pre none is empty
 template <class Texts>
-std::string joined(const Texts& texts, std::string_view separator) {
+std::string joined(const Texts& texts, const char* separator) {
   std::string list;
   for (const auto& text : texts) {
-    append_text(list, "{}{}", {list.empty() ? std::string_view() : separator, text});
+    append_entry(list, separator, text);
   }
   return list;
 }
-
 }  // namespace DTRAIN_NAMESPACE
 
 #if DTRAIN_DEFINITIONS
@@ -228,8 +239,12 @@ DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
   }
 }
 
-namespace detail {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_entry(std::string& list, const char* separator, TextValue entry) {
+  if (!list.empty()) list += separator;
+  entry.append_to(list);
+}
 
+namespace detail {
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern, const TextValue* values) {
   for (const char* place = nullptr; values != nullptr && (place = std::strstr(pattern, "{}")) != nullptr; ++values) {
     text.append(pattern, place);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -341,17 +342,14 @@ inline std::string first_slurm_node(const Variables& variables, const char* vari
   if (components.empty()) {
     return first_slurm_host(variable, list);
   }
-  std::vector<std::string> nodes = slurm_hosts(variable, list);
-  const std::string first = nodes.front();
-  std::sort(nodes.begin(), nodes.end());
+  const std::vector<std::string> nodes = slurm_hosts(variable, list);
+  const std::set<std::string> in_step(nodes.begin(), nodes.end());  // a step may have some of the job's nodes
   for (const std::string& component : components) {
     for (std::string& host : slurm_hosts(component, *variables.text(component))) {
-      if (std::binary_search(nodes.begin(), nodes.end(), host)) {  // a step may have some of the job's nodes
-        return host;
-      }
+      if (in_step.contains(host)) return host;
     }
   }
-  return first;
+  return nodes.front();
 }
 
 /// Number of the step's tasks on this node; nullopt if Slurm's variables do not contain it. SLURM_GTIDS is right in

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -104,9 +105,7 @@ class JsonReader {
 
   /// Rejects a key that occurs twice: other readers may use its first value or its last.
   static bool all_differ(const std::vector<std::string>& keys) {
-    std::vector<std::string_view> sorted(keys.begin(), keys.end());
-    std::sort(sorted.begin(), sorted.end());
-    return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+    return std::set<std::string_view>(keys.begin(), keys.end()).size() == keys.size();
   }
 
   bool string(std::string& text) {

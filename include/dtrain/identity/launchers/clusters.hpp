@@ -286,14 +286,4 @@ struct VertexSource {
   static constexpr ClusterRoles roles{"CLUSTER_SPEC", ranked, unranked, {}};
 };
 
-template <class S>
-bool cluster_is_present(const Variables& variables) {
-  return has_cluster(S::roles, variables);
-}
-
-template <class S>
-ProcessIdentity read_cluster_source(const Variables& variables, Arguments) {
-  return identity_in_cluster(read_cluster(S::roles, variables), S::name, variables, S::roles.variable);
-}
-
 }  // namespace DTRAIN_NAMESPACE::identity

@@ -42,20 +42,9 @@ inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts
   while (!hosts.empty()) {
     std::string_view line = next_entry(hosts, '\n');
     line = line.substr(0, line.find('#'));
-    std::optional<net::SocketAddress> address;
-    while (!line.empty()) {
-      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
-      line.remove_prefix(begin);
-      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
-      line.remove_prefix(word.size());
-      if (!address) {
-        address = net::SocketAddress::from_numeric(word, 0);
-        if (!address) {
-          break;
-        }
-      } else if (word == name) {
-        return address;
-      }
+    const std::optional<net::SocketAddress> address = net::SocketAddress::from_numeric(next_word(line), 0);
+    while (address && !line.empty()) {
+      if (next_word(line) == name) return address;
     }
   }
   return std::nullopt;
@@ -126,8 +115,10 @@ std::optional<net::InterfaceAddress> local_interface(const identity::Variables& 
                                                      const std::vector<net::InterfaceAddress>& addresses,
                                                      AddressTowards address_towards) {
   const auto found = [&](const auto& is_wanted) {
-    const auto place = std::find_if(addresses.begin(), addresses.end(), is_wanted);
-    return place == addresses.end() ? std::nullopt : std::optional(*place);
+    for (const net::InterfaceAddress& each : addresses) {
+      if (is_wanted(each)) return std::optional(each);
+    }
+    return std::optional<net::InterfaceAddress>();
   };
   if (const auto named = variables.text("DTRAIN_INTERFACE")) {
     const auto numeric = net::SocketAddress::from_numeric(*named, 0);
@@ -189,14 +180,13 @@ inline std::optional<std::string> interface_without_others(const net::InterfaceA
   for (const net::InterfaceAddress& each : others) {
     const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
     if (is_new && !each.address.is_loopback() && !net::is_container_bridge(each.interface)) {
-      append_text(proposals, "{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
+      append_entry(proposals, ", ", to_string(each));
     }
   }
   return format_text(
-      "{} ({}) is {}, by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
+      "{} is {}, by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
       "DTRAIN_INTERFACE to an interface of this one{}{}",
-      {own.interface, own.address.host(),
-       is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
+      {to_string(own), is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
        proposals.empty() ? "" : "; there are: ", proposals});
 }
 
@@ -221,9 +211,8 @@ inline std::optional<std::string> little_lockable_memory(const SystemFiles& file
   if (position == std::string::npos || active_infiniband_ports(files).empty()) {
     return std::nullopt;
   }
-  const std::size_t begin = limits.find_first_not_of(' ', position + label.size());
-  const std::string soft = begin == std::string::npos ? "" : limits.substr(begin, limits.find(' ', begin) - begin);
-  const std::optional<std::uint64_t> bytes = identity::parse_wide_integer(soft);
+  std::string_view values = std::string_view(limits).substr(position + label.size());
+  const std::optional<std::uint64_t> bytes = identity::parse_wide_integer(next_word(values));
   if (!bytes || *bytes >= (std::uint64_t{1} << 30)) {
     return std::nullopt;
   }
@@ -294,7 +283,7 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
   if (own) {
     const std::string speed =
         own->address.is_loopback() ? "within this host" : speed_text(interface_speed(own->interface, files));
-    report.interface = format_text("network: {} ({}), {}", {own->interface, own->address.host(), speed});
+    report.interface = format_text("network: {}, {}", {to_string(*own), speed});
   } else {
     report.interface = "network: no interface leads to other hosts";
   }

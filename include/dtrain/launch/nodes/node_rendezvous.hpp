@@ -317,12 +317,7 @@ class NodeRendezvous {
     server_.emplace(*loop_, std::move(listener), rendezvous::ServerOptions{secret, limits()});
   }
 
-  rendezvous::Limits limits() const {
-    rendezvous::Limits limits;
-    limits.liveness = in_milliseconds(options_->liveness);
-    return limits;
-  }
-
+  rendezvous::Limits limits() const { return {.liveness = in_milliseconds(options_->liveness)}; }
   void open_launchers_job(Deadline deadline) {
     rendezvous::StoreJobOptions job;
     job.role = rendezvous::ClientRole::launcher;
@@ -343,11 +338,7 @@ class NodeRendezvous {
   }
 
   async::Task<void> exchange_node_info() {
-    NodeInfo info;
-    info.workers = options_->workers;
-    info.host = host_->name;
-    info.host_id = host_->id;
-    const std::string own = to_bytes(info);
+    const std::string own = to_bytes(NodeInfo{options_->workers, host_->name, host_->id});
     co_await set(LauncherKeys::node_info(options_->node.node_rank), own);
     if (options_->node.node_rank == 0) {
       std::vector<NodeInfo> node_infos;

@@ -11,8 +11,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"

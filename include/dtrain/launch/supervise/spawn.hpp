@@ -169,20 +169,6 @@ inline StartError start_error(int reader, const std::string& doing) {
   }
 }
 
-/// @returns the child's process id; -1 with errno if there is no child
-inline pid_t fork_and_exec(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
-                           const std::optional<rlimit>& files, const CpuSet& cpus, int report) {
-  const async::BlockedSignals blocked;  // in the child as well
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const StartError failed = exec_in_child(request, arguments, environment, parent, files, cpus);
-    const ssize_t written = ::write(report, &failed, sizeof failed);
-    static_cast<void>(written);
-    ::_exit(127);
-  }
-  return child;
-}
-
 }  // namespace detail
 
 /// Starts the program and returns its process id. The system kills it when this thread ends, and therefore also when
@@ -203,8 +189,18 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::optional<rlimit> files = open_files_for_children();
   const CpuSet cpus(request.cpus);
   const pid_t parent = ::getpid();
-  const pid_t child = detail::fork_and_exec(request, argument_pointers.data(), environment_pointers.data(), parent,
-                                            files, cpus, report.writer.get());
+  pid_t child = -1;
+  {
+    const async::BlockedSignals blocked;  // in the child as well
+    child = ::fork();
+    if (child == 0) {
+      const detail::StartError failed =
+          detail::exec_in_child(request, argument_pointers.data(), environment_pointers.data(), parent, files, cpus);
+      const ssize_t written = ::write(report.writer.get(), &failed, sizeof failed);
+      static_cast<void>(written);
+      ::_exit(127);
+    }
+  }
   if (child < 0) {
     throw_errno("{}", {doing}, "raise the limit of processes (ulimit -u) or start fewer workers");
   }

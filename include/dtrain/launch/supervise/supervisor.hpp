@@ -94,12 +94,6 @@ class MemoryKills {
   std::uint64_t explained_;  ///< kills that need no explanation any more
 };
 
-/// "2 killed workers have not ended yet: ...".
-inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds timeout) {
-  return format_text("{} killed {} not ended yet, and device memory stays in use until then: waiting for at most {}",
-                     {workers, workers == 1 ? "worker has" : "workers have", duration_text(timeout)});
-}
-
 /// Objects of the launcher that an attempt uses. Lifetime: they outlive the attempt.
 struct AttemptServices {
   async::EventLoop& loop;
@@ -167,7 +161,12 @@ class Supervisor {
     const auto& killed_at = schedule_.killed_at();
     if (killed_at && !reported_waiting_ && now - *killed_at > std::chrono::seconds(1)) {
       reported_waiting_ = true;
-      services_.output.error().line("dtrain: ", waiting_text(workers_.running(), schedule_.kill_timeout()));
+      const std::size_t workers = workers_.running();
+      services_.output.error().line(
+          "dtrain: ",
+          format_text(
+              "{} killed {} not ended yet, and device memory stays in use until then: waiting for at most {}",
+              {workers, workers == 1 ? "worker has" : "workers have", duration_text(schedule_.kill_timeout())}));
     }
   }
 
@@ -181,10 +180,7 @@ class Supervisor {
   }
 
   async::Task<void> note(Workers::Ended ended) {
-    WorkerEnd end;
-    end.rank = ended.rank;
-    end.status = ended.status;
-    end.stopped = schedule_.has_acted();
+    WorkerEnd end{.rank = ended.rank, .status = ended.status, .stopped = schedule_.has_acted()};
     if (ended.status.signal == SIGKILL && !end.stopped) {
       end.explanation = memory_kills_.explain();
     }

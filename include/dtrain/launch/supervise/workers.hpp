@@ -4,7 +4,6 @@
 /// been stopped (SIGSTOP, SIGTSTP), for Supervisor; StdinForwarder: passes lines typed on the launcher's terminal to
 /// one worker. Attempt (node_launcher.hpp) owns a Workers.
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/types.h>
 #include <sys/wait.h>

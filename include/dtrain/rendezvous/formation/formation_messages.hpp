@@ -23,10 +23,7 @@
 ///
 /// After the end of a connection the worker connects and announces itself again.
 
-#include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <string>
 #include <variant>
 

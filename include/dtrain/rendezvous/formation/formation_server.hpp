@@ -3,7 +3,6 @@
 /// FormationServer: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
 /// opens in the store. run_elastic_job() of the launcher owns it.
 
-#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstdint>

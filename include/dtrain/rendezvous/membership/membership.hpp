@@ -1,9 +1,8 @@
 #pragma once
 /// @file
 /// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), which JobState computes and every
-/// group has; RankInfo: a rank's description of itself when it joins; JobSettings: text that must be equal on all
-/// ranks, and its first difference. Pure.
-
+/// group has; RankInfo: a rank's description of itself when it joins; first_difference(): of settings, which must be
+/// equal on all ranks. Pure.
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -22,19 +21,6 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Lines "name=value", added in the same order on every rank. A Join carries at most max_settings_bytes of them.
-class JobSettings {
- public:
-  JobSettings& add(std::string_view name, std::string_view value) {
-    append_text(text_, "{}={}\n", {name, value});
-    return *this;
-  }
-  const std::string& text() const noexcept { return text_; }
-
- private:
-  std::string text_;
-};
-
 namespace detail {
 
 /// Removes the first line from `text`, and returns it sanitized; "nothing" if there is none.
@@ -44,7 +30,7 @@ inline std::string take_line(std::string_view& text) {
 
 }  // namespace detail
 
-/// The first pair of lines that differ; nullopt if all lines are equal.
+/// The first pair of lines "name=value" that differ; nullopt if all lines are equal.
 inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
   while (!a.empty() || !b.empty()) {
     std::string first = detail::take_line(a);

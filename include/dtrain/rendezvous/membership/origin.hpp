@@ -44,10 +44,8 @@ struct JobComparison {
 
 namespace detail {
 
-inline const char* distinct_name_remedy() noexcept {
-  return "give each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own";
-}
-
+inline constexpr const char* distinct_name_remedy =
+    "give each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own";
 }  // namespace detail
 
 /// Whether `a`, which asks to join, belongs to the job of `b`, the opener of the store or a rank on a's host. The first
@@ -80,7 +78,7 @@ inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
   if (!a.job.empty() && !b.job.empty()) {
     return {JobComparison::Relation::other,
             format_text("{} belongs to the job '{}', and this is the store of '{}', which {} opened; {}",
-                        {a.description, a.job, b.job, b.description, distinct_name_remedy()})};
+                        {a.description, a.job, b.job, b.description, distinct_name_remedy})};
   }
   const bool a_named = !a.job.empty();
   return {JobComparison::Relation::other,
@@ -89,7 +87,7 @@ inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
               {a.description,
                a_named ? format_text(" belongs to the job '{}', and this is the store of a job without a name", {a.job})
                        : format_text(" belongs to a job without a name, and this is the store of '{}'", {b.job}),
-               b.description, one_name, distinct_name_remedy()})};
+               b.description, one_name, distinct_name_remedy})};
 }
 
 }  // namespace detail
@@ -115,7 +113,7 @@ DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b
       format_text("{} was started by {}, and {} by {}",
                   {a.description, detail::starter_text(a), b.description, detail::starter_text(b)});
   if (comparable && a.origin.one_starter && b.origin.one_starter) {
-    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy()})};
+    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy})};
   }
   if (!a.origin.build.empty() && !b.origin.build.empty() && a.origin.build != b.origin.build) {
     return {
@@ -123,14 +121,14 @@ DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b
         format_text(
             "{} runs {}, and {} runs {}; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else {}",
             {a.description, detail::program_text(a.origin), b.description, detail::program_text(b.origin),
-             detail::distinct_name_remedy()})};
+             detail::distinct_name_remedy})};
   }
   if (!comparable) {
     return {};
   }
   return {Relation::doubtful, format_text("{}; where they are of two jobs, {}; where they are one job, the same "
                                           "DTRAIN_JOB_ID on all of its ranks says so",
-                                          {started, detail::distinct_name_remedy()})};
+                                          {started, detail::distinct_name_remedy})};
 }
 
 #endif  // DTRAIN_DEFINITIONS

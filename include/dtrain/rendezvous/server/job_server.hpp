@@ -55,10 +55,7 @@ struct ServedSession : SessionHandler {
 
 /// Accepted, without its proof.
 inline Frame accepted_frame(const Limits& limits, std::chrono::milliseconds heartbeat) {
-  Accepted accepted;
-  accepted.heartbeat_ms = wire_milliseconds(heartbeat);
-  accepted.liveness_ms = wire_milliseconds(limits.liveness);
-  return encode(accepted);
+  return encode(Accepted{wire_milliseconds(heartbeat), wire_milliseconds(limits.liveness)});
 }
 
 /// Calls `on_silent(id)` for sessions that send nothing for the liveness time, in which the time that this process was
@@ -102,8 +99,6 @@ class JobServer final : private JobSink {
             loop_.spawn(watch_liveness(loop, clients_, limits.liveness, [this](SessionId id) { silent(id); }))) {}
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
-  ~JobServer() = default;
-
   const StoreJobOptions& options() const noexcept { return options_; }
 
   /// Posts a failure that the store's own process noticed. Only the job's first cause counts; every rank receives it.

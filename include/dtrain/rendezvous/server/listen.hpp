@@ -48,7 +48,7 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
     if (each.interface == name) {
       found.push_back(each.address.with_port(port));
     }
-    append_text(there, "{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
+    append_entry(there, ", ", to_string(each));
   }
   if (found.empty()) {
     throw_error(Errc::usage,
@@ -111,10 +111,6 @@ inline std::vector<net::SocketAddress> outward_addresses(const std::optional<net
   }
   return found;
 }
-inline std::vector<net::SocketAddress> outward_addresses() {
-  return outward_addresses(net::address_of_default_route(), own_addresses());
-}
-
 /// Listening addresses, without a secret, for a host that is none of this machine's outward addresses. Its name may
 /// mean a loopback address here and another one elsewhere (Debian's 127.0.1.1), or it is forwarded here (a service).
 /// @param outward outward_addresses()
@@ -159,7 +155,7 @@ inline std::string unused_interfaces(const std::vector<net::SocketAddress>& list
   std::string last;
   for (const net::InterfaceAddress& each : own) {
     if (each.interface != last && leads_outward(each) && !listens_there(each.interface)) {
-      append_text(text, "{}{} ({})", {text.empty() ? "" : ", ", each.interface, each.address.host()});
+      append_entry(text, ", ", to_string(each));
       last = each.interface;
     }
   }
@@ -178,8 +174,8 @@ inline std::string unused_remedy(const std::string& unused, const char* where) {
 inline std::string places_text(const std::vector<net::SocketAddress>& listening) {
   std::string places;
   for (const net::SocketAddress& each : listening) {
-    places += (places.empty() ? "" : " and ") +
-              (each.is_any() ? format_text("port {} of every address", {each.port()}) : to_string(each));
+    append_entry(places, " and ",
+                 each.is_any() ? format_text("port {} of every address", {each.port()}) : to_string(each));
   }
   return places;
 }
@@ -269,7 +265,8 @@ inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const s
   if (options.has_secret) {
     listeners.push_back(net::Listener::bind_any(loop, port));
   } else {
-    for (const net::SocketAddress& each : resolve_candidates(host, resolved, outward_addresses())) {
+    for (const net::SocketAddress& each :
+         resolve_candidates(host, resolved, outward_addresses(net::address_of_default_route(), own))) {
       listen(each);
     }
   }
@@ -280,22 +277,6 @@ inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const s
         {host});
   }
   return listeners;
-}
-
-/// open_listeners at the first free one of `ports` ports from `port` on.
-inline std::vector<net::Listener> open_listeners_at_free_port(async::EventLoop& loop, const std::string& host,
-                                                              std::uint16_t port, std::uint16_t ports,
-                                                              const std::vector<net::SocketAddress>& resolved,
-                                                              const ListenOptions& options) {
-  for (std::uint16_t offset = 0;; ++offset) {
-    try {
-      return open_listeners(loop, host, static_cast<std::uint16_t>(port + offset), resolved, options);
-    } catch (const Error& error) {
-      if (error.code().value() != EADDRINUSE || offset + 1 >= ports) {
-        throw;
-      }
-    }
-  }
 }
 
 inline std::vector<net::SocketAddress> addresses_of(const std::vector<net::Listener>& listeners) {
@@ -351,8 +332,14 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
         net::resolve_with_backoff(loop, host, port, deadline, backoff);
     resolved = co_await std::move(lookup);
   }
-  std::vector<net::Listener> listeners =
-      detail::open_listeners_at_free_port(loop, host, port, ports, resolved, options);
+  std::vector<net::Listener> listeners;
+  for (const int last = port + ports - 1; listeners.empty(); ++port) {
+    try {
+      listeners = detail::open_listeners(loop, host, port, resolved, options);
+    } catch (const Error& error) {
+      if (error.code().value() != EADDRINUSE || port >= last) throw;
+    }
+  }
   if (options.several_hosts) {
     detail::warn_of_loopback_name(host, listeners);
   }

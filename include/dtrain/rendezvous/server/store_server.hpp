@@ -64,8 +64,6 @@ class StoreServer {
       : StoreServer(loop, one(std::move(listener)), std::move(options)) {}
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
-  ~StoreServer() = default;
-
   /// The first address that it listens at.
   net::SocketAddress local() const noexcept { return local_; }
 

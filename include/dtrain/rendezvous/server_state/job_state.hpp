@@ -169,8 +169,6 @@ class JobState {
         request_handler_(world_size, limits, sink) {}
   JobState(const JobState&) = delete;
   JobState& operator=(const JobState&) = delete;
-  ~JobState() = default;
-
   const std::optional<Cause>& cause() const noexcept { return cause_; }
   bool formed() const noexcept { return formed_; }
   const RankTable& rank_table() const noexcept { return rank_table_; }
@@ -284,11 +282,11 @@ class JobState {
                 format_text("{} claims a place that {} has, while the job forms: two jobs use one port, or "
                             "a rank was given twice; {}, and each process its own rank",
                             {process_text(join), opens_another ? join_check_.opener() : taken->process_text(),
-                             detail::distinct_name_remedy()})}};
+                             detail::distinct_name_remedy})}};
     }
     if (opens_another) {
       return Refused{format_text("{} has opened this store, for another job; {}",
-                                 {join_check_.opener(), detail::distinct_name_remedy()}),
+                                 {join_check_.opener(), detail::distinct_name_remedy}),
                      true};
     }
     return rank_table_.admit(session, join);

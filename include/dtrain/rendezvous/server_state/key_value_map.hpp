@@ -54,11 +54,7 @@ class KeyValueMap {
 
   explicit KeyValueMap(const Limits& limits) : limits_(limits) {}
 
-  const std::string* find(const std::string& key) const {
-    const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : found->second.text.get();
-  }
-
+  const std::string* find(const std::string& key) const { return shared(key).get(); }
   /// The value, shared with responses that outlive it here; null if the key does not exist.
   SharedValue shared(const std::string& key) const {
     const auto found = values_.find(key);

@@ -130,7 +130,7 @@ class RequestHandler {
   static std::string sentence(const KeyValueMap::Cancelled& wait, Instant now) {
     std::string text;
     for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
-      append_text(text, "{}{}", {i == 0 ? "" : ", ", in_quotes(wait.missing[i])});
+      append_entry(text, ", ", in_quotes(wait.missing[i]));
     }
     if (wait.keys > 1) {
       append_text(text, " ({} of {} keys)", {wait.missing.size(), wait.keys});
