@@ -490,10 +490,7 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 
 /// @file
 /// is_debug_program, a fact of the compilation as those in config.hpp: whether a file of the program was compiled
-/// without NDEBUG, for checks that debug builds make, as ready_check.hpp (ddp/) does. The linker decides: files
-/// compiled without NDEBUG define this function, all others only name it. So nothing in dtrain's own functions depends
-/// on NDEBUG, in which the files of one program may differ. The file with the definitions (DTRAIN_IMPLEMENTATION) does
-/// not count: it may be compiled apart from the program.
+/// without NDEBUG, for checks that debug builds make, as ready_check.hpp (ddp/) does.
 
 /// The linker decides: files compiled without NDEBUG define this function, all others only name it. So nothing in
 /// dtrain's own functions depends on NDEBUG, in which the files of one program may differ. The file with the
@@ -908,7 +905,7 @@ ProcessOwned<T> make_process_owned(Arguments&&... arguments) {
 /// @file
 /// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a text, by which every
 /// folder but kernels/ throws; duration_text(), number_text(): durations and floating-point numbers, the same in every
-/// locale; next_entry(), has_entry(), joined(): lists in texts of variables and flags.
+/// locale; next_entry(), next_word(), has_entry(), joined(): lists in texts of variables and flags.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1054,6 +1051,15 @@ inline std::string_view next_entry(std::string_view& list, char separator) noexc
   return entry;
 }
 
+/// Removes the first word of a line, with the blanks before it. @returns the word; empty if there is none
+inline std::string_view next_word(std::string_view& line) noexcept {
+  constexpr const char* blanks = " \t\r";
+  line.remove_prefix(std::min(line.find_first_not_of(blanks), line.size()));
+  const std::string_view word = line.substr(0, line.find_first_of(blanks));
+  line.remove_prefix(word.size());
+  return word;
+}
+
 /// Whether a list has the entry; an empty list has none.
 inline bool has_entry(std::string_view list, char separator, std::string_view entry) noexcept {
   while (!list.empty()) {
@@ -1062,16 +1068,18 @@ inline bool has_entry(std::string_view list, char separator, std::string_view en
   return false;
 }
 
-/// The texts with `separator` between them.
+/// Appends an entry to a list in which `separator` stands between two entries. @pre no entry is empty
+void append_entry(std::string& list, const char* separator, TextValue entry);
+
+/// The texts with `separator` between them. @pre none is empty
 template <class Texts>
-std::string joined(const Texts& texts, std::string_view separator) {
+std::string joined(const Texts& texts, const char* separator) {
   std::string list;
   for (const auto& text : texts) {
-    append_text(list, "{}{}", {list.empty() ? std::string_view() : separator, text});
+    append_entry(list, separator, text);
   }
   return list;
 }
-
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/cause.hpp
@@ -1125,12 +1133,13 @@ struct Cause {
 /// @ingroup errors
 class JobFailed : public Error {
  public:
-  explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current());
-
+  explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current())
+      : JobFailed(Errc::job_failed, std::move(cause), where) {}
   const Cause& cause() const noexcept { return cause_; }
 
  protected:
-  JobFailed(Errc code, Cause cause, SourceLocation where);
+  JobFailed(Errc code, Cause cause, SourceLocation where)
+      : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
 
  private:
   Cause cause_;
@@ -1140,8 +1149,8 @@ class JobFailed : public Error {
 /// @ingroup errors
 class PeerLost : public JobFailed {
  public:
-  explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current());
-
+  explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current())
+      : JobFailed(Errc::peer_lost, std::move(cause), where) {}
   /// The lost rank, and its host.
   int lost_rank() const noexcept { return cause().rank; }
   const std::string& host() const noexcept { return cause().host; }
@@ -1170,15 +1179,6 @@ DTRAIN_DEFINED std::string Cause::sentence() const {
   }
   return format_text("{}: {}", {who, text});
 }
-
-DTRAIN_DEFINED JobFailed::JobFailed(Cause cause, SourceLocation where)
-    : JobFailed(Errc::job_failed, std::move(cause), where) {}
-
-DTRAIN_DEFINED JobFailed::JobFailed(Errc code, Cause cause, SourceLocation where)
-    : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
-
-DTRAIN_DEFINED PeerLost::PeerLost(Cause cause, SourceLocation where)
-    : JobFailed(Errc::peer_lost, std::move(cause), where) {}
 
 DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
   if (cause.kind == CauseKind::lost) {
@@ -3890,11 +3890,10 @@ class PostQueue {
 /// its remaining tasks.
 class EventLoop {
  public:
-  EventLoop();
+  EventLoop() : scheduler_(posts_.descriptor()) {}
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
-  ~EventLoop();
-
+  ~EventLoop() { close(); }
   /// Adds a task, which starts in the loop's next turn. The result owns it; TaskHandle::detach gives it to the loop.
   /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
   /// @param on_destroyed runs after the task's frame is destroyed, however the task ended
@@ -3903,8 +3902,9 @@ class EventLoop {
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception, DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
-  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {});
-
+  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
+    spawn(std::move(task), std::move(on_exception)).detach();
+  }
   /// Runs `function()` on the loop's thread, in order of posting. Its exception leaves run(). After close() it returns
   /// false and destroys the function without running it; close() destroys functions that have not run.
   /// Threads: any. Costs an allocation, a short lock, and a system call if the queue was empty.
@@ -4068,12 +4068,6 @@ DTRAIN_DEFINED void PostQueue::wake() noexcept {
   }
 }
 
-DTRAIN_DEFINED EventLoop::EventLoop() : scheduler_(posts_.descriptor()) {}
-
-DTRAIN_DEFINED EventLoop::~EventLoop() {
-  close();
-}
-
 DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
   return spawn(std::move(task), {});
 }
@@ -4089,10 +4083,6 @@ DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_
   auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
   scheduler_.start(*record);
   return TaskHandle(record.release());
-}
-
-DTRAIN_DEFINED void EventLoop::spawn_detached(Task<void> task, ExceptionHandler on_exception) {
-  spawn(std::move(task), std::move(on_exception)).detach();
 }
 
 DTRAIN_DEFINED void EventLoop::close() noexcept {
@@ -4440,8 +4430,7 @@ class LoopThread {
   LoopThread();
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
-  ~LoopThread();
-
+  ~LoopThread() { end(); }
   /// For post(); its other functions belong to the loop's thread.
   EventLoop& loop() noexcept { return *loop_; }
 
@@ -4578,10 +4567,6 @@ DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadli
 DTRAIN_DEFINED LoopThread::LoopThread()
     : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
   thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
-}
-
-DTRAIN_DEFINED LoopThread::~LoopThread() {
-  end();
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -4811,7 +4796,7 @@ class SocketAddress {
   const sockaddr* data() const noexcept { return &storage_.any; }
   socklen_t size() const noexcept { return is_v6() ? sizeof(sockaddr_in6) : sizeof(sockaddr_in); }
 
-  friend bool operator==(const SocketAddress& a, const SocketAddress& b) noexcept {
+  DTRAIN_NOT_INLINED friend bool operator==(const SocketAddress& a, const SocketAddress& b) noexcept {
     if (a.family() != b.family() || a.port() != b.port()) {
       return false;
     }
@@ -4876,6 +4861,11 @@ struct InterfaceAddress {
   SocketAddress address;  ///< port 0
   bool is_up = true;
 };
+
+/// "eth0 (192.0.2.1)".
+inline std::string to_string(const InterfaceAddress& own) {
+  return format_text("{} ({})", {own.interface, own.address.host()});
+}
 
 /// All IPv4 and IPv6 addresses of the interfaces, in the system's order. @throws Error (posix)
 inline std::vector<InterfaceAddress> interface_addresses() {
@@ -7841,10 +7831,11 @@ struct ProcessIdentity {
   std::vector<std::string> ignored;      ///< other launchers and variables that are set to other values
 
   /// Name of the source, for messages.
-  std::string source_text() const;
+  std::string source_text() const { return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher; }
 
-  bool is_provisional(std::string_view field) const;
-
+  bool is_provisional(std::string_view field) const {
+    return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
+  }
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
 
@@ -7855,14 +7846,6 @@ std::string to_string(const ProcessIdentity& identity);
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINE_MEMBERS(ProcessIdentity);
-
-DTRAIN_DEFINED std::string ProcessIdentity::source_text() const {
-  return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher;
-}
-
-DTRAIN_DEFINED bool ProcessIdentity::is_provisional(std::string_view field) const {
-  return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
-}
 
 namespace detail {
 
@@ -7930,6 +7913,20 @@ std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept;
 /// 1..65535 in decimal digits; nullopt for other text.
 std::optional<int> parse_port(std::string_view text) noexcept;
 
+/// MIN:MAX, of ranks or of nodes.
+struct IntegerRange {
+  int least = 0;
+  int most = 0;
+};
+
+/// Whether the text is written as a range; see parse_range().
+inline bool is_range(std::string_view text) noexcept {
+  return text.find(':') != std::string_view::npos;
+}
+
+/// "2:4"; nullopt for other text, and unless 1 <= MIN <= MAX.
+std::optional<IntegerRange> parse_range(std::string_view text) noexcept;
+
 /// Reads an Environment. An empty value counts as unset, and the empty name names no variable. Lifetime: the
 /// environment outlives it and the values that it returns, unchanged.
 class Variables {
@@ -7938,8 +7935,7 @@ class Variables {
 
   std::optional<std::string_view> text(std::string_view variable) const;
 
-  bool has(std::string_view variable) const;
-
+  DTRAIN_NOT_INLINED bool has(std::string_view variable) const { return text(variable).has_value(); }
   /// The names of the set variables that begin with `prefix`, in the order of their bytes. A name with other bytes than
   /// letters, digits and underscores, which no shell can set, is left out: messages quote the names as they are.
   std::vector<std::string_view> names_with_prefix(std::string_view prefix) const;
@@ -8248,23 +8244,10 @@ inline std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept 
 
 /// @file
 /// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), which JobState computes and every
-/// group has; RankInfo: a rank's description of itself when it joins; JobSettings: text that must be equal on all
-/// ranks, and its first difference. Pure.
+/// group has; RankInfo: a rank's description of itself when it joins; first_difference(): of settings, which must be
+/// equal on all ranks. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Lines "name=value", added in the same order on every rank. A Join carries at most max_settings_bytes of them.
-class JobSettings {
- public:
-  JobSettings& add(std::string_view name, std::string_view value) {
-    append_text(text_, "{}={}\n", {name, value});
-    return *this;
-  }
-  const std::string& text() const noexcept { return text_; }
-
- private:
-  std::string text_;
-};
 
 namespace detail {
 
@@ -8275,7 +8258,7 @@ inline std::string take_line(std::string_view& text) {
 
 }  // namespace detail
 
-/// The first pair of lines that differ; nullopt if all lines are equal.
+/// The first pair of lines "name=value" that differ; nullopt if all lines are equal.
 inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
   while (!a.empty() || !b.empty()) {
     std::string first = detail::take_line(a);
@@ -8517,10 +8500,8 @@ struct JobComparison {
 
 namespace detail {
 
-inline const char* distinct_name_remedy() noexcept {
-  return "give each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own";
-}
-
+inline constexpr const char* distinct_name_remedy =
+    "give each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own";
 }  // namespace detail
 
 /// Whether `a`, which asks to join, belongs to the job of `b`, the opener of the store or a rank on a's host. The first
@@ -8553,7 +8534,7 @@ inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
   if (!a.job.empty() && !b.job.empty()) {
     return {JobComparison::Relation::other,
             format_text("{} belongs to the job '{}', and this is the store of '{}', which {} opened; {}",
-                        {a.description, a.job, b.job, b.description, distinct_name_remedy()})};
+                        {a.description, a.job, b.job, b.description, distinct_name_remedy})};
   }
   const bool a_named = !a.job.empty();
   return {JobComparison::Relation::other,
@@ -8562,7 +8543,7 @@ inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
               {a.description,
                a_named ? format_text(" belongs to the job '{}', and this is the store of a job without a name", {a.job})
                        : format_text(" belongs to a job without a name, and this is the store of '{}'", {b.job}),
-               b.description, one_name, distinct_name_remedy()})};
+               b.description, one_name, distinct_name_remedy})};
 }
 
 }  // namespace detail
@@ -8588,7 +8569,7 @@ DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b
       format_text("{} was started by {}, and {} by {}",
                   {a.description, detail::starter_text(a), b.description, detail::starter_text(b)});
   if (comparable && a.origin.one_starter && b.origin.one_starter) {
-    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy()})};
+    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy})};
   }
   if (!a.origin.build.empty() && !b.origin.build.empty() && a.origin.build != b.origin.build) {
     return {
@@ -8596,14 +8577,14 @@ DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b
         format_text(
             "{} runs {}, and {} runs {}; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else {}",
             {a.description, detail::program_text(a.origin), b.description, detail::program_text(b.origin),
-             detail::distinct_name_remedy()})};
+             detail::distinct_name_remedy})};
   }
   if (!comparable) {
     return {};
   }
   return {Relation::doubtful, format_text("{}; where they are of two jobs, {}; where they are one job, the same "
                                           "DTRAIN_JOB_ID on all of its ranks says so",
-                                          {started, detail::distinct_name_remedy()})};
+                                          {started, detail::distinct_name_remedy})};
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -9137,66 +9118,122 @@ class Store {
  public:
   using OptionalDeadline = std::optional<Deadline>;
 
-  Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle);
-
+  Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
+      : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
   /// The same store, with `prefix` before every key, after the prefix of this handle.
-  Store with_prefix(const std::string& prefix) const;
+  Store with_prefix(const std::string& prefix) const {
+    Store store = *this;
+    store.prefix_ += prefix;
+    return store;
+  }
   const std::string& prefix() const noexcept { return prefix_; }
 
   /// The same store, with this timeout for calls without a deadline. ProcessGroup::store() has the group's timeout.
-  Store with_timeout(std::chrono::nanoseconds timeout) const;
+  Store with_timeout(std::chrono::nanoseconds timeout) const {
+    Store store = *this;
+    store.timeout_ = timeout;
+    return store;
+  }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
   /// The same store, with barriers among these ranks of the job instead of all.
-  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const;
+  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
+    Store store = *this;
+    store.barrier_ranks_ = std::move(ranks);
+    return store;
+  }
 
   /// Sets or replaces a value.
-  StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const;
+  StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::set, std::move(key), deadline);
+    made.request.value = std::move(value);
+    return made;
+  }
 
   /// Sets or replaces all values, or none. If a key occurs twice, its last value counts.
   StoreCall<void> set_many(std::vector<std::pair<std::string, std::string>> entries,
-                           OptionalDeadline deadline = {}) const;
+                           OptionalDeadline deadline = {}) const {
+    std::vector<std::string> keys;
+    std::vector<std::string> values;
+    for (auto& [key, value] : entries) {
+      keys.push_back(std::move(key));
+      values.push_back(std::move(value));
+    }
+    StoreRequest made = make_request(RequestKind::set_many, std::move(keys), deadline);
+    made.request.values = std::move(values);
+    return made;
+  }
 
   /// Sets the key to `desired` if it has the value `expected`; nullopt as `expected` means that the key must not exist.
   StoreCall<CompareSet> compare_set(std::string key, std::optional<std::string> expected, std::string desired,
-                                    OptionalDeadline deadline = {}) const;
+                                    OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::compare_set, std::move(key), deadline);
+    made.request.value = std::move(desired);
+    made.request.expected = std::move(expected);
+    return made;
+  }
 
   /// The value; waits until some rank has set it.
-  StoreCall<std::string> get(std::string key, OptionalDeadline deadline = {}) const;
+  StoreCall<std::string> get(std::string key, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::get, std::move(key), deadline);
+  }
 
   /// As get; the store erases the key after `readers` takes, so that a value for that many readers leaves no key
   /// behind. Each call counts once; a call that timed out may have counted.
-  StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const;
+  StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::take, std::move(key), deadline);
+    made.request.number = readers;
+    return made;
+  }
 
   /// The values in the order of the keys; waits until all exist at once. At most max_keys_per_wait keys.
-  StoreCall<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
+  StoreCall<std::vector<std::string>> get_many(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::get_many, std::move(keys), deadline);
+  }
 
   /// The value, or nothing if the key does not exist.
-  StoreCall<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const;
+  StoreCall<std::optional<std::string>> try_get(std::string key, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::try_get, std::move(key), deadline);
+  }
 
   /// Removes the key, and returns whether it existed. Waits for the key continue.
-  StoreCall<bool> erase(std::string key, OptionalDeadline deadline = {}) const;
+  StoreCall<bool> erase(std::string key, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::erase, std::move(key), deadline);
+  }
 
   /// Adds to the decimal integer under the key (a missing key counts as 0) and returns the sum. Each call counts once;
   /// a call that timed out may have counted.
-  StoreCall<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const;
+  StoreCall<std::int64_t> add(std::string key, std::int64_t delta, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::add, std::move(key), deadline);
+    made.request.number = delta;
+    return made;
+  }
 
   /// Appends to the value (a missing key counts as empty) and returns its new length in bytes.
-  StoreCall<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const;
+  StoreCall<std::int64_t> append(std::string key, std::string text, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::append, std::move(key), deadline);
+    made.request.value = std::move(text);
+    return made;
+  }
 
   /// Waits until all keys exist at once; at most max_keys_per_wait.
-  StoreCall<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const;
+  StoreCall<void> wait(std::vector<std::string> keys, OptionalDeadline deadline = {}) const {
+    return make_request(RequestKind::wait, std::move(keys), deadline);
+  }
 
   /// Collective: waits until every rank of the job (or of with_barrier_ranks) has reached the barrier of this name;
   /// then the name may be used again. A rank may wait in a barrier of one name only once at a time.
-  StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const;
+  StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const {
+    StoreRequest made = make_request(RequestKind::barrier, std::move(name), deadline);
+    if (barrier_ranks_) {
+      made.request.members = *barrier_ranks_;
+    }
+    return made;
+  }
 
  private:
-  StoreRequest make_request(RequestKind kind, const OptionalDeadline& deadline) const;
-  StoreRequest make_request(RequestKind kind, const std::string& key, const OptionalDeadline& deadline) const;
-  StoreRequest make_request(RequestKind kind, const std::vector<std::string>& keys,
-                            const OptionalDeadline& deadline) const;
-
+  StoreRequest make_request(RequestKind kind, std::string key, const OptionalDeadline& deadline) const;
+  StoreRequest make_request(RequestKind kind, std::vector<std::string> keys, const OptionalDeadline& deadline) const;
   std::weak_ptr<StoreClient> client_;
   std::shared_ptr<LoopHandle> loop_handle_;
   std::string prefix_;
@@ -23485,7 +23522,7 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Copies share the strings. The program may write to them, as to main's argv.
 class ArgumentVector {
  public:
-  ArgumentVector();
+  ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
   explicit ArgumentVector(std::vector<std::string> texts);
 
   /// argc and argv; argv[argc] is null. Lifetime: as long as a copy of this ArgumentVector lives.
@@ -23519,9 +23556,8 @@ struct RankProcess : rendezvous::ControlPlaneOptions {
 /// Result of a launcher's start(): a rank's process, or the exit code of this process.
 /// @ingroup launchers
 struct StartResult {
-  explicit StartResult(RankProcess rank);
-  explicit StartResult(int code) noexcept;
-
+  explicit StartResult(RankProcess rank) : worker(std::move(rank)) {}
+  explicit StartResult(int code) noexcept : exit_code(code) {}
   std::optional<RankProcess> worker;
   int exit_code = 0;
 };
@@ -23643,9 +23679,8 @@ struct PerProcess {
   static constexpr const char* name() noexcept { return "launch::PerProcess"; }
 
   /// A RankProcess, or exit code 2 with a sentence on stderr. Blocking: no.
-  static StartResult start(int argc, char** argv) { return start(argc, argv, Takes::group); }
   /// @param takes Takes::elastic: the process may be a worker of an elastic job (rank_process_of)
-  static StartResult start(int argc, char** argv, Takes takes);
+  static StartResult start(int argc, char** argv, Takes takes = Takes::group);
 };
 
 #if DTRAIN_DEFINITIONS
@@ -24968,12 +25003,11 @@ DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optiona
 
 DTRAIN_DEFINED std::string settings_text(const rendezvous::ControlPlaneOptions& worker,
                                          const RequiredSettings& required) {
-  rendezvous::JobSettings settings;
-  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
-  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(worker.timeout).count()));
-  settings.add("GroupOptions::accumulate", name(required.accumulate));
-  settings.add("GroupOptions::algorithms", required.algorithms);
-  return settings.text();
+  return format_text(
+      "launcher={}\nbackend={}\ntopology={}\nDTRAIN_TIMEOUT_SECONDS={}\nGroupOptions::accumulate={}\n"
+      "GroupOptions::algorithms={}\n",
+      {required.launcher, required.backend, required.topology, std::chrono::duration<double>(worker.timeout).count(),
+       name(required.accumulate), required.algorithms});
 }
 
 DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,
@@ -39318,12 +39352,15 @@ inline std::size_t open_files() noexcept {
 /// @file
 /// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for core_binding.hpp,
 /// network_report.hpp and process_tree.hpp of the launcher; read_small_file(): the first bytes of one such file, for
-/// control_groups.hpp and host_identity.hpp.
+/// control_groups.hpp and host_identity.hpp; link_target(): the path in a symbolic link, for launch/.
 
 namespace DTRAIN_NAMESPACE {
 
 /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
 std::optional<std::string> read_small_file(const std::string& path, std::size_t most);
+
+/// The path that a symbolic link has, at most 4096 bytes of it; empty if it cannot be read.
+std::string link_target(const std::string& path);
 
 /// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
 class SystemFiles {
@@ -39395,6 +39432,13 @@ DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& pat
   return bytes;
 }
 
+DTRAIN_DEFINED std::string link_target(const std::string& path) {
+  std::string target(4096, '\0');
+  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  return target;
+}
+
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
@@ -39404,6 +39448,8 @@ DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& pat
 namespace DTRAIN_NAMESPACE {
 
 namespace detail {
+/// No bound, or a number that the kernel does not give.
+inline constexpr std::uint64_t unbounded = std::numeric_limits<std::uint64_t>::max();
 
 /// The first 4096 bytes of a kernel file; empty if it cannot be read.
 DTRAIN_NOT_INLINED inline std::string read_start(const std::string& path) {
@@ -39415,10 +39461,9 @@ DTRAIN_NOT_INLINED inline std::string read_start(const std::string& path) {
 /// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
 inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
                                         const std::string& files) {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
-  if (most == unknown) {
-    return unknown;
+  const std::uint64_t most = number_after(read_start(folder + limit), "", unbounded);
+  if (most == unbounded) {
+    return unbounded;
   }
   const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
   const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
@@ -39430,21 +39475,18 @@ inline std::uint64_t available_in_group(const std::string& folder, const char* l
 }  // namespace detail
 
 DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
-  constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t none = detail::unbounded;
   constexpr std::uint64_t usual_period = 100000;  // microseconds
   constexpr std::uint64_t most_cores = 1 << 20;
   std::uint64_t cores = none;
   for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
-    std::uint64_t quota = none;
-    std::uint64_t period = usual_period;
-    if (group.is_first_version) {  // the quota is -1 if there is none
-      quota = number_after(detail::read_start(group.folder + "/cpu.cfs_quota_us"), "", none);
-      period = number_after(detail::read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period);
-    } else {  // "250000 100000" or "max 100000"
-      const std::string text = detail::read_start(group.folder + "/cpu.max");
-      quota = number_after(text, "", none);
-      period = number_after(text, " ", usual_period);
-    }
+    // Version 1 has the quota -1 if there is none. Version 2: "250000 100000" or "max 100000".
+    const bool is_first = group.is_first_version;
+    const std::string text = detail::read_start(group.folder + (is_first ? "/cpu.cfs_quota_us" : "/cpu.max"));
+    const std::uint64_t quota = number_after(text, "", none);
+    const std::uint64_t period =
+        is_first ? number_after(detail::read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period)
+                 : number_after(text, " ", usual_period);
     if (quota != none && period != 0) {
       cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
     }
@@ -39457,7 +39499,7 @@ DTRAIN_DEFINED std::optional<int> cpu_quota() {
 }
 
 DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t available = detail::unbounded;
   for (const ControlGroup& group : control_groups(groups, "memory", root)) {
     available = std::min(
         available,
@@ -39469,9 +39511,9 @@ DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const 
 }
 
 DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(detail::read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+  constexpr std::uint64_t most = detail::unbounded / 1024;
+  const std::uint64_t kibibytes = number_after(detail::read_start("/proc/meminfo"), "MemAvailable:", most);
+  return std::min(kibibytes > most ? detail::unbounded : kibibytes * 1024,
                   available_in_groups(detail::read_start("/proc/self/cgroup")));
 }
 
@@ -39559,8 +39601,12 @@ DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
   }
 }
 
-namespace detail {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_entry(std::string& list, const char* separator, TextValue entry) {
+  if (!list.empty()) list += separator;
+  entry.append_to(list);
+}
 
+namespace detail {
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern, const TextValue* values) {
   for (const char* place = nullptr; values != nullptr && (place = std::strstr(pattern, "{}")) != nullptr; ++values) {
     text.append(pattern, place);
@@ -43090,17 +43136,14 @@ inline std::string first_slurm_node(const Variables& variables, const char* vari
   if (components.empty()) {
     return first_slurm_host(variable, list);
   }
-  std::vector<std::string> nodes = slurm_hosts(variable, list);
-  const std::string first = nodes.front();
-  std::sort(nodes.begin(), nodes.end());
+  const std::vector<std::string> nodes = slurm_hosts(variable, list);
+  const std::set<std::string> in_step(nodes.begin(), nodes.end());  // a step may have some of the job's nodes
   for (const std::string& component : components) {
     for (std::string& host : slurm_hosts(component, *variables.text(component))) {
-      if (std::binary_search(nodes.begin(), nodes.end(), host)) {  // a step may have some of the job's nodes
-        return host;
-      }
+      if (in_step.contains(host)) return host;
     }
   }
-  return first;
+  return nodes.front();
 }
 
 /// Number of the step's tasks on this node; nullopt if Slurm's variables do not contain it. SLURM_GTIDS is right in
@@ -43232,9 +43275,7 @@ class JsonReader {
 
   /// Rejects a key that occurs twice: other readers may use its first value or its last.
   static bool all_differ(const std::vector<std::string>& keys) {
-    std::vector<std::string_view> sorted(keys.begin(), keys.end());
-    std::sort(sorted.begin(), sorted.end());
-    return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+    return std::set<std::string_view>(keys.begin(), keys.end()).size() == keys.size();
   }
 
   bool string(std::string& text) {
@@ -43628,16 +43669,6 @@ struct VertexSource {
   static constexpr std::array<std::string_view, 2> unranked{"workerpool2", "workerpool3"};
   static constexpr ClusterRoles roles{"CLUSTER_SPEC", ranked, unranked, {}};
 };
-
-template <class S>
-bool cluster_is_present(const Variables& variables) {
-  return has_cluster(S::roles, variables);
-}
-
-template <class S>
-ProcessIdentity read_cluster_source(const Variables& variables, Arguments) {
-  return identity_in_cluster(read_cluster(S::roles, variables), S::name, variables, S::roles.variable);
-}
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -44074,8 +44105,8 @@ inline std::optional<std::string> named_by(const Variables& variables, std::init
     if (!value) {
       return std::nullopt;
     }
-    append_text(left, "{}{}", {left.empty() ? "" : ".", name});
-    append_text(right, "{}{}", {right.empty() ? "" : ".", *value});
+    append_entry(left, ".", name);
+    append_entry(right, ".", *value);
   }
   return format_text("{}={}", {left, right});
 }
@@ -44415,7 +44446,7 @@ inline void check_volcano_half(const Variables& variables) {
       task = name.substr(0, name.size() - suffix.size());
       tasks += 1;
       pods += parse_integer(*variables.text(name)).value_or(0);
-      append_text(stated, "{}{}", {stated.empty() ? "" : ", ", variables.stated({name})});
+      append_entry(stated, ", ", variables.stated({name}));
     }
   }
   if (pods < 2 || (!variables.has("VC_TASK_INDEX") && !variables.has(task + "_HOSTS"))) {
@@ -44501,7 +44532,11 @@ constexpr IdentitySource source_of(bool one_starter,
 
 template <class S>
 constexpr IdentitySource cluster_source() {
-  return {S::name, {S::roles.variable}, read_cluster_source<S>, false, cluster_is_present<S>};
+  const auto read = [](const Variables& variables, Arguments) {
+    return identity_in_cluster(read_cluster(S::roles, variables), S::name, variables, S::roles.variable);
+  };
+  const auto is_present = [](const Variables& variables) { return has_cluster(S::roles, variables); };
+  return {S::name, {S::roles.variable}, read, false, is_present};
 }
 
 /// The first source that is present counts. Sources of launchers come before sources that only describe a cluster,
@@ -44548,7 +44583,7 @@ inline constexpr std::span<const IdentitySource> launchers(sources.data(), sourc
     is_known = is_known || launcher == wanted;
     for (const std::string_view variable : needs) {
       if (launcher == wanted && !variable.empty() && !variables.has(variable)) {
-        append_text(missing, "{}{}", {missing.empty() ? "" : ", ", variable});
+        append_entry(missing, ", ", variable);
       }
     }
   };
@@ -44653,8 +44688,15 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// Whether DTRAIN_WORLD_SIZE is MIN:MAX, which describes a worker of an elastic job, unless DTRAIN_LAUNCHER names
+/// another source.
+inline bool states_elastic_range(const Variables& variables) {
+  return is_range(variables.text("DTRAIN_WORLD_SIZE").value_or("")) && !variables.has("DTRAIN_LAUNCHER");
+}
+
 /// The identity of a process with this environment and these arguments. Pure: does not read the real environment.
-/// @throws IdentityError if the environment is contradictory or incomplete
+/// @throws IdentityError if the environment is contradictory or incomplete; elastic-range if states_elastic_range():
+/// the worker has no rank
 /// @ingroup launchers
 ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
 
@@ -44724,18 +44766,17 @@ inline int take_least_nodes(Environment& environment) {
   int least = 0;
   for (const char* const name : {"PET_NNODES", "--nnodes"}) {
     const std::string range(Variables(environment).text(name).value_or(""));
-    const std::size_t colon = range.find(':');
-    if (colon == std::string::npos) {
+    if (!is_range(range)) {
       least = range.empty() ? least : 0;
       continue;
     }
-    least = parse_integer(range.substr(0, colon)).value_or(0);
-    const int most = parse_integer(range.substr(colon + 1)).value_or(0);
-    if (least < 1 || most < least) {
+    const std::optional<IntegerRange> nodes = parse_range(range);
+    if (!nodes) {
       throw_identity_error(IdentityErrc::bad_integer, "{} is no range of nodes; give MIN:MAX, such as 2:4",
                            {quoted(name, range)});
     }
-    environment[name] = std::to_string(most);
+    least = nodes->least;
+    environment[name] = std::to_string(nodes->most);
   }
   return least;
 }
@@ -44743,7 +44784,7 @@ inline int take_least_nodes(Environment& environment) {
 /// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
 inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
   const std::optional<std::string_view> value = variables.text(variable);
-  if (value && value->find(':') != std::string::npos) {
+  if (is_range(value.value_or(""))) {
     throw_identity_error(IdentityErrc::elastic_range,
                          "{} is a range of nodes, which only --nnodes and PET_NNODES may be, for a program whose body "
                          "takes a dtrain::Elastic: else set one number",
@@ -44888,6 +44929,7 @@ inline NodeIdentity node_of_environment(const Environment& environment, const Va
     return detail::read_srun_node(variables);
   }
   detail::check_wanted_pair(variables, wanted);
+  if (states_elastic_range(variables)) read_node_count(variables, "DTRAIN_WORLD_SIZE");
   Environment process = environment;
   process.erase("PET_NNODES");  // process_identity() would reject variables that describe a node
   process.erase("PET_NPROC_PER_NODE");
@@ -44999,6 +45041,12 @@ namespace DTRAIN_NAMESPACE::identity {
 
 DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, Arguments arguments) {
   const Variables variables(environment);
+  if (states_elastic_range(variables)) {
+    throw_identity_error(IdentityErrc::elastic_range,
+                         "{} is a range, and this program takes a group of fixed size; give run() a body that takes a "
+                         "dtrain::Elastic, or set DTRAIN_WORLD_SIZE to one number",
+                         {variables.stated({"DTRAIN_WORLD_SIZE"})});
+  }
   const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
   const IdentitySource& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
   ProcessIdentity identity = source.read(variables, arguments);
@@ -45051,6 +45099,12 @@ DTRAIN_DEFINED std::optional<int> parse_port(std::string_view text) noexcept {
   return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
 }
 
+DTRAIN_DEFINED std::optional<IntegerRange> parse_range(std::string_view text) noexcept {
+  const int least = parse_integer(next_entry(text, ':')).value_or(0);
+  const int most = parse_integer(text).value_or(0);
+  return least >= 1 && most >= least ? std::optional(IntegerRange{least, most}) : std::nullopt;
+}
+
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::string_view> Variables::text(std::string_view variable) const {
   const auto found = variable.empty() ? environment_->end() : environment_->find(variable);
   return found == environment_->end() || found->second.empty() ? std::nullopt
@@ -45074,10 +45128,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_i
   const std::optional<std::uint64_t> number = parse_wide_integer(text(variable).value_or(""));
   if (!number && has(variable)) refuse_integer(variable);
   return number;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
-  return text(variable).has_value();
 }
 
 DTRAIN_DEFINED std::vector<std::string_view> Variables::names_with_prefix(std::string_view prefix) const {
@@ -45117,7 +45167,7 @@ DTRAIN_DEFINED std::string Variables::stated(std::initializer_list<std::string_v
   std::string list;
   for (const std::string_view name : names) {
     if (const std::optional<std::string_view> value = text(name)) {
-      append_text(list, "{}{}", {list.empty() ? "" : ", ", quoted(name, *value)});
+      append_entry(list, ", ", quoted(name, *value));
     }
   }
   return list;
@@ -46376,171 +46426,162 @@ class FormationState {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server_state/key_waiters.hpp
+// ---- dtrain/rendezvous/server_state/rank_table.hpp
 
 /// @file
-/// KeyWaiters: pure state machine of the requests that wait for keys. KeyValueMap owns it.
+/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it.
+/// SessionId, RequestKey: what the states of a job know sessions and pending requests by.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// "rank 1 on host a (process 12)"
+inline std::string process_text(int rank, const std::string& host, std::int64_t process) {
+  return format_text("rank {} on host {} (process {})", {rank, host, process});
+}
+inline std::string process_text(const Join& join) {
+  return process_text(join.info.rank, join.info.host, join.process);
+}
+
+/// Number of a session of the server, never used twice.
+using SessionId = std::uint64_t;
+
 /// Identifies a pending request: its session, and its number in that session.
 struct RequestKey {
-  std::uint64_t session = 0;
+  SessionId session = 0;
   std::uint64_t request = 0;
 
   friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
 };
 
-/// A wait ends when all its keys exist at once: if a is set and erased before b is set, a wait for both continues. The
-/// caller knows which keys exist: it passes `exists(key)`, and calls on_added() and on_erased() at each change.
-class KeyWaiters {
+/// The first and the last iterator of a session's requests in a map by RequestKeys.
+template <class Map>
+auto requests_of(Map& map, SessionId session) {
+  return std::pair(map.lower_bound({session, 0}), map.lower_bound({session + 1, 0}));
+}
+
+/// Result of a Join: monostate if the rank has joined, else the reason.
+using JoinResult = std::variant<std::monostate, Refused, Failure>;
+
+/// The process of each rank, and whether it has joined, left or was lost.
+class RankTable {
  public:
-  using Instant = Deadline::Clock::time_point;
+  enum class RankState : std::uint8_t { not_joined = 1, joined, left, lost };
 
-  /// A wait that ended because all its keys exist.
-  struct Released {
-    RequestKey id;
-    RequestKind kind = RequestKind::wait;
-    std::vector<std::string> keys;
-    std::int64_t readers = 0;  ///< of a take
+  struct RankEntry {
+    RankState state = RankState::not_joined;
+    SessionId session = 0;
+    RankInfo info;
+    std::int64_t process = 0;
+
+    std::string process_text() const { return rendezvous::process_text(info.rank, info.host, process); }
   };
 
-  /// A wait that was cancelled.
-  struct Cancelled {
-    std::vector<std::string> missing;  ///< each once, in the order of the request
-    std::size_t keys = 0;              ///< number of different keys
-    Instant since;
-  };
+  /// @param owner process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a"
+  RankTable(int world_size, std::string owner)
+      : owner_(std::move(owner)), entries_(static_cast<std::size_t>(world_size)) {}
 
-  /// Registers a wait. @returns false, without a wait, if all keys exist
-  /// @param keys at least one; repeated keys count once
-  template <class Exists>
-  bool add(RequestKey id, RequestKind kind, std::vector<std::string> keys, Instant now, const Exists& exists,
-           std::int64_t readers = 0) {
-    bool all = true;
-    for (const std::string& key : keys) {
-      all = all && exists(key);
+  int world_size() const noexcept { return static_cast<int>(entries_.size()); }
+  const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
+
+  /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, such as every process
+  /// that comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
+  JoinResult admit(SessionId session, const Join& join) {
+    const int rank = join.info.rank;
+    if (join.world_size != world_size()) {
+      const std::string text = format_text("rank {} on host {} says that the world has {} ranks, {} that it has {}",
+                                           {rank, join.info.host, join.world_size, owner_, world_size()});
+      if (complete()) {
+        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
+      }
+      return Failure{
+          Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"}};
     }
-    if (all) {
-      return false;
+    if (rank < 0 || rank >= world_size()) {
+      return Refused{
+          format_text("rank {} is out of range in a world of {} ranks (0 to {}); correct the rank of this process",
+                      {rank, world_size(), world_size() - 1})};
     }
-    Wait& wait = waits_[id];
-    for (const std::string& key : keys) {
-      if (waiters_[key].insert(id).second) {
-        ++wait.different;
-        wait.missing += exists(key) ? 0 : 1;
+    RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
+    if (entry.state != RankState::not_joined) {
+      const char* state = entry.state == RankState::joined ? ""
+                          : entry.state == RankState::left ? ", which has left"
+                                                           : ", which was lost";
+      return Refused{format_text("rank {} is taken: {} has it{}{}",
+                                 {rank, entry.process_text(), state,
+                                  entry.info.host_id == join.info.host_id && entry.process == join.process
+                                      ? ", and is this process; a process joins a job once: call dtrain::run() or "
+                                        "init_process_group() only once"
+                                      : "; give each process its own rank"})};
+    }
+    if (joined_ == 0) {
+      settings_ = join.info.settings;
+      settings_from_ = format_text("rank {} on host {}", {rank, join.info.host});
+    } else if (const auto difference = first_difference(join.info.settings, settings_)) {
+      return Failure{
+          Cause{CauseKind::disagreement, rank, join.info.host,
+                format_text("rank {} on host {} has {}, {} has {}; start all ranks with the same program and settings",
+                            {rank, join.info.host, difference->first, settings_from_, difference->second})}};
+    }
+    entry = RankEntry{RankState::joined, session, join.info, join.process};
+    entry.info.settings.clear();  // equal on all ranks: 10,000 copies of one text
+    ++joined_;
+    ++present_;
+    return std::monostate{};
+  }
+
+  /// Entry of a rank that has joined, even if it has left or was lost since; else null.
+  const RankEntry* find(int rank) const noexcept {
+    const bool is_rank = rank >= 0 && rank < world_size();
+    return is_rank && at(rank).state != RankState::not_joined ? &at(rank) : nullptr;
+  }
+
+  /// Entry of the same process (rank, host id and process id) if it is joined; else null.
+  const RankEntry* find_process(const Join& join) const noexcept {
+    const RankEntry* const entry = join.world_size == world_size() ? find(join.info.rank) : nullptr;
+    const bool is_same = entry != nullptr && entry->state == RankState::joined &&
+                         entry->info.host_id == join.info.host_id && entry->process == join.process;
+    return is_same ? entry : nullptr;
+  }
+
+  /// Marks a joined rank as gone. @param how left or lost
+  void remove(int rank, RankState how) {
+    entries_[static_cast<std::size_t>(rank)].state = how;
+    --present_;
+  }
+
+  /// Whether every rank has joined at some time.
+  bool complete() const noexcept { return joined_ == entries_.size(); }
+
+  /// Number of ranks that are joined now.
+  std::size_t present() const noexcept { return present_; }
+
+  /// The ranks in a state, ascending.
+  std::vector<int> ranks_in(RankState state) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      if (at(rank).state == state) {
+        ranks.push_back(rank);
       }
     }
-    keys_of_[id.session] += keys.size();
-    wait.kind = kind;
-    wait.keys = std::move(keys);
-    wait.since = now;
-    wait.readers = readers;
-    return true;
+    return ranks;
   }
 
-  /// A key was added: the waits that lacked only this key end, in the order of sessions and requests.
-  void on_added(const std::string& key, std::vector<Released>& released) {
-    const auto place = waiters_.find(key);
-    if (place == waiters_.end()) {
-      return;
+  std::vector<RankInfo> info() const {
+    std::vector<RankInfo> all;
+    all.reserve(entries_.size());
+    for (const RankEntry& entry : entries_) {
+      all.push_back(entry.info);
     }
-    const std::set<RequestKey> waiters = place->second;  // ending a wait changes it
-    for (const RequestKey id : waiters) {
-      const auto found = waits_.find(id);
-      if (--found->second.missing == 0) {
-        released.push_back({id, found->second.kind, found->second.keys, found->second.readers});
-        end(found);
-      }
-    }
+    return all;
   }
-
-  void on_erased(const std::string& key) {
-    const auto place = waiters_.find(key);
-    if (place != waiters_.end()) {
-      for (const RequestKey id : place->second) {
-        ++waits_.at(id).missing;
-      }
-    }
-  }
-
-  /// Removes a wait; nullopt if there is none (any more).
-  template <class Exists>
-  std::optional<Cancelled> cancel(RequestKey id, const Exists& exists) {
-    const auto found = waits_.find(id);
-    if (found == waits_.end()) {
-      return std::nullopt;
-    }
-    Cancelled result{{}, found->second.different, found->second.since};
-    std::set<std::string> seen;
-    for (const std::string& key : found->second.keys) {
-      if (!exists(key) && seen.insert(key).second) {
-        result.missing.push_back(key);
-      }
-    }
-    end(found);
-    return result;
-  }
-
-  /// Removes all waits of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
-      end(it++);
-    }
-  }
-
-  /// Number of keys in all waits of a session, existing and repeated ones included: a measure of their memory.
-  std::size_t keys_of(std::uint64_t session) const {
-    const auto found = keys_of_.find(session);
-    return found == keys_of_.end() ? 0 : found->second;
-  }
-
-  /// The first missing key of a session's oldest wait; nullopt if it has no wait.
-  template <class Exists>
-  std::optional<std::string> lacked_by(std::uint64_t session, const Exists& exists) const {
-    const auto found = waits_.lower_bound({session, 0});
-    if (found == waits_.end() || found->first.session != session) {
-      return std::nullopt;
-    }
-    for (const std::string& key : found->second.keys) {
-      if (!exists(key)) {
-        return key;
-      }
-    }
-    return std::nullopt;
-  }
-
-  std::size_t size() const noexcept { return waits_.size(); }
 
  private:
-  struct Wait {
-    RequestKind kind = RequestKind::wait;
-    std::vector<std::string> keys;
-    std::size_t different = 0;
-    std::size_t missing = 0;  ///< number of different keys that do not exist
-    Instant since;
-    std::int64_t readers = 0;
-  };
-
-  void end(std::map<RequestKey, Wait>::iterator wait) {
-    const RequestKey id = wait->first;
-    for (const std::string& key : wait->second.keys) {
-      const auto place = waiters_.find(key);
-      if (place != waiters_.end() && place->second.erase(id) > 0 && place->second.empty()) {
-        waiters_.erase(place);
-      }
-    }
-    const auto count = keys_of_.find(id.session);
-    count->second -= wait->second.keys.size();
-    if (count->second == 0) {
-      keys_of_.erase(count);
-    }
-    waits_.erase(wait);
-  }
-
-  std::map<RequestKey, Wait> waits_;
-  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, the requests that wait for it
-  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `keys`
+  std::string owner_;
+  std::string settings_;       ///< of the first rank that joined
+  std::string settings_from_;  ///< that rank and its host
+  std::vector<RankEntry> entries_;
+  std::size_t joined_ = 0;
+  std::size_t present_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -46556,7 +46597,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// round, and names that are no longer used need no memory.
 class Barriers {
  public:
-  using Instant = KeyWaiters::Instant;
+  using Instant = Deadline::Clock::time_point;
 
   enum class ArrivalResult : std::uint8_t { waiting = 1, completed, already_there, other_members };
 
@@ -46622,18 +46663,15 @@ class Barriers {
   }
 
   /// A barrier that the session waits in; nullopt if there is none.
-  std::optional<std::string> waited_by(std::uint64_t session) const {
-    const auto found = arrivals_.lower_bound({session, 0});
-    if (found == arrivals_.end() || found->first.session != session) {
-      return std::nullopt;
-    }
-    return found->second.name;
+  std::optional<std::string> waited_by(SessionId session) const {
+    const auto [first, last] = requests_of(arrivals_, session);
+    return first == last ? std::nullopt : std::optional(first->second.name);
   }
 
   /// Removes all arrivals of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session;) {
-      take_back(it++);
+  void forget(SessionId session) {
+    for (auto [at, last] = requests_of(arrivals_, session); at != last;) {
+      take_back(at++);
     }
   }
 
@@ -46641,10 +46679,10 @@ class Barriers {
   const RankSet& members_of(const std::string& name) const { return rounds_.at(name).members; }
 
   /// Number of rank ranges of a session's barriers: a measure of their memory.
-  std::size_t ranges_of(std::uint64_t session) const {
+  std::size_t ranges_of(SessionId session) const {
     std::size_t ranges = 0;
-    for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session; ++it) {
-      ranges += rounds_.at(it->second.name).members.ranges.size();
+    for (auto [at, last] = requests_of(arrivals_, session); at != last; ++at) {
+      ranges += members_of(at->second.name).ranges.size();
     }
     return ranges;
   }
@@ -46652,8 +46690,8 @@ class Barriers {
   /// Removes every arrival at the barriers of `rank`. @returns the requests
   std::vector<RequestKey> clear_those_of(int rank) {
     std::vector<RequestKey> cleared;
-    for (auto it = arrivals_.begin(); it != arrivals_.end();) {
-      const auto place = it++;
+    for (auto next = arrivals_.begin(); next != arrivals_.end();) {
+      const auto place = next++;
       if (members_of(place->second.name).contains(rank)) {
         cleared.push_back(place->first);
         take_back(place);
@@ -46710,16 +46748,33 @@ class Barriers {
 // ---- dtrain/rendezvous/server_state/key_value_map.hpp
 
 /// @file
-/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys. RequestHandler owns it.
+/// KeyValueMap: pure state machine of a job's keys and values, and of the requests that wait for keys. RequestHandler
+/// owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// A change succeeds wholly, or changes nothing and returns the sentence of a refusal. Changes that add keys also
-/// return the waits that they end (`released`).
+/// return the waits that they end (`released`). A wait ends when all its keys exist at once: if a is set and erased
+/// before b is set, a wait for both continues.
 class KeyValueMap {
  public:
   using Refusal = std::optional<std::string>;
-  using Released = KeyWaiters::Released;
+  using Instant = Deadline::Clock::time_point;
+
+  /// A wait that ended because all its keys exist.
+  struct Released {
+    RequestKey id;
+    RequestKind kind = RequestKind::wait;
+    std::vector<std::string> keys;
+    std::int64_t readers = 0;  ///< of a take
+  };
+
+  /// A wait that was cancelled.
+  struct Cancelled {
+    std::vector<std::string> missing;  ///< each once, in the order of the request
+    std::size_t keys = 0;              ///< number of different keys
+    Instant since;
+  };
 
   /// The sum of add, or append's length in bytes.
   struct Count {
@@ -46729,11 +46784,7 @@ class KeyValueMap {
 
   explicit KeyValueMap(const Limits& limits) : limits_(limits) {}
 
-  const std::string* find(const std::string& key) const {
-    const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : found->second.text.get();
-  }
-
+  const std::string* find(const std::string& key) const { return shared(key).get(); }
   /// The value, shared with responses that outlive it here; null if the key does not exist.
   SharedValue shared(const std::string& key) const {
     const auto found = values_.find(key);
@@ -46825,7 +46876,11 @@ class KeyValueMap {
     }
     bytes_ -= key.size() + found->second.text->size();
     values_.erase(found);
-    waits_.on_erased(key);
+    if (const auto place = waiters_.find(key); place != waiters_.end()) {
+      for (const RequestKey id : place->second) {
+        ++waits_.at(id).missing;
+      }
+    }
     return true;
   }
 
@@ -46837,24 +46892,71 @@ class KeyValueMap {
     }
   }
 
-  /// Registers a wait for all of `keys`. @returns false, without a wait, if they all exist
-  bool wait(RequestKey id, RequestKind kind, std::vector<std::string> keys, KeyWaiters::Instant now,
-            std::int64_t readers = 0) {
-    return waits_.add(id, kind, std::move(keys), now, Exists{values_}, readers);
+  /// Registers a wait. @returns false, without a wait, if all keys exist
+  /// @param keys at least one; repeated keys count once
+  bool wait(RequestKey id, RequestKind kind, std::vector<std::string> keys, Instant now, std::int64_t readers = 0) {
+    if (std::all_of(keys.begin(), keys.end(), [this](const std::string& key) { return values_.contains(key); })) {
+      return false;
+    }
+    Wait& wait = waits_[id];
+    for (const std::string& key : keys) {
+      if (waiters_[key].insert(id).second) {
+        ++wait.different;
+        wait.missing += values_.contains(key) ? 0 : 1;
+      }
+    }
+    wait.kind = kind;
+    wait.keys = std::move(keys);
+    wait.since = now;
+    wait.readers = readers;
+    return true;
   }
 
   /// Removes a wait; nullopt if there is none (any more).
-  std::optional<KeyWaiters::Cancelled> cancel(RequestKey id) { return waits_.cancel(id, Exists{values_}); }
-
-  /// Removes all waits of a session.
-  void forget(std::uint64_t session) { waits_.forget(session); }
-
-  /// The first missing key of a session's oldest wait; nullopt if it has no wait.
-  std::optional<std::string> lacked_by(std::uint64_t session) const {
-    return waits_.lacked_by(session, Exists{values_});
+  std::optional<Cancelled> cancel(RequestKey id) {
+    const auto found = waits_.find(id);
+    if (found == waits_.end()) {
+      return std::nullopt;
+    }
+    Cancelled result{{}, found->second.different, found->second.since};
+    std::set<std::string> seen;
+    for (const std::string& key : found->second.keys) {
+      if (!values_.contains(key) && seen.insert(key).second) {
+        result.missing.push_back(key);
+      }
+    }
+    end(found);
+    return result;
   }
 
-  const KeyWaiters& waits() const noexcept { return waits_; }
+  /// Removes all waits of a session.
+  void forget(SessionId session) {
+    for (auto [at, last] = requests_of(waits_, session); at != last;) {
+      end(at++);
+    }
+  }
+
+  /// Number of keys in all waits of a session, existing and repeated ones included: a measure of their memory.
+  std::size_t waited_keys(SessionId session) const {
+    std::size_t keys = 0;
+    for (auto [at, last] = requests_of(waits_, session); at != last; ++at) {
+      keys += at->second.keys.size();
+    }
+    return keys;
+  }
+
+  /// The first missing key of a session's oldest wait; nullopt if it has no wait.
+  std::optional<std::string> lacked_by(SessionId session) const {
+    const auto [oldest, last] = requests_of(waits_, session);
+    if (oldest != last) {
+      for (const std::string& key : oldest->second.keys) {
+        if (!values_.contains(key)) return key;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::size_t waits() const noexcept { return waits_.size(); }
   std::size_t size() const noexcept { return values_.size(); }
   std::size_t bytes() const noexcept { return bytes_; }
 
@@ -46863,12 +46965,13 @@ class KeyValueMap {
     std::shared_ptr<std::string> text;
     std::int64_t takes = 0;  ///< number of takes since it was set
   };
-  using Values = std::unordered_map<std::string, Value>;
-
-  /// For KeyWaiters.
-  struct Exists {
-    bool operator()(const std::string& key) const { return values.contains(key); }
-    const Values& values;
+  struct Wait {
+    RequestKind kind = RequestKind::wait;
+    std::vector<std::string> keys;
+    std::size_t different = 0;
+    std::size_t missing = 0;  ///< number of different keys that do not exist
+    Instant since;
+    std::int64_t readers = 0;
   };
 
   /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
@@ -46889,165 +46992,41 @@ class KeyValueMap {
     bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second.text->size());
     place->second = Value{std::move(shared), 0};
     if (is_new) {
-      waits_.on_added(key, released);
+      release(key, released);
     }
+  }
+
+  /// A key was added: the waits that lacked only this key end, in the order of sessions and requests.
+  void release(const std::string& key, std::vector<Released>& released) {
+    const auto place = waiters_.find(key);
+    if (place == waiters_.end()) {
+      return;
+    }
+    const std::set<RequestKey> waiters = place->second;  // ending a wait changes it
+    for (const RequestKey id : waiters) {
+      const auto found = waits_.find(id);
+      if (--found->second.missing == 0) {
+        released.push_back({id, found->second.kind, found->second.keys, found->second.readers});
+        end(found);
+      }
+    }
+  }
+
+  void end(std::map<RequestKey, Wait>::iterator wait) {
+    for (const std::string& key : wait->second.keys) {
+      const auto place = waiters_.find(key);
+      if (place != waiters_.end() && place->second.erase(wait->first) > 0 && place->second.empty()) {
+        waiters_.erase(place);
+      }
+    }
+    waits_.erase(wait);
   }
 
   Limits limits_;
   std::size_t bytes_ = 0;
-  Values values_;
-  KeyWaiters waits_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server_state/rank_table.hpp
-
-/// @file
-/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// "rank 1 on host a (process 12)"
-inline std::string process_text(int rank, const std::string& host, std::int64_t process) {
-  return format_text("rank {} on host {} (process {})", {rank, host, process});
-}
-inline std::string process_text(const Join& join) {
-  return process_text(join.info.rank, join.info.host, join.process);
-}
-
-/// Number of a session of the server, never used twice.
-using SessionId = std::uint64_t;
-
-/// Result of a Join: monostate if the rank has joined, else the reason.
-using JoinResult = std::variant<std::monostate, Refused, Failure>;
-
-/// The process of each rank, and whether it has joined, left or was lost.
-class RankTable {
- public:
-  enum class RankState : std::uint8_t { not_joined = 1, joined, left, lost };
-
-  struct RankEntry {
-    RankState state = RankState::not_joined;
-    SessionId session = 0;
-    RankInfo info;
-    std::int64_t process = 0;
-
-    std::string process_text() const { return rendezvous::process_text(info.rank, info.host, process); }
-  };
-
-  /// @param owner process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a"
-  RankTable(int world_size, std::string owner)
-      : owner_(std::move(owner)), entries_(static_cast<std::size_t>(world_size)) {}
-
-  int world_size() const noexcept { return static_cast<int>(entries_.size()); }
-  const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
-
-  /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, such as every process
-  /// that comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
-  JoinResult admit(SessionId session, const Join& join) {
-    const int rank = join.info.rank;
-    if (join.world_size != world_size()) {
-      const std::string text = format_text("rank {} on host {} says that the world has {} ranks, {} that it has {}",
-                                           {rank, join.info.host, join.world_size, owner_, world_size()});
-      if (complete()) {
-        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
-      }
-      return Failure{
-          Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"}};
-    }
-    if (rank < 0 || rank >= world_size()) {
-      return Refused{
-          format_text("rank {} is out of range in a world of {} ranks (0 to {}); correct the rank of this process",
-                      {rank, world_size(), world_size() - 1})};
-    }
-    RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
-    if (entry.state != RankState::not_joined) {
-      const char* state = entry.state == RankState::joined ? ""
-                          : entry.state == RankState::left ? ", which has left"
-                                                           : ", which was lost";
-      return Refused{format_text("rank {} is taken: {} has it{}{}",
-                                 {rank, entry.process_text(), state,
-                                  entry.info.host_id == join.info.host_id && entry.process == join.process
-                                      ? ", and is this process; a process joins a job once: call dtrain::run() or "
-                                        "init_process_group() only once"
-                                      : "; give each process its own rank"})};
-    }
-    if (joined_ == 0) {
-      settings_ = join.info.settings;
-      settings_from_ = format_text("rank {} on host {}", {rank, join.info.host});
-    } else if (const auto difference = first_difference(join.info.settings, settings_)) {
-      return Failure{
-          Cause{CauseKind::disagreement, rank, join.info.host,
-                format_text("rank {} on host {} has {}, {} has {}; start all ranks with the same program and settings",
-                            {rank, join.info.host, difference->first, settings_from_, difference->second})}};
-    }
-    entry = RankEntry{RankState::joined, session, join.info, join.process};
-    entry.info.settings.clear();  // equal on all ranks: 10,000 copies of one text
-    ++joined_;
-    ++present_;
-    return std::monostate{};
-  }
-
-  /// Entry of a rank that has joined, even if it has left or was lost since; else null.
-  const RankEntry* find(int rank) const noexcept {
-    if (rank < 0 || rank >= world_size()) {
-      return nullptr;
-    }
-    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
-    return entry.state == RankState::not_joined ? nullptr : &entry;
-  }
-
-  /// Entry of the same process (rank, host id and process id) if it is joined; else null.
-  const RankEntry* find_process(const Join& join) const noexcept {
-    const int rank = join.info.rank;
-    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
-      return nullptr;
-    }
-    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
-    const bool same = entry.info.host_id == join.info.host_id && entry.process == join.process;
-    return entry.state == RankState::joined && same ? &entry : nullptr;
-  }
-
-  /// Marks a joined rank as gone. @param how left or lost
-  void remove(int rank, RankState how) {
-    entries_[static_cast<std::size_t>(rank)].state = how;
-    --present_;
-  }
-
-  /// Whether every rank has joined at some time.
-  bool complete() const noexcept { return joined_ == entries_.size(); }
-
-  /// Number of ranks that are joined now.
-  std::size_t present() const noexcept { return present_; }
-
-  /// The ranks in a state, ascending.
-  std::vector<int> ranks_in(RankState state) const {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < world_size(); ++rank) {
-      if (at(rank).state == state) {
-        ranks.push_back(rank);
-      }
-    }
-    return ranks;
-  }
-
-  std::vector<RankInfo> info() const {
-    std::vector<RankInfo> all;
-    all.reserve(entries_.size());
-    for (const RankEntry& entry : entries_) {
-      all.push_back(entry.info);
-    }
-    return all;
-  }
-
- private:
-  std::string owner_;
-  std::string settings_;       ///< of the first rank that joined
-  std::string settings_from_;  ///< that rank and its host
-  std::vector<RankEntry> entries_;
-  std::size_t joined_ = 0;
-  std::size_t present_ = 0;
+  std::unordered_map<std::string, Value> values_;
+  std::map<RequestKey, Wait> waits_;
+  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, the requests that wait for it
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -47087,7 +47066,7 @@ class RequestHandler {
   RequestHandler(const RequestHandler&) = delete;
   RequestHandler& operator=(const RequestHandler&) = delete;
 
-  using Instant = KeyWaiters::Instant;
+  using Instant = KeyValueMap::Instant;
 
   const KeyValueMap& keys() const noexcept { return keys_; }
 
@@ -47149,7 +47128,7 @@ class RequestHandler {
   /// Cancels a request; no effect if it was answered already.
   void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
     const RequestKey id{session, cancel.id};
-    if (const std::optional<KeyWaiters::Cancelled> wait = keys_.cancel(id)) {
+    if (const std::optional<KeyValueMap::Cancelled> wait = keys_.cancel(id)) {
       answer(id, Status::cancelled, sentence(*wait, now));
     } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(id)) {
       answer(id, Status::cancelled, sentence(*barrier, now));
@@ -47163,10 +47142,10 @@ class RequestHandler {
     std::size_t released_bytes = 0;   ///< of the responses that the present change releases
   };
 
-  static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
+  static std::string sentence(const KeyValueMap::Cancelled& wait, Instant now) {
     std::string text;
     for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
-      append_text(text, "{}{}", {i == 0 ? "" : ", ", in_quotes(wait.missing[i])});
+      append_entry(text, ", ", in_quotes(wait.missing[i]));
     }
     if (wait.keys > 1) {
       append_text(text, " ({} of {} keys)", {wait.missing.size(), wait.keys});
@@ -47205,7 +47184,7 @@ class RequestHandler {
   void answer(RequestKey id, const KeyValueMap::Count& count) { answer(id, count.refusal, count.value); }
 
   void serve(RequestKey id, int rank, Request& request, Instant now) {
-    std::vector<KeyWaiters::Released> released;
+    std::vector<KeyValueMap::Released> released;
     const std::string& key = request.keys.front();
     switch (request.kind) {
       case RequestKind::set: answer(id, keys_.set(key, std::move(request.value), released)); break;
@@ -47228,7 +47207,7 @@ class RequestHandler {
     release(released);
   }
 
-  void compare_set(RequestKey id, Request& request, std::vector<KeyWaiters::Released>& released) {
+  void compare_set(RequestKey id, Request& request, std::vector<KeyValueMap::Released>& released) {
     const std::string* value = keys_.find(request.keys.front());
     if (value == nullptr ? !request.expected : request.expected == *value) {
       answer(id, keys_.set(request.keys.front(), std::move(request.value), released), 1);
@@ -47238,11 +47217,11 @@ class RequestHandler {
   }
 
   void wait(RequestKey id, Request& request, Instant now) {
-    if (keys_.waits().keys_of(id.session) + request.keys.size() > limits_.waited_keys) {
+    if (keys_.waited_keys(id.session) + request.keys.size() > limits_.waited_keys) {
       return refuse(id, format_text("this rank would wait for more than {} keys, the limit", {limits_.waited_keys}));
     }
     if (!keys_.wait(id, request.kind, request.keys, now, request.number)) {
-      const KeyWaiters::Released wait{id, request.kind, std::move(request.keys), request.number};
+      const KeyValueMap::Released wait{id, request.kind, std::move(request.keys), request.number};
       answer(found(wait), id.session);
       count_take(wait);
     }
@@ -47255,7 +47234,7 @@ class RequestHandler {
   }
 
   /// Response to a wait whose keys all exist. It shares the store's values.
-  ValueResponse found(const KeyWaiters::Released& wait) const {
+  ValueResponse found(const KeyValueMap::Released& wait) const {
     ValueResponse response{wait.id.request};
     if (wait.kind == RequestKind::get || wait.kind == RequestKind::take) {
       response.text = keys_.shared(wait.keys.front());
@@ -47274,15 +47253,15 @@ class RequestHandler {
     return response;
   }
 
-  void count_take(const KeyWaiters::Released& wait) {
+  void count_take(const KeyValueMap::Released& wait) {
     if (wait.kind == RequestKind::take) {
       keys_.take(wait.keys.front(), wait.readers);
     }
   }
 
   /// Answers all waits that a change released; refuses those of a session once they exceed half of outgoing_bytes.
-  void release(const std::vector<KeyWaiters::Released>& released) {
-    for (const KeyWaiters::Released& each : released) {
+  void release(const std::vector<KeyValueMap::Released>& released) {
+    for (const KeyValueMap::Released& each : released) {
       ValueResponse response = found(each);
       std::size_t& sum = clients_.at(each.id.session).released_bytes;
       sum += response.text ? response.text->size() : 0;
@@ -47298,7 +47277,7 @@ class RequestHandler {
       }
       answer(std::move(response), each.id.session);
     }
-    for (const KeyWaiters::Released& each : released) {  // after all responses that need the key
+    for (const KeyValueMap::Released& each : released) {  // after all responses that need the key
       count_take(each);
       clients_.at(each.id.session).released_bytes = 0;
     }
@@ -47500,8 +47479,6 @@ class JobState {
         request_handler_(world_size, limits, sink) {}
   JobState(const JobState&) = delete;
   JobState& operator=(const JobState&) = delete;
-  ~JobState() = default;
-
   const std::optional<Cause>& cause() const noexcept { return cause_; }
   bool formed() const noexcept { return formed_; }
   const RankTable& rank_table() const noexcept { return rank_table_; }
@@ -47615,11 +47592,11 @@ class JobState {
                 format_text("{} claims a place that {} has, while the job forms: two jobs use one port, or "
                             "a rank was given twice; {}, and each process its own rank",
                             {process_text(join), opens_another ? join_check_.opener() : taken->process_text(),
-                             detail::distinct_name_remedy()})}};
+                             detail::distinct_name_remedy})}};
     }
     if (opens_another) {
       return Refused{format_text("{} has opened this store, for another job; {}",
-                                 {join_check_.opener(), detail::distinct_name_remedy()}),
+                                 {join_check_.opener(), detail::distinct_name_remedy}),
                      true};
     }
     return rank_table_.admit(session, join);
@@ -48643,18 +48620,18 @@ namespace detail {
 inline std::string describe(const Request& request) {
   const char* verb = "";
   switch (request.kind) {
-    case RequestKind::set: verb = "setting key "; break;
-    case RequestKind::get: verb = "waiting for key "; break;
+    case RequestKind::set:
+    case RequestKind::set_many: verb = "setting key "; break;
+    case RequestKind::get:
+    case RequestKind::get_many:
+    case RequestKind::take:
+    case RequestKind::wait: verb = "waiting for key "; break;
     case RequestKind::try_get: verb = "looking for key "; break;
     case RequestKind::add: verb = "adding to key "; break;
-    case RequestKind::wait: verb = "waiting for key "; break;
     case RequestKind::barrier: verb = "waiting in barrier "; break;
     case RequestKind::compare_set: verb = "comparing and setting key "; break;
     case RequestKind::erase: verb = "erasing key "; break;
     case RequestKind::append: verb = "appending to key "; break;
-    case RequestKind::set_many: verb = "setting key "; break;
-    case RequestKind::get_many:
-    case RequestKind::take: verb = "waiting for key "; break;
   }
   const std::string key = in_quotes(request.keys.front());
   return request.keys.size() == 1 ? verb + key : format_text("{}{} and {} more", {verb, key, request.keys.size() - 1});
@@ -48746,125 +48723,21 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // the request's own deadline is earlier
 }
 
-DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
-    : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
-
-DTRAIN_DEFINED Store Store::with_prefix(const std::string& prefix) const {
-  Store store = *this;
-  store.prefix_ += prefix;
-  return store;
-}
-
-DTRAIN_DEFINED Store Store::with_timeout(std::chrono::nanoseconds timeout) const {
-  Store store = *this;
-  store.timeout_ = timeout;
-  return store;
-}
-
-DTRAIN_DEFINED Store Store::with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
-  Store store = *this;
-  store.barrier_ranks_ = std::move(ranks);
-  return store;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, std::string key,
                                                                    const OptionalDeadline& deadline) const {
+  return make_request(kind, std::vector<std::string>{std::move(key)}, deadline);
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, std::vector<std::string> keys,
+                                                                   const OptionalDeadline& deadline) const {
+  for (std::string& key : keys) {
+    key.insert(0, prefix_);
+  }
   StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
   made.request.kind = kind;
+  made.request.keys = std::move(keys);
   return made;
 }
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const std::string& key,
-                                                                   const OptionalDeadline& deadline) const {
-  StoreRequest made = make_request(kind, deadline);
-  made.request.keys.push_back(prefix_ + key);
-  return made;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
-                                                                   const std::vector<std::string>& keys,
-                                                                   const OptionalDeadline& deadline) const {
-  StoreRequest made = make_request(kind, deadline);
-  for (const std::string& key : keys) {
-    made.request.keys.push_back(prefix_ + key);
-  }
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::set, key, deadline);
-  made.request.value = std::move(value);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
-                                               OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::set_many, deadline);
-  for (auto& [key, value] : entries) {
-    made.request.keys.push_back(prefix_ + key);
-    made.request.values.push_back(std::move(value));
-  }
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
-                                                        std::string desired, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
-  made.request.value = std::move(desired);
-  made.request.expected = std::move(expected);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::get, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
-                                                  OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::take, key, deadline);
-  made.request.number = readers;
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
-                                                                   OptionalDeadline deadline) const {
-  return make_request(RequestKind::get_many, keys, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::try_get, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::erase, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
-                                                  OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::add, key, deadline);
-  made.request.number = delta;
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
-                                                     OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::append, key, deadline);
-  made.request.value = std::move(text);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
-  return make_request(RequestKind::wait, keys, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::barrier, name, deadline);
-  if (barrier_ranks_) {
-    made.request.members = *barrier_ranks_;
-  }
-  return made;
-}
-
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/formation/formation_client.hpp
@@ -49187,10 +49060,7 @@ struct ServedSession : SessionHandler {
 
 /// Accepted, without its proof.
 inline Frame accepted_frame(const Limits& limits, std::chrono::milliseconds heartbeat) {
-  Accepted accepted;
-  accepted.heartbeat_ms = wire_milliseconds(heartbeat);
-  accepted.liveness_ms = wire_milliseconds(limits.liveness);
-  return encode(accepted);
+  return encode(Accepted{wire_milliseconds(heartbeat), wire_milliseconds(limits.liveness)});
 }
 
 /// Calls `on_silent(id)` for sessions that send nothing for the liveness time, in which the time that this process was
@@ -49234,8 +49104,6 @@ class JobServer final : private JobSink {
             loop_.spawn(watch_liveness(loop, clients_, limits.liveness, [this](SessionId id) { silent(id); }))) {}
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
-  ~JobServer() = default;
-
   const StoreJobOptions& options() const noexcept { return options_; }
 
   /// Posts a failure that the store's own process noticed. Only the job's first cause counts; every rank receives it.
@@ -49252,8 +49120,7 @@ class JobServer final : private JobSink {
 
   std::size_t sessions() const noexcept { return clients_.size(); }
 
-  const KeyValueMap& keys() const noexcept { return job_.keys(); }
-
+  const JobState& state() const noexcept { return job_; }
   /// @name For the handshake of StoreServer
   /// @{
   /// Admits a process whose proof is checked. If it is accepted, call start(), which sends the frame first.
@@ -49479,7 +49346,7 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
     if (each.interface == name) {
       found.push_back(each.address.with_port(port));
     }
-    append_text(there, "{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
+    append_entry(there, ", ", to_string(each));
   }
   if (found.empty()) {
     throw_error(Errc::usage,
@@ -49542,10 +49409,6 @@ inline std::vector<net::SocketAddress> outward_addresses(const std::optional<net
   }
   return found;
 }
-inline std::vector<net::SocketAddress> outward_addresses() {
-  return outward_addresses(net::address_of_default_route(), own_addresses());
-}
-
 /// Listening addresses, without a secret, for a host that is none of this machine's outward addresses. Its name may
 /// mean a loopback address here and another one elsewhere (Debian's 127.0.1.1), or it is forwarded here (a service).
 /// @param outward outward_addresses()
@@ -49590,7 +49453,7 @@ inline std::string unused_interfaces(const std::vector<net::SocketAddress>& list
   std::string last;
   for (const net::InterfaceAddress& each : own) {
     if (each.interface != last && leads_outward(each) && !listens_there(each.interface)) {
-      append_text(text, "{}{} ({})", {text.empty() ? "" : ", ", each.interface, each.address.host()});
+      append_entry(text, ", ", to_string(each));
       last = each.interface;
     }
   }
@@ -49609,8 +49472,8 @@ inline std::string unused_remedy(const std::string& unused, const char* where) {
 inline std::string places_text(const std::vector<net::SocketAddress>& listening) {
   std::string places;
   for (const net::SocketAddress& each : listening) {
-    places += (places.empty() ? "" : " and ") +
-              (each.is_any() ? format_text("port {} of every address", {each.port()}) : to_string(each));
+    append_entry(places, " and ",
+                 each.is_any() ? format_text("port {} of every address", {each.port()}) : to_string(each));
   }
   return places;
 }
@@ -49700,7 +49563,8 @@ inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const s
   if (options.has_secret) {
     listeners.push_back(net::Listener::bind_any(loop, port));
   } else {
-    for (const net::SocketAddress& each : resolve_candidates(host, resolved, outward_addresses())) {
+    for (const net::SocketAddress& each :
+         resolve_candidates(host, resolved, outward_addresses(net::address_of_default_route(), own))) {
       listen(each);
     }
   }
@@ -49711,22 +49575,6 @@ inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const s
         {host});
   }
   return listeners;
-}
-
-/// open_listeners at the first free one of `ports` ports from `port` on.
-inline std::vector<net::Listener> open_listeners_at_free_port(async::EventLoop& loop, const std::string& host,
-                                                              std::uint16_t port, std::uint16_t ports,
-                                                              const std::vector<net::SocketAddress>& resolved,
-                                                              const ListenOptions& options) {
-  for (std::uint16_t offset = 0;; ++offset) {
-    try {
-      return open_listeners(loop, host, static_cast<std::uint16_t>(port + offset), resolved, options);
-    } catch (const Error& error) {
-      if (error.code().value() != EADDRINUSE || offset + 1 >= ports) {
-        throw;
-      }
-    }
-  }
 }
 
 inline std::vector<net::SocketAddress> addresses_of(const std::vector<net::Listener>& listeners) {
@@ -49782,8 +49630,14 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
         net::resolve_with_backoff(loop, host, port, deadline, backoff);
     resolved = co_await std::move(lookup);
   }
-  std::vector<net::Listener> listeners =
-      detail::open_listeners_at_free_port(loop, host, port, ports, resolved, options);
+  std::vector<net::Listener> listeners;
+  for (const int last = port + ports - 1; listeners.empty(); ++port) {
+    try {
+      listeners = detail::open_listeners(loop, host, port, resolved, options);
+    } catch (const Error& error) {
+      if (error.code().value() != EADDRINUSE || port >= last) throw;
+    }
+  }
   if (options.several_hosts) {
     detail::warn_of_loopback_name(host, listeners);
   }
@@ -49881,8 +49735,6 @@ class StoreServer {
       : StoreServer(loop, one(std::move(listener)), std::move(options)) {}
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
-  ~StoreServer() = default;
-
   /// The first address that it listens at.
   net::SocketAddress local() const noexcept { return local_; }
 
@@ -52702,7 +52554,7 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
 
 /// Whether DTRAIN_WORLD_SIZE is MIN:MAX.
 inline bool is_elastic_worker(const identity::Variables& variables) {
-  return variables.text("DTRAIN_WORLD_SIZE").value_or("").find(':') != std::string_view::npos;
+  return identity::is_range(variables.text("DTRAIN_WORLD_SIZE").value_or(""));
 }
 
 /// Whether this is the environment of a worker that the process `parent` started itself. A child of a worker inherits
@@ -52751,12 +52603,10 @@ struct CommandLine {
 /// program's file was replaced or deleted: /proc/self/exe, the kernel's link to the file that runs here.
 /// valgrind and qemu answer these system calls for the program that they run.
 inline std::string own_program() {
-  std::string path(4096, '\0');
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  const std::string path = link_target("/proc/self/exe");
   const Descriptor running(::open("/proc/self/exe", O_PATH | O_CLOEXEC));
   struct ::stat file {};
   struct ::stat found {};
-  path.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
   const bool is_there = running && ::fstat(running.get(), &file) == 0 && ::stat(path.c_str(), &found) == 0 &&
                         file.st_dev == found.st_dev && file.st_ino == found.st_ino;
   return is_there ? path : "/proc/self/exe";
@@ -52851,20 +52701,9 @@ inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts
   while (!hosts.empty()) {
     std::string_view line = next_entry(hosts, '\n');
     line = line.substr(0, line.find('#'));
-    std::optional<net::SocketAddress> address;
-    while (!line.empty()) {
-      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
-      line.remove_prefix(begin);
-      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
-      line.remove_prefix(word.size());
-      if (!address) {
-        address = net::SocketAddress::from_numeric(word, 0);
-        if (!address) {
-          break;
-        }
-      } else if (word == name) {
-        return address;
-      }
+    const std::optional<net::SocketAddress> address = net::SocketAddress::from_numeric(next_word(line), 0);
+    while (address && !line.empty()) {
+      if (next_word(line) == name) return address;
     }
   }
   return std::nullopt;
@@ -52935,8 +52774,10 @@ std::optional<net::InterfaceAddress> local_interface(const identity::Variables& 
                                                      const std::vector<net::InterfaceAddress>& addresses,
                                                      AddressTowards address_towards) {
   const auto found = [&](const auto& is_wanted) {
-    const auto place = std::find_if(addresses.begin(), addresses.end(), is_wanted);
-    return place == addresses.end() ? std::nullopt : std::optional(*place);
+    for (const net::InterfaceAddress& each : addresses) {
+      if (is_wanted(each)) return std::optional(each);
+    }
+    return std::optional<net::InterfaceAddress>();
   };
   if (const auto named = variables.text("DTRAIN_INTERFACE")) {
     const auto numeric = net::SocketAddress::from_numeric(*named, 0);
@@ -52998,14 +52839,13 @@ inline std::optional<std::string> interface_without_others(const net::InterfaceA
   for (const net::InterfaceAddress& each : others) {
     const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
     if (is_new && !each.address.is_loopback() && !net::is_container_bridge(each.interface)) {
-      append_text(proposals, "{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
+      append_entry(proposals, ", ", to_string(each));
     }
   }
   return format_text(
-      "{} ({}) is {}, by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
+      "{} is {}, by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
       "DTRAIN_INTERFACE to an interface of this one{}{}",
-      {own.interface, own.address.host(),
-       is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
+      {to_string(own), is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
        proposals.empty() ? "" : "; there are: ", proposals});
 }
 
@@ -53030,9 +52870,8 @@ inline std::optional<std::string> little_lockable_memory(const SystemFiles& file
   if (position == std::string::npos || active_infiniband_ports(files).empty()) {
     return std::nullopt;
   }
-  const std::size_t begin = limits.find_first_not_of(' ', position + label.size());
-  const std::string soft = begin == std::string::npos ? "" : limits.substr(begin, limits.find(' ', begin) - begin);
-  const std::optional<std::uint64_t> bytes = identity::parse_wide_integer(soft);
+  std::string_view values = std::string_view(limits).substr(position + label.size());
+  const std::optional<std::uint64_t> bytes = identity::parse_wide_integer(next_word(values));
   if (!bytes || *bytes >= (std::uint64_t{1} << 30)) {
     return std::nullopt;
   }
@@ -53103,7 +52942,7 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
   if (own) {
     const std::string speed =
         own->address.is_loopback() ? "within this host" : speed_text(interface_speed(own->interface, files));
-    report.interface = format_text("network: {} ({}), {}", {own->interface, own->address.host(), speed});
+    report.interface = format_text("network: {}, {}", {to_string(*own), speed});
   } else {
     report.interface = "network: no interface leads to other hosts";
   }
@@ -53142,31 +52981,16 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// "SIGKILL"; "signal 42" for those without a common name.
 inline std::string signal_name(int signal) {
-  switch (signal) {
-    case SIGHUP: return "SIGHUP";
-    case SIGINT: return "SIGINT";
-    case SIGQUIT: return "SIGQUIT";
-    case SIGILL: return "SIGILL";
-    case SIGTRAP: return "SIGTRAP";
-    case SIGABRT: return "SIGABRT";
-    case SIGBUS: return "SIGBUS";
-    case SIGFPE: return "SIGFPE";
-    case SIGKILL: return "SIGKILL";
-    case SIGUSR1: return "SIGUSR1";
-    case SIGSEGV: return "SIGSEGV";
-    case SIGUSR2: return "SIGUSR2";
-    case SIGPIPE: return "SIGPIPE";
-    case SIGALRM: return "SIGALRM";
-    case SIGTERM: return "SIGTERM";
-    case SIGSTOP: return "SIGSTOP";
-    case SIGTSTP: return "SIGTSTP";
-    case SIGTTIN: return "SIGTTIN";
-    case SIGTTOU: return "SIGTTOU";
-    case SIGXCPU: return "SIGXCPU";
-    case SIGXFSZ: return "SIGXFSZ";
-    case SIGSYS: return "SIGSYS";
-    default: return format_text("signal {}", {signal});
+  constexpr std::pair<int, const char*> names[] = {
+      {SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},   {SIGTRAP, "SIGTRAP"},
+      {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},   {SIGKILL, "SIGKILL"}, {SIGUSR1, "SIGUSR1"},
+      {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"}, {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"},
+      {SIGSTOP, "SIGSTOP"}, {SIGTSTP, "SIGTSTP"}, {SIGTTIN, "SIGTTIN"}, {SIGTTOU, "SIGTTOU"}, {SIGXCPU, "SIGXCPU"},
+      {SIGXFSZ, "SIGXFSZ"}, {SIGSYS, "SIGSYS"}};
+  for (const auto& [number, name] : names) {
+    if (number == signal) return name;
   }
+  return format_text("signal {}", {signal});
 }
 
 /// For a signal that the system sends when a process exceeds a limit, text that names the limit; else empty.
@@ -53454,10 +53278,7 @@ inline bool takes_output(int descriptor) noexcept {
 
 /// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if the descriptor has one.
 inline std::string stream_name(const std::string& name, int descriptor) {
-  std::string target(4096, '\0');
-  const std::string link = format_text("/proc/self/fd/{}", {descriptor});
-  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
-  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  const std::string target = link_target(format_text("/proc/self/fd/{}", {descriptor}));
   if (target.empty() || target.front() != '/') {
     return name + (target.substr(0, 5) == "pipe:" ? " (a pipe)" : "");
   }
@@ -53835,10 +53656,7 @@ inline std::optional<ProcessStatus> parse_process_status(std::string_view line) 
   status.name = std::string(line.substr(open + 1, close - open - 1));
   line.remove_prefix(close + 1);
   for (int field = 3; field <= began_field; ++field) {
-    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-    const std::string_view text = line.substr(0, line.find(' '));
-    line.remove_prefix(text.size());
-    const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
+    const std::optional<std::uint64_t> number = identity::parse_wide_integer(next_word(line));
     if (field == parent_field && number) {
       status.parent = static_cast<std::int64_t>(*number);
     } else if (field == flags_field && number) {
@@ -53851,6 +53669,11 @@ inline std::optional<ProcessStatus> parse_process_status(std::string_view line) 
   return std::nullopt;
 }
 
+/// nullopt: the process has ended.
+inline std::optional<ProcessStatus> status_of(std::int64_t process, const SystemFiles& files = SystemFiles()) {
+  return parse_process_status(files.text(format_text("/proc/{}/stat", {process})).value_or(""));
+}
+
 inline bool is_same_program(pid_t a, pid_t b) {
   struct ::stat first {};
   struct ::stat second {};
@@ -53861,19 +53684,13 @@ inline bool is_same_program(pid_t a, pid_t b) {
 
 }  // namespace detail
 
-/// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
-inline std::optional<pid_t> parent_of(pid_t process) {
-  const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
-  const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
-  return status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;
-}
-
 /// Whether `ancestor` is an ancestor of this process. Also true if a process namespace in between hides it.
 inline bool has_ancestor(pid_t ancestor) {
   constexpr int deepest = 64;
   std::optional<pid_t> process = ::getppid();
   for (int depth = 0; depth < deepest && process && *process > 1 && *process != ancestor; ++depth) {
-    process = parent_of(*process);
+    const std::optional<detail::ProcessStatus> status = detail::status_of(*process);
+    process = status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;  // 0: of another namespace
   }
   return process == ancestor || process == pid_t{0};
 }
@@ -53999,11 +53816,9 @@ inline std::string own_build() {
 
 /// The name of the executable's file, without its folder.
 inline std::string own_program_name() {
-  std::array<char, 4096> path{};
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  const std::string_view whole(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
-  const std::string_view name = whole.substr(whole.rfind('/') + 1);
-  return name.empty() ? "a program" : std::string(name);
+  const std::string path = link_target("/proc/self/exe");
+  const std::string name = path.substr(path.rfind('/') + 1);
+  return name.empty() ? "a program" : name;
 }
 
 /// A process id and its start time, which together distinguish the process from a later one with the same id.
@@ -54028,7 +53843,7 @@ inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t 
   std::int64_t process = parent;
   for (int depth = 0; depth < deepest && process > 0; ++depth) {
     const std::string folder = format_text("/proc/{}", {process});
-    const auto status = detail::parse_process_status(files.text(folder + "/stat").value_or(""));
+    const auto status = detail::status_of(process, files);
     if (!status) {
       return std::nullopt;
     }
@@ -54146,8 +53961,8 @@ class ShutdownSchedule {
 
   /// The action that is due now; each action is returned once.
   Action due(Clock::time_point now) {
-    if (kill_at_ && *kill_at_ <= now && !killed_) {
-      killed_ = true;
+    if (kill_at_ && *kill_at_ <= now && !killed_at_) {
+      killed_at_ = now;
       terminate_at_.reset();
       return Action::kill;
     }
@@ -54162,12 +53977,17 @@ class ShutdownSchedule {
     if (terminate_at_ && !terminated_) {
       return terminate_at_;
     }
-    return killed_ ? std::nullopt : kill_at_;
+    return killed_at_ ? std::nullopt : kill_at_;
   }
 
   /// Whether the launcher has sent SIGTERM or SIGKILL: workers that end from now on are no first cause.
-  bool has_acted() const noexcept { return terminated_ || killed_; }
+  bool has_acted() const noexcept { return terminated_ || killed_at_; }
 
+  /// When due() returned `kill`.
+  const std::optional<Clock::time_point>& killed_at() const noexcept { return killed_at_; }
+
+  /// Whether the kernel still holds killed processes when the launcher waits for them no longer.
+  bool has_given_up(Clock::time_point now) const { return killed_at_ && now - *killed_at_ > timeouts_.kill_timeout; }
   /// How long the launcher waits for a killed process.
   std::chrono::milliseconds kill_timeout() const noexcept { return timeouts_.kill_timeout; }
 
@@ -54178,7 +53998,7 @@ class ShutdownSchedule {
   std::optional<Clock::time_point> kill_at_;
   bool stop_requested_ = false;
   bool terminated_ = false;
-  bool killed_ = false;
+  std::optional<Clock::time_point> killed_at_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -54696,12 +54516,7 @@ class NodeRendezvous {
     server_.emplace(*loop_, std::move(listener), rendezvous::ServerOptions{secret, limits()});
   }
 
-  rendezvous::Limits limits() const {
-    rendezvous::Limits limits;
-    limits.liveness = in_milliseconds(options_->liveness);
-    return limits;
-  }
-
+  rendezvous::Limits limits() const { return {.liveness = in_milliseconds(options_->liveness)}; }
   void open_launchers_job(Deadline deadline) {
     rendezvous::StoreJobOptions job;
     job.role = rendezvous::ClientRole::launcher;
@@ -54722,11 +54537,7 @@ class NodeRendezvous {
   }
 
   async::Task<void> exchange_node_info() {
-    NodeInfo info;
-    info.workers = options_->workers;
-    info.host = host_->name;
-    info.host_id = host_->id;
-    const std::string own = to_bytes(info);
+    const std::string own = to_bytes(NodeInfo{options_->workers, host_->name, host_->id});
     co_await set(LauncherKeys::node_info(options_->node.node_rank), own);
     if (options_->node.node_rank == 0) {
       std::vector<NodeInfo> node_infos;
@@ -54791,53 +54602,37 @@ class RankRendezvous {
 
   /// Ranks of this attempt can join from now on. @throws Error (limit) if the limit of open files is too low for them
   void open(int attempt) {
-    joined_.clear();
-    left_.clear();
-    cause_.reset();
     rendezvous::StoreJobOptions job = job_options_;
     job.attempt = static_cast<std::uint64_t>(attempt);
     job.join_deadline = Deadline::after(join_timeout_);
-    job.on_joined = [this](int rank, const std::string&) {
-      joined_.insert(rank);
-      if (joined_.size() == static_cast<std::size_t>(job_options_.world_size)) {
-        on_complete_();
-      }
-    };
-    job.on_left = [this](int rank) {
-      left_.insert(rank);
-      job_options_.on_left(rank);
-    };
-    job.on_failure = [this](const Cause& cause) {
-      cause_ = cause;
-      job_options_.on_failure(cause);
+    job.on_joined = [this](int, const std::string&) {
+      if (job_->state().rank_table().complete()) on_complete_();
     };
     job_ = &server_->open(std::move(job));
-    if (cause_) {  // the attempt has failed already: start no worker
-      throw_error(Errc::limit, "{}", {cause_->text});
+    if (cause()) {  // the attempt has failed already: start no worker
+      throw_error(Errc::limit, "{}", {cause()->text});
     }
   }
 
-  bool has_joined(int rank) const { return joined_.count(rank) != 0; }
-  bool has_left(int rank) const { return left_.count(rank) != 0; }
-
-  /// The first cause of the current attempt; nullopt before a failure.
-  const std::optional<Cause>& cause() const noexcept { return cause_; }
-
+  /// @name The current attempt. @pre open() was called
+  /// @{
+  bool has_joined(int rank) const { return job_->state().rank_table().find(rank) != nullptr; }
+  bool has_left(int rank) const {
+    const rendezvous::RankTable::RankEntry* const entry = job_->state().rank_table().find(rank);
+    return entry != nullptr && entry->state == rendezvous::RankTable::RankState::left;
+  }
+  /// The first cause; nullopt before a failure.
+  const std::optional<Cause>& cause() const noexcept { return job_->state().cause(); }
   /// Notifies the ranks of a failed worker, unless it had left.
   void report_loss(const Cause& loss) {
-    if (job_ != nullptr && !has_left(loss.rank)) {
-      job_->post_failure(loss);
-    }
+    if (!has_left(loss.rank)) job_->post_failure(loss);
   }
-
+  /// @}
  private:
   rendezvous::StoreServer* server_;
   rendezvous::StoreJobOptions job_options_;
   std::chrono::nanoseconds join_timeout_;
   std::function<void()> on_complete_;
-  std::set<int> joined_;
-  std::set<int> left_;
-  std::optional<Cause> cause_;
   rendezvous::JobServer* job_ = nullptr;  ///< owned by the server
 };
 
@@ -54998,7 +54793,12 @@ class JobCoordinator {
       const std::string own = to_bytes(end);
       co_await node_rendezvous_.set(keys().end(end.node), own);
       if (is_first()) {
-        const JobResult result = co_await decide_for_all_nodes();
+        std::vector<NodeEnd> nodes;
+        for (int node = 0; node < options_->node.node_count; ++node) {
+          const std::string value = co_await node_rendezvous_.get(keys().end(node));
+          nodes.push_back(from_bytes<NodeEnd>(value, launcher_value));
+        }
+        const JobResult result = decide(nodes);
         const std::string bytes = to_bytes(result);
         co_await node_rendezvous_.set(keys().job_result(), bytes);
         co_return result;
@@ -55010,10 +54810,8 @@ class JobCoordinator {
         throw;
       }
     }
-    JobResult lost;
-    lost.exit_code = exit_code_job_failed;
-    lost.report = {lost_launcher_message(*node_rendezvous_.cause(), node_rendezvous_.store_text())};
-    co_return std::move(lost);
+    std::string lost = lost_launcher_message(*node_rendezvous_.cause(), node_rendezvous_.store_text());
+    co_return JobResult{exit_code_job_failed, false, {std::move(lost)}};
   }
 
   /// This was the last attempt.
@@ -55052,15 +54850,6 @@ class JobCoordinator {
   JobResult decide(const std::vector<NodeEnd>& nodes) const {
     const int first_reported = first_report_ ? first_report_->cause.rank : -1;
     return decide_result(nodes, first_cause(), first_reported, options_->max_restarts, attempt_);
-  }
-
-  async::Task<JobResult> decide_for_all_nodes() {
-    std::vector<NodeEnd> nodes;
-    for (int node = 0; node < options_->node.node_count; ++node) {
-      const std::string value = co_await node_rendezvous_.get(keys().end(node));
-      nodes.push_back(from_bytes<NodeEnd>(value, launcher_value));
-    }
-    co_return decide(nodes);
   }
 
   void stop_watching() {
@@ -55360,6 +55149,14 @@ class Tail {
   std::vector<std::string> lines_;
 };
 
+/// @throws Error (posix)
+inline void make_nonblocking(const Descriptor& pipe, const char* doing) {
+  const int flags = ::fcntl(pipe.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(pipe.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    throw_errno(doing);
+  }
+}
+
 /// Reads a pipe to its end. Lifetime: relay, console and folded console outlive the task of run(). Threads: the loop's.
 class OutputRelay {
  public:
@@ -55377,10 +55174,7 @@ class OutputRelay {
         is_live_(is_live && console.is_terminal()),
         shows_parts_(is_live && !console.is_terminal()),
         log_(std::move(log)) {
-    const int flags = ::fcntl(pipe_.get(), F_GETFL);
-    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw_errno("preparing the pipe of a worker's output");
-    }
+    make_nonblocking(pipe_, "preparing the pipe of a worker's output");
   }
   OutputRelay(const OutputRelay&) = delete;
   OutputRelay& operator=(const OutputRelay&) = delete;
@@ -55515,18 +55309,15 @@ template <class Listener>
 std::unique_ptr<rendezvous::FormationServer<Listener>> formation_at(async::EventLoop& loop,
                                                                     rendezvous::StoreServer& store,
                                                                     const ElasticJobFacts& job, Listener listener) {
-  rendezvous::FormationOptions sizes;
-  sizes.min_workers = job.min_ranks;
-  sizes.max_workers = job.max_ranks;
-  sizes.wait_timeout = in_milliseconds(job.timeout);
+  rendezvous::FormationOptions sizes{
+      .min_workers = job.min_ranks, .max_workers = job.max_ranks, .wait_timeout = in_milliseconds(job.timeout)};
   if (!job.sees_processes) sizes.reconnect_timeout = std::chrono::milliseconds(500);
   rendezvous::StoreJobOptions each_attempt;
   each_attempt.job = job.name;
   each_attempt.owner = job.owner;
   each_attempt.further_files = job.further_files + static_cast<std::size_t>(job.max_ranks);
   each_attempt.loss_grace = job.loss_grace;
-  rendezvous::Limits limits;
-  limits.liveness = in_milliseconds(job.liveness);
+  const rendezvous::Limits limits{.liveness = in_milliseconds(job.liveness)};
   return std::make_unique<rendezvous::FormationServer<Listener>>(loop, store, sizes, std::move(each_attempt), limits,
                                                                  std::move(listener));
 }
@@ -55547,11 +55338,10 @@ struct AttemptLog {
 /// that only forwards the address ends the connection. 1.5 s later at most. A name that does not resolve has none.
 template <class = void>
 async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port, bool has_secret) {
-  net::Backoff once;
-  once.connects_once = true;
   const Deadline soon = Deadline::after(std::chrono::milliseconds(1500));
   try {
-    async::Task<net::Connection> connecting = net::connect_with_backoff(loop, host, port, soon, once);
+    async::Task<net::Connection> connecting =
+        net::connect_with_backoff(loop, host, port, soon, {.connects_once = true});
     net::Connection connection = co_await std::move(connecting);
     rendezvous::Session session(std::move(connection));
     const std::vector<std::byte> hello = rendezvous::encode(
@@ -55802,8 +55592,6 @@ inline void end_with_launcher(pid_t launcher) {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-DTRAIN_DEFINED ArgumentVector::ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
-
 DTRAIN_DEFINED ArgumentVector::ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
   storage_->texts = std::move(texts);
   for (std::string& text : storage_->texts) {
@@ -55811,9 +55599,6 @@ DTRAIN_DEFINED ArgumentVector::ArgumentVector(std::vector<std::string> texts) : 
   }
   storage_->pointers.push_back(nullptr);
 }
-
-DTRAIN_DEFINED StartResult::StartResult(RankProcess rank) : worker(std::move(rank)) {}
-DTRAIN_DEFINED StartResult::StartResult(int code) noexcept : exit_code(code) {}
 
 namespace detail {
 
@@ -55832,13 +55617,11 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
 /// A worker of an elastic job: each attempt gives it a rank.
 inline RankProcess elastic_worker(const identity::Variables& variables) {
   const std::string_view sizes = variables.text("DTRAIN_WORLD_SIZE").value_or("");
-  const std::size_t colon = sizes.find(':');
-  const int least = identity::parse_integer(sizes.substr(0, colon)).value_or(0);
-  const int most = identity::parse_integer(sizes.substr(colon + 1)).value_or(0);
+  const std::optional<identity::IntegerRange> ranks = identity::parse_range(sizes);
   const auto stated = variables.text("DTRAIN_MASTER_ADDR");
   const auto address = stated ? stated : variables.text("MASTER_ADDR");
   const auto port = variables.port("DTRAIN_MASTER_PORT");
-  if (least < 1 || most < least || most > rendezvous::max_world_size || !address) {
+  if (!ranks || ranks->most > rendezvous::max_world_size || !address) {
     throw_error(Errc::identity,
                 "DTRAIN_WORLD_SIZE={} with MASTER_ADDR={} describes no worker of an elastic job; it is MIN:MAX, 1 at "
                 "least and {} at most, and MASTER_ADDR and MASTER_PORT are the address of the job's store",
@@ -55847,24 +55630,18 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   identity::ProcessIdentity identity;
   identity.launcher = "dtrain";
   identity.job = identity::given_job_name(variables);
-  identity.world_size = most;
+  identity.world_size = ranks->most;
   identity.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
   identity.master_addr = std::string(*address);
   identity.master_port = port ? port : variables.port("MASTER_PORT").value_or(identity::default_master_port);
   RankProcess worker = rank_process_with(std::move(identity), variables);
-  worker.min_ranks = least;
+  worker.min_ranks = ranks->least;
   return worker;
 }
 
 /// elastic_worker() for a process that no launcher of dtrain has started.
-inline RankProcess elastic_process(const identity::Variables& variables, Takes takes) {
-  const std::string sizes = identity::quoted("DTRAIN_WORLD_SIZE", *variables.text("DTRAIN_WORLD_SIZE"));
-  if (takes != Takes::elastic) {
-    identity::throw_identity_error(identity::IdentityErrc::elastic_range,
-                                   "{} is a range, and this program takes a group of fixed size; give run() a body "
-                                   "that takes a dtrain::Elastic, or set DTRAIN_WORLD_SIZE to one number",
-                                   {sizes});
-  }
+inline RankProcess elastic_process(const identity::Variables& variables) {
+  const std::string sizes = variables.stated({"DTRAIN_WORLD_SIZE"});
   if (variables.has("TORCHELASTIC_RUN_ID")) {  // its own store is at MASTER_ADDR and MASTER_PORT
     identity::throw_identity_error(identity::IdentityErrc::elastic_range,
                                    "{} is a range, and torchrun starts no elastic job of dtrain; unset it, or start a "
@@ -55923,8 +55700,8 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   refuse_launcher_flags(options.arguments);
-  if (!options.identity && is_elastic_worker(variables) && !variables.has("DTRAIN_LAUNCHER")) {
-    RankProcess worker = detail::elastic_process(variables, takes);
+  if (!options.identity && takes == Takes::elastic && identity::states_elastic_range(variables)) {
+    RankProcess worker = detail::elastic_process(variables);
     worker.argument_vector = ArgumentVector(std::move(options.arguments));
     worker.timeout = options.timeout.value_or(worker.timeout);
     return worker;
@@ -56132,20 +55909,6 @@ inline StartError start_error(int reader, const std::string& doing) {
   }
 }
 
-/// @returns the child's process id; -1 with errno if there is no child
-inline pid_t fork_and_exec(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
-                           const std::optional<rlimit>& files, const CpuSet& cpus, int report) {
-  const async::BlockedSignals blocked;  // in the child as well
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const StartError failed = exec_in_child(request, arguments, environment, parent, files, cpus);
-    const ssize_t written = ::write(report, &failed, sizeof failed);
-    static_cast<void>(written);
-    ::_exit(127);
-  }
-  return child;
-}
-
 }  // namespace detail
 
 /// Starts the program and returns its process id. The system kills it when this thread ends, and therefore also when
@@ -56166,8 +55929,18 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::optional<rlimit> files = open_files_for_children();
   const CpuSet cpus(request.cpus);
   const pid_t parent = ::getpid();
-  const pid_t child = detail::fork_and_exec(request, argument_pointers.data(), environment_pointers.data(), parent,
-                                            files, cpus, report.writer.get());
+  pid_t child = -1;
+  {
+    const async::BlockedSignals blocked;  // in the child as well
+    child = ::fork();
+    if (child == 0) {
+      const detail::StartError failed =
+          detail::exec_in_child(request, argument_pointers.data(), environment_pointers.data(), parent, files, cpus);
+      const ssize_t written = ::write(report.writer.get(), &failed, sizeof failed);
+      static_cast<void>(written);
+      ::_exit(127);
+    }
+  }
   if (child < 0) {
     throw_errno("{}", {doing}, "raise the limit of processes (ulimit -u) or start fewer workers");
   }
@@ -56291,10 +56064,7 @@ class StdinForwarder {
   /// @param pipe the writing end; closed at the end of the source, or when the worker has closed the reading end
   StdinForwarder(async::EventLoop& loop, int source, Descriptor pipe)
       : loop_(&loop), source_(source), pipe_(std::move(pipe)) {
-    const int flags = ::fcntl(pipe_.get(), F_GETFL);
-    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw_errno("preparing the pipe of a worker's input");
-    }
+    make_nonblocking(pipe_, "preparing the pipe of a worker's input");
   }
   StdinForwarder(const StdinForwarder&) = delete;
   StdinForwarder& operator=(const StdinForwarder&) = delete;
@@ -56489,6 +56259,15 @@ class Workers {
       if (rank.empty()) {
         send_to_group(worker, signal);
       }
+    }
+  }
+
+  /// Does what a ShutdownSchedule says.
+  void act(ShutdownSchedule::Action action) const {
+    if (action == ShutdownSchedule::Action::terminate) {
+      signal_each(SIGTERM);
+    } else if (action == ShutdownSchedule::Action::kill) {
+      kill_groups();
     }
   }
 
@@ -56991,29 +56770,26 @@ class MemoryKills {
   std::uint64_t explained_;  ///< kills that need no explanation any more
 };
 
-/// "2 killed workers have not ended yet: ...".
-inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds timeout) {
-  return format_text("{} killed {} not ended yet, and device memory stays in use until then: waiting for at most {}",
-                     {workers, workers == 1 ? "worker has" : "workers have", duration_text(timeout)});
-}
+/// Objects of the launcher that an attempt uses. Lifetime: they outlive the attempt.
+struct AttemptServices {
+  async::EventLoop& loop;
+  async::AutoResetEvent& changed;  ///< the forwarder and the coordinator set it
+  const SignalReader& signals;
+  SignalForwarder& forwarder;
+  TerminalOutput& output;
+  JobCoordinator& coordinator;
+};
 
 /// When a worker fails, here or on another node, the supervisor ends the other workers. If they end within a second of
 /// SIGTERM, the attempt ends at most 1.3 s after the first failure, or 6 s if they compute on devices.
 /// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class Supervisor {
  public:
-  /// @param changed the forwarder and the coordinator set it
-  /// @param console the launcher prints there that it waits for killed workers
-  Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const SignalForwarder& forwarder, Workers& workers,
-             MemoryKills& memory_kills, Console& console, JobCoordinator& coordinator, ShutdownSchedule schedule,
+  Supervisor(const AttemptServices& services, Workers& workers, MemoryKills& memory_kills, ShutdownSchedule schedule,
              std::chrono::nanoseconds liveness, std::string host)
-      : loop_(&loop),
-        changed_(&changed),
-        forwarder_(&forwarder),
-        workers_(&workers),
-        memory_kills_(&memory_kills),
-        console_(&console),
-        coordinator_(&coordinator),
+      : services_(services),
+        workers_(workers),
+        memory_kills_(memory_kills),
         host_(std::move(host)),
         liveness_(liveness),
         schedule_(std::move(schedule)),
@@ -57024,25 +56800,25 @@ class Supervisor {
   /// Ends when no worker and no other process of the workers' groups runs, or when waiting for killed ones timed out.
   async::Task<void> watch() {
     for (;;) {
-      const std::vector<Workers::Ended> ended = workers_->reap();
+      const std::vector<Workers::Ended> ended = workers_.reap();
       for (const Workers::Ended& each : ended) {
         co_await note(each);
       }
-      if (workers_->running() == 0) {
+      if (workers_.running() == 0) {
         break;
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
       note_stopped(now);
       take_requests(now);
-      act(schedule_.due(now));
+      workers_.act(schedule_.due(now));
       report_waiting(now);
-      if (killed_at_ && now - *killed_at_ > schedule_.kill_timeout()) {
+      if (schedule_.has_given_up(now)) {
         break;  // the kernel has not ended a process yet, and does so later
       }
-      const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
-                                             : Deadline::Clock::duration(std::chrono::hours(1)));
+      const auto longest = now + (schedule_.killed_at() ? Deadline::Clock::duration(std::chrono::milliseconds(50))
+                                                        : Deadline::Clock::duration(std::chrono::hours(1)));
       const auto next = std::min(schedule_.next().value_or(longest), stopped_.next().value_or(longest));
-      co_await changed_->wait(Deadline::at(std::min(next, longest)));
+      co_await services_.changed.wait(Deadline::at(std::min(next, longest)));
     }
     co_await reap_orphans();
   }
@@ -57051,38 +56827,41 @@ class Supervisor {
   const std::vector<WorkerEnd>& ends() const noexcept { return ends_; }
 
   /// Whether a killed worker has not ended.
-  bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
+  bool abandoned() const noexcept { return schedule_.killed_at() && workers_.running() != 0; }
 
  private:
   static constexpr std::chrono::milliseconds orphan_timeout{300};
 
   /// Prints one line if a killed process has not ended after a second.
   void report_waiting(Deadline::Clock::time_point now) {
-    if (killed_at_ && !reported_waiting_ && now - *killed_at_ > std::chrono::seconds(1)) {
+    const auto& killed_at = schedule_.killed_at();
+    if (killed_at && !reported_waiting_ && now - *killed_at > std::chrono::seconds(1)) {
       reported_waiting_ = true;
-      console_->line("dtrain: ", waiting_text(workers_->running(), schedule_.kill_timeout()));
+      const std::size_t workers = workers_.running();
+      services_.output.error().line(
+          "dtrain: ",
+          format_text(
+              "{} killed {} not ended yet, and device memory stays in use until then: waiting for at most {}",
+              {workers, workers == 1 ? "worker has" : "workers have", duration_text(schedule_.kill_timeout())}));
     }
   }
 
   /// Reaps the killed processes of the workers' groups, which become children of this process one by one.
   async::Task<void> reap_orphans() {
     const Deadline deadline = Deadline::after(orphan_timeout);
-    while (!workers_->groups_are_gone() && !deadline.passed()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(1));
-      static_cast<void>(workers_->reap());
+    while (!workers_.groups_are_gone() && !deadline.passed()) {
+      co_await services_.loop.sleep_for(std::chrono::milliseconds(1));
+      static_cast<void>(workers_.reap());
     }
   }
 
   async::Task<void> note(Workers::Ended ended) {
-    WorkerEnd end;
-    end.rank = ended.rank;
-    end.status = ended.status;
-    end.stopped = schedule_.has_acted();
+    WorkerEnd end{.rank = ended.rank, .status = ended.status, .stopped = schedule_.has_acted()};
     if (ended.status.signal == SIGKILL && !end.stopped) {
-      end.explanation = memory_kills_->explain();
+      end.explanation = memory_kills_.explain();
     }
     if (ended.status == ExitStatus{}) {
-      end.left = co_await coordinator_->has_left(ended.rank);
+      end.left = co_await services_.coordinator.has_left(ended.rank);
     }
     ends_.push_back(end);
     if (!end.failed()) {
@@ -57090,45 +56869,32 @@ class Supervisor {
     }
     schedule_.on_failure(Deadline::Clock::now());
     const Cause loss{CauseKind::lost, end.rank, host_, end.text()};
-    coordinator_->on_worker_failed(loss, end.is_secondary());
+    services_.coordinator.on_worker_failed(loss, end.is_secondary());
   }
 
   /// Workers that are stopped before they have joined: the store does not know them, only their launcher does.
   void note_stopped(Deadline::Clock::time_point now) {
-    std::vector<StoppedWorker> stopped = schedule_.has_acted() ? std::vector<StoppedWorker>{} : workers_->stopped();
-    std::erase_if(stopped, [this](const StoppedWorker& each) { return coordinator_->has_joined(each.rank); });
+    std::vector<StoppedWorker> stopped = schedule_.has_acted() ? std::vector<StoppedWorker>{} : workers_.stopped();
+    std::erase_if(stopped, [this](const StoppedWorker& each) { return services_.coordinator.has_joined(each.rank); });
     for (const StoppedWorker& each : stopped_.lost(stopped, now)) {
       const Cause loss{CauseKind::lost, each.rank, host_, each.text(liveness_)};
-      coordinator_->on_worker_failed(loss, false);
+      services_.coordinator.on_worker_failed(loss, false);
       schedule_.on_failure(now);
     }
   }
 
   void take_requests(Deadline::Clock::time_point now) {
-    for (; stops_noted_ < forwarder_->stop_requests(); ++stops_noted_) {
+    for (; stops_noted_ < services_.forwarder.stop_requests(); ++stops_noted_) {
       schedule_.on_stop_requested(now);
     }
-    if (coordinator_->failing()) {
+    if (services_.coordinator.failing()) {
       schedule_.on_failure(now);
     }
   }
 
-  void act(ShutdownSchedule::Action action) {
-    if (action == ShutdownSchedule::Action::terminate) {
-      workers_->signal_each(SIGTERM);
-    } else if (action == ShutdownSchedule::Action::kill) {
-      workers_->kill_groups();
-      killed_at_ = Deadline::Clock::now();
-    }
-  }
-
-  async::EventLoop* loop_;
-  async::AutoResetEvent* changed_;
-  const SignalForwarder* forwarder_;
-  Workers* workers_;
-  MemoryKills* memory_kills_;
-  Console* console_;
-  JobCoordinator* coordinator_;
+  const AttemptServices& services_;
+  Workers& workers_;
+  MemoryKills& memory_kills_;
   std::string host_;
   std::chrono::nanoseconds liveness_;
   ShutdownSchedule schedule_;
@@ -57136,7 +56902,6 @@ class Supervisor {
   int stops_noted_ = 0;
   bool reported_waiting_ = false;
   std::vector<WorkerEnd> ends_;
-  std::optional<Deadline::Clock::time_point> killed_at_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -57154,16 +56919,6 @@ namespace DTRAIN_NAMESPACE::launch {
 inline std::string log_directory(const std::string& directory, int attempt) {
   return attempt == 0 ? directory : format_text("{}/attempt-{}", {directory, attempt});
 }
-
-/// Objects of the launcher that an attempt uses. Lifetime: they outlive the attempt.
-struct AttemptServices {
-  async::EventLoop& loop;
-  async::AutoResetEvent& changed;
-  const SignalReader& signals;
-  SignalForwarder& forwarder;
-  TerminalOutput& output;
-  JobCoordinator& coordinator;
-};
 
 /// Threads: the loop's.
 class Attempt {
@@ -57250,9 +57005,7 @@ class Attempt {
   /// @param liveness how long a worker that has not joined may be stopped
   /// @returns the end on this node, without node, host and signals
   async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
-    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, memory_kills_,
-                          services_.output.error(), services_.coordinator, std::move(schedule), liveness,
-                          std::move(host));
+    Supervisor supervisor(services_, workers_, memory_kills_, std::move(schedule), liveness, std::move(host));
     co_await supervisor.watch();
     end_forwarding();
     const Deadline deadline = Deadline::after(drain_timeout);
@@ -57283,12 +57036,8 @@ class Attempt {
   const AttemptServices& services() const noexcept { return services_; }
   const NodePlan& plan() const noexcept { return *plan_; }
   Workers& workers() noexcept { return workers_; }
-
   /// Whether a stop request has arrived since the last worker ended. Then the launcher no longer waits for output.
   bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
-
-  /// Whether all output of the workers has been passed to the console.
-  bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
 
   /// Stops relaying, and prints last lines that lack a newline.
   void finish_output() {
@@ -57328,7 +57077,7 @@ class Attempt {
     }
   }
 
-  AttemptServices services_;
+  const AttemptServices& services_;
   const WorkerProgram* program_;
   const NodePlan* plan_;
   std::optional<std::string> log_directory_;
@@ -57376,26 +57125,22 @@ class NodeLauncher {
   static constexpr std::chrono::seconds drain_timeout_after_failure{5};
   static constexpr std::chrono::milliseconds least_drain_timeout{100};
 
-  /// An error that ends this launcher.
-  struct Problem {
-    int exit_code = 0;  ///< 0: there is none
-    std::string sentence;
-  };
-
   async::Task<int> run_job() {
-    Problem problem;
+    int exit_code = exit_code_usage;
+    std::string problem;
     try {
-      const int exit_code = co_await run_attempts();
+      exit_code = co_await run_attempts();
       co_return exit_code;
     } catch (const JobFailed& failed) {
-      problem = Problem{exit_code_job_failed, lost_launcher_message(failed.cause(), options_.node.master_addr)};
+      exit_code = exit_code_job_failed;
+      problem = lost_launcher_message(failed.cause(), options_.node.master_addr);
     } catch (const std::exception& error) {
-      problem = Problem{exit_code_usage, error.what()};
+      problem = error.what();
     }
-    co_await coordinator_.abort(problem.sentence);
-    output_.error().line("dtrain: ", problem.sentence);
+    co_await coordinator_.abort(problem);
+    output_.error().line("dtrain: ", problem);
     co_await flush(drain_timeout_after_failure);
-    co_return problem.exit_code;
+    co_return exit_code;
   }
 
   async::Task<int> run_attempts() {
@@ -57417,7 +57162,10 @@ class NodeLauncher {
         output_.error().line("dtrain: ", format_text("slow path: {}", {warning}));
       }
     }
-    require_rank(options_.program.wrapped_rank, plan->world_size);
+    if (const std::optional<int>& rank = options_.program.wrapped_rank; rank && *rank >= plan->world_size) {
+      throw_error(Errc::usage, "--wrap-rank={} is no rank of this job, which has {}: 0 to {}",
+                  {*rank, plan->world_size, plan->world_size - 1});
+    }
     plan->cores = options_.cores;
     plan->is_bound = !options_.program.cpus.empty();
     plan->launcher_process = std::to_string(::getpid());
@@ -57439,38 +57187,16 @@ class NodeLauncher {
 
   /// @returns nullopt if a stop signal arrived before all launchers had joined
   async::Task<std::optional<NodePlan>> assign_ranks() {
-    std::optional<NodePlan> plan;
-    std::exception_ptr failure;
-    const async::ExceptionHandler failed = [this, &failure](const std::exception_ptr& reason) {
-      failure = reason;
-      changed_.set();
-    };
-    const async::TaskHandle assigning = loop_.spawn(assign_ranks_into(plan), failed);
-    while (!plan && !failure && forwarder_.stop_requests() == 0) {
+    async::Outcome<NodePlan> plan;
+    const async::TaskHandle assigning =
+        loop_.spawn(async::store_outcome(coordinator_.assign_ranks(), plan), {}, [this] { changed_.set(); });
+    while (!plan.done() && forwarder_.stop_requests() == 0) {
       co_await changed_.wait(Deadline::unbounded("the assignment comes or fails, or a signal stops it"));
     }
-    if (failure) {
-      std::rethrow_exception(failure);
-    }
-    co_return std::move(plan);
+    co_return plan.done() ? std::optional<NodePlan>(plan.take()) : std::nullopt;
   }
-
-  async::Task<void> assign_ranks_into(std::optional<NodePlan>& plan) {
-    plan = co_await coordinator_.assign_ranks();
-    changed_.set();
-  }
-
-  /// @throws Error (usage) for a --wrap-rank that is no rank of the job
-  static void require_rank(const std::optional<int>& rank, int world_size) {
-    if (rank && *rank >= world_size) {
-      throw_error(Errc::usage, "--wrap-rank={} is no rank of this job, which has {}: 0 to {}",
-                  {*rank, world_size, world_size - 1});
-    }
-  }
-
   async::Task<JobResult> run_elastic(const NodePlan& plan) {
-    const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, coordinator_};
-    Attempt workers(services, options_.program, plan);
+    Attempt workers(services_, options_.program, plan);
     async::Task<JobResult> running = options_.run_elastic(workers, options_);
     const JobResult result = co_await std::move(running);
     workers.end_forwarding();
@@ -57484,8 +57210,7 @@ class NodeLauncher {
     NodeEnd end;
     end.started = forwarder_.stop_requests() == 0;
     if (end.started) {
-      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, coordinator_};
-      attempt = std::make_unique<Attempt>(services, options_.program, plan);
+      attempt = std::make_unique<Attempt>(services_, options_.program, plan);
       co_await attempt->start();
       async::Task<NodeEnd> supervising = attempt->supervise(
           ShutdownSchedule(options_.stop_grace, options_.shutdown_timeouts), options_.liveness, host_.name);
@@ -57511,7 +57236,7 @@ class NodeLauncher {
   async::Task<void> show(Attempt* attempt, const JobResult& result) {
     const std::chrono::milliseconds timeout = result.exit_code == 0 ? drain_timeout : drain_timeout_after_failure;
     const auto stop_requested = [attempt] { return attempt != nullptr && attempt->stop_requested_since_end(); };
-    const auto drained = [attempt] { return attempt == nullptr || attempt->output_is_drained(); };
+    const auto drained = [attempt] { return attempt == nullptr || attempt->workers().output_is_drained(); };
     const bool flows = co_await output_.flush(timeout, drained, stop_requested);
     if (attempt != nullptr) {
       attempt->finish_output();
@@ -57539,8 +57264,8 @@ class NodeLauncher {
   async::AutoResetEvent changed_;
   SignalForwarder forwarder_;
   JobCoordinator coordinator_;
+  const AttemptServices services_{loop_, changed_, signals_, forwarder_, output_, coordinator_};
 };
-
 }  // namespace DTRAIN_NAMESPACE::launch
 
 // ---- dtrain/launch/elastic_supervisor.hpp
@@ -57589,13 +57314,12 @@ class ElasticSupervisor {
         }
       }
       if (state_.cause()) schedule_.on_failure(now);
-      act(schedule_.due(now), now);
+      workers_.act(schedule_.due(now));
       kill_left_out(now);
       start_due(now);
       tell_formation();
-      const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
       const bool may_end = !is_on_hosts_ || !hosts_store_ || state_.is_over();
-      if ((workers_.running() == 0 && !next_start() && may_end) || is_abandoned) co_return;
+      if ((workers_.running() == 0 && !next_start() && may_end) || schedule_.has_given_up(now)) co_return;
       const Deadline::Clock::time_point look = now + look_interval;
       const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
       co_await services_.changed.wait(Deadline::at(next));
@@ -57677,8 +57401,7 @@ class ElasticSupervisor {
   }
 
   static bool is_exiting(pid_t process) {
-    const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
-    const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
+    const std::optional<detail::ProcessStatus> status = detail::status_of(process);
     return status && (status->flags & exiting_flag) != 0;
   }
 
@@ -57776,15 +57499,6 @@ class ElasticSupervisor {
     if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
   }
 
-  void act(ShutdownSchedule::Action action, Deadline::Clock::time_point now) {
-    if (action == ShutdownSchedule::Action::terminate) {
-      workers_.signal_each(SIGTERM);
-    } else if (action == ShutdownSchedule::Action::kill) {
-      workers_.kill_groups();
-      killed_at_ = now;
-    }
-  }
-
   Attempt& attempt_;
   Workers& workers_;
   const AttemptServices& services_;
@@ -57800,8 +57514,7 @@ class ElasticSupervisor {
   std::size_t lost_ = 0;
   int stops_noted_ = 0;
   int running_ = -1;
-  std::optional<Deadline::Clock::time_point> ended_at_;   ///< the job
-  std::optional<Deadline::Clock::time_point> killed_at_;  ///< all workers
+  std::optional<Deadline::Clock::time_point> ended_at_;  ///< the job
   int last_failure_ = 0;
   int failed_after_end_ = 0;
 };
