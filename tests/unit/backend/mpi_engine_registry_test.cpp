@@ -1,5 +1,5 @@
+#include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/engine.hpp"
-#include "dtrain/backend/mpi/requests.hpp"
 #include "unit/backend/prelude.hpp"
 
 using dtrain::backend::mpi::CallMonitor;

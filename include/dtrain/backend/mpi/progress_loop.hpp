@@ -22,7 +22,6 @@
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
-#include "dtrain/backend/mpi/requests.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"

@@ -2,7 +2,7 @@
 /// @file
 /// Progress of a host stream: whether a helper thread runs it while the program computes. Driver decides by DdpOptions.
 /// available_cores(): cores that the calling thread may use, for Driver and PerNode; cores_of_all_ranks(): for
-/// backend/shared_memory/barrier_wait.hpp.
+/// backend/shared_memory/channel.hpp.
 
 #include <string_view>
 

@@ -1,7 +1,7 @@
 /// @file
 /// dtrain/backend/shared_memory/policy.hpp
 
-#include "dtrain/backend/shared_memory/barrier_wait.hpp"
+#include "dtrain/backend/shared_memory/channel.hpp"
 
 #include <sched.h>
 

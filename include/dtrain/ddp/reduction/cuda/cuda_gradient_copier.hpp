@@ -17,8 +17,6 @@
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/cuda/bucket_copies.hpp"
 #include "dtrain/ddp/reduction/cuda/copy_streams.hpp"
-#include "dtrain/ddp/reduction/cuda/packing_at_ready.hpp"
-#include "dtrain/ddp/reduction/cuda/producer_streams.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
