@@ -26,7 +26,7 @@
 #include "bench/result_rows.hpp"
 #include "bench/scaling/ready_times.hpp"
 #include "bench/shape_model.hpp"
-#include "dtrain/ddp/planning/step_model.hpp"
+#include "dtrain/ddp/planning/plan_search.hpp"
 
 namespace {
 

@@ -15,7 +15,7 @@
 #include "bench/scaling/compression.hpp"
 #include "bench/scaling/ready_times.hpp"
 #include "bench/write_file.hpp"
-#include "dtrain/ddp/planning/step_model.hpp"
+#include "dtrain/ddp/planning/plan_search.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Ready times of a backward pass, for dtrain's model of a step (dtrain/ddp/planning/step_model.hpp).
+/// Ready times of a backward pass, for dtrain's model of a step (dtrain/ddp/planning/plan_search.hpp).
 
 #include <cstddef>
 #include <vector>

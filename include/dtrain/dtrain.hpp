@@ -92,7 +92,6 @@
 #include "dtrain/ddp/hooks/local_sgd.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
-#include "dtrain/ddp/hooks/widen.hpp"
 #include "dtrain/ddp/precision/device_loss_scaler.hpp"
 #include "dtrain/ddp/precision/loss_scaler.hpp"
 #include "dtrain/ddp/precision/master_weights.hpp"

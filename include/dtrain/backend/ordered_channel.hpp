@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/channel_setup/split.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/failure/first_cause.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/cause.hpp"

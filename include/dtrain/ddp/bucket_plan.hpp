@@ -70,7 +70,7 @@ std::vector<std::size_t> reverse_order(std::size_t count);
 /// - half of the remaining bytes, so that the last buckets halve. The last one is reduced after the backward pass,
 /// which hides none of it; so it stays as small as the first.
 /// Buckets of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
-/// dtrain/ddp/planning/step_model.hpp has the arithmetic.
+/// dtrain/ddp/planning/plan_search.hpp has the arithmetic.
 constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {
   return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, std::min(remaining / 2, total / 16)));
 }

@@ -1,19 +1,23 @@
 #pragma once
 /// @file
 /// Collection of a model's parameters and buffers, which rejects those that cannot be trained, and their gradients'
-/// sizes. model_functions() (setup/) calls it for the wrapper, and MasterWeights (precision/); ShardedParameters
-/// (sharded/) checks by it that no two values overlap.
+/// sizes; MasterWeights (precision/) calls it, and ShardedParameters (sharded/) checks by it that no two values
+/// overlap. ModelFunctions: tensors and callbacks of a model, of the same type for every model; the wrapper makes it
+/// and gives it to Driver.
 
 #include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -64,6 +68,38 @@ std::vector<TensorView> collect_buffers(M& model) {
 
 /// Sizes of the gradients, for plan_buckets.
 std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
+
+/// Functions and tensors of a model, for its wrapper. Lifetime: the model outlives the object.
+struct ModelFunctions {
+  std::vector<Parameter> parameters;
+  std::vector<TensorView> buffers;
+  AddressCheck::Read read_parameters;
+  std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
+  ReadValue read_value;                                               ///< empty: values stay where they are
+  std::vector<const void*> identities;  ///< of the parameters; empty: their values' addresses
+};
+
+/// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
+template <Model M>
+ModelFunctions model_functions(M& model) {
+  ModelFunctions functions{collect_parameters(model), collect_buffers(model), AddressCheck::reading(model), {}, {}, {}};
+  if constexpr (BindsGradients<M>) {
+    functions.bind_gradient = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+  }
+  if constexpr (MovesValues<M>) {
+    functions.read_value = model.value_reader();
+    for (std::size_t i = 0; i < functions.parameters.size(); ++i) {
+      functions.identities.push_back(model.identity(i));
+    }
+  }
+  return functions;
+}
+
+/// The same for a list, which is copied. @throws Error (invalid_argument) for parameters that cannot be trained
+inline ModelFunctions model_functions(ParameterList list) {
+  check_parameters(list, false);
+  return {std::move(list), {}, {}, {}, {}, {}};
+}
 
 #if DTRAIN_DEFINITIONS
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, optimizers and
-/// hooks; is_finite(), also under -ffast-math, for hooks and gradient norms.
+/// hooks; dot product, for hooks; is_finite(), also under -ffast-math, for hooks and gradient norms.
 
 #include <array>
 #include <cstddef>
@@ -30,6 +30,27 @@ inline bool is_finite(double value) noexcept {
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));
   return (bits & 0x7ff0000000000000U) != 0x7ff0000000000000U;
+}
+
+/// Element i is added to partial sum i modulo `lanes`, in `Sum`; these are added in order, and then the elements that
+/// fill no more lanes. Threads: any.
+template <class Sum, std::size_t lanes>
+DTRAIN_OPTIMIZED Sum dot_product(const float* a, const float* b, std::size_t count) noexcept {
+  Sum sums[lanes] = {};
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      sums[lane] += static_cast<Sum>(a[i + lane]) * static_cast<Sum>(b[i + lane]);
+    }
+  }
+  Sum sum = 0;
+  for (const Sum lane : sums) {
+    sum += lane;
+  }
+  for (; i < count; ++i) {
+    sum += static_cast<Sum>(a[i]) * static_cast<Sum>(b[i]);
+  }
+  return sum;
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels

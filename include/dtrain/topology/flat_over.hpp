@@ -13,7 +13,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/topology/algorithm_communicator.hpp"
-#include "dtrain/topology/partition.hpp"
 #include "dtrain/topology/sub_channel.hpp"
 #include "dtrain/topology/topology.hpp"
 #include "dtrain/topology/wire.hpp"

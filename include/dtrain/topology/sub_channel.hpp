@@ -1,10 +1,12 @@
 #pragma once
 /// @file
 /// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time: flat_over.hpp of this
-/// folder owns one, hierarchical/collectives.hpp two. ParallelRunner: a second thread, which sends a chunk while
-/// another is reduced, for algorithms with two channels.
+/// folder owns one, hierarchical/collectives.hpp two. Both divide buffers by block_of() and chunk_of(). ParallelRunner:
+/// a second thread, which sends a chunk while another is reduced, for algorithms with two channels.
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -14,10 +16,51 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/kernels/copy.hpp"
 #include "dtrain/stream/host/queue.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
+
+/// A range of a buffer's elements.
+struct BufferRange {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+/// Block `index` of `blocks` blocks, whose lengths differ by at most one element; the longer blocks come first.
+/// Example: 10 elements in 4 blocks: 3, 3, 2, 2.
+constexpr BufferRange block_of(std::size_t count, int blocks, int index) noexcept {
+  const auto number = static_cast<std::size_t>(blocks);
+  const auto at = static_cast<std::size_t>(index);
+  return {at * (count / number) + std::min(at, count % number), count / number + (at < count % number ? 1 : 0)};
+}
+
+/// Chunk `index` of a range that is divided into chunks of `length` elements; empty beyond the end of the range.
+constexpr BufferRange chunk_of(BufferRange range, std::size_t length, std::size_t index) noexcept {
+  const std::size_t skipped = std::min(range.count, index * length);
+  return {range.begin + skipped, std::min(length, range.count - skipped)};
+}
+
+/// Number of chunks of `length` elements that cover `count` elements.
+constexpr std::size_t chunks_in(std::size_t count, std::size_t length) noexcept {
+  return (count + length - 1) / length;
+}
+
+/// @tparam View BufferView or ConstBufferView
+template <class View>
+constexpr View view_of(const View& whole, BufferRange range) noexcept {
+  return {range.count == 0 ? whole.data : whole.data + range.begin * size_bytes(whole.dtype), range.count, whole.dtype,
+          whole.device};
+}
+
+/// Does nothing if both are the same memory.
+inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
+  if (from.data != to.data && to.count != 0) {
+    kernels::copy_bytes(to.data, from.data, to.bytes());
+  }
+}
 
 /// An algorithm has more steps for a reduction than a stream's queue can hold. Therefore a reduction is one work item
 /// on the program's stream. The stream's thread runs the steps one after the other on the SubChannel's own queue.

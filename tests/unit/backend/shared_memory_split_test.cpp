@@ -1,4 +1,4 @@
-#include "dtrain/backend/channel_setup/split.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

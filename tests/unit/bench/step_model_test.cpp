@@ -11,7 +11,7 @@
 #include "bench/scaling/cluster.hpp"
 #include "bench/scaling/compression.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/planning/step_model.hpp"
+#include "dtrain/ddp/planning/plan_search.hpp"
 
 namespace {
 

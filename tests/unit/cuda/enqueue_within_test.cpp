@@ -5,7 +5,7 @@
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/launch/per_process.hpp"
-#include "dtrain/stream/cuda/external_event.hpp"
+#include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "support/gate.hpp"

@@ -34,7 +34,7 @@
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 #include "dtrain/launch/per_process.hpp"
-#include "dtrain/stream/cuda/external_event.hpp"
+#include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"

@@ -1,6 +1,6 @@
 // hooks::Widen in host memory: 16-bit gradients whose sum is rounded once.
 
-#include "dtrain/ddp/hooks/widen.hpp"
+#include "dtrain/ddp/hooks/cast.hpp"
 
 #include "unit/public_interface/prelude.hpp"
 

@@ -18,7 +18,6 @@
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/nccl/async_result.hpp"
 #include "dtrain/backend/nccl/channel_status.hpp"
 #include "dtrain/backend/nccl/inflight_ring.hpp"
 #include "dtrain/backend/nccl/library.hpp"

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
-#include "dtrain/backend/channel_setup/split.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/nccl/calls.hpp"
 #include "dtrain/backend/nccl/channel.hpp"

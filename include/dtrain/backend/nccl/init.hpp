@@ -10,7 +10,6 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/store_gather.hpp"
-#include "dtrain/backend/nccl/async_result.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
 #include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/config.hpp"

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "dtrain/async/thread.hpp"
-#include "dtrain/backend/nccl/async_result.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
 #include "dtrain/backend/nccl/inflight_ring.hpp"
+#include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"

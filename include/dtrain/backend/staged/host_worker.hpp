@@ -26,7 +26,6 @@
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/event.hpp"
-#include "dtrain/stream/cuda/external_event.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
 #include "dtrain/stream/host/queue.hpp"

@@ -144,7 +144,6 @@ class Adasum {
 #include <bit>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/kernels/dot_product.hpp"
 #include "dtrain/kernels/float_environment.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 

@@ -11,7 +11,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
-#include "dtrain/kernels/dot_product.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

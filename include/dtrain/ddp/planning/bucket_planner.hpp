@@ -33,7 +33,7 @@ struct FinishedStep {
   const StepRecorder& recorder;       ///< with the step's records
 };
 
-/// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
+/// A plan as the numbers of a checkpoint: see SavedPlan in plan_search.hpp. Zeros: no plan yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
 /// Threads: the thread that drives the steps. Not movable: a checkpoint's tensors refer to its numbers.

@@ -37,8 +37,6 @@ inline constexpr std::size_t given_plan_steps = 5;
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/planning/plan_search.hpp"
-#include "dtrain/ddp/planning/saved_plan.hpp"
-#include "dtrain/ddp/planning/step_model.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

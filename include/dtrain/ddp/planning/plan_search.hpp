@@ -1,26 +1,180 @@
 #pragma once
 /// @file
 /// Plan search: the ranks' measurements as messages, and their combination on rank 0; the cost of reductions that fits
-/// them, and the bucket sizes with the shortest modelled step. MeasuredPlan calls it.
+/// them, and the bucket sizes with the shortest step of a model: when gradients are ready, when their buckets are
+/// reduced, and which part of the reductions is hidden. SavedPlan: the buckets and the variant that were chosen
+/// (PlanSettings), as numbers of a checkpoint. MeasuredPlan calls it.
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/planning/saved_plan.hpp"
-#include "dtrain/ddp/planning/step_model.hpp"
+#include "dtrain/ddp/planning/bucket_planner.hpp"
+#include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Most variants of a communicator (backend::HasVariants) that are measured.
+inline constexpr std::size_t max_variants = 8;
+
+/// Sizes of buckets, and the variant of all_reduce that reduces them.
+struct PlanSettings {
+  BucketCaps caps;
+  std::size_t variant = 0;
+
+  friend bool operator==(const PlanSettings&, const PlanSettings&) = default;
+};
+
+/// Conditions that a saved plan was measured under. The plan is used again if all of them are equal.
+struct PlanConditions {
+  int world_size = 1;
+  int ranks_on_host = 1;
+  std::int64_t model = 0;  ///< see digest_of
+
+  friend bool operator==(const PlanConditions&, const PlanConditions&) = default;
+};
+
+/// A plan as the numbers of a checkpoint. The first is the format: 1, and 256 for each variant before the plan's own.
+struct SavedPlan {
+  static constexpr std::int64_t format_number = 1;
+  static constexpr std::int64_t for_each_variant = 256;
+
+  PlanConditions conditions;
+  PlanSettings settings;
+
+  SavedPlanNumbers numbers() const noexcept {
+    constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
+    return {format_number + for_each_variant * static_cast<std::int64_t>(settings.variant),
+            conditions.world_size,
+            conditions.ranks_on_host,
+            conditions.model,
+            static_cast<std::int64_t>(std::min(settings.caps.first_bucket_bytes, most)),
+            static_cast<std::int64_t>(std::min(settings.caps.bucket_bytes, most))};
+  }
+
+  /// Untrusted numbers. @returns nullopt if they describe no plan
+  static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept {
+    const auto [format, world_size, ranks_on_host, model, first, bucket] = numbers;
+    constexpr std::int64_t most_ranks = std::int64_t{1} << 30;
+    if (format < 0 || format % for_each_variant != format_number || world_size < 1 || world_size > most_ranks ||
+        ranks_on_host < 1 || ranks_on_host > most_ranks || first < 0 || bucket < 0) {
+      return std::nullopt;
+    }
+    const auto variant = static_cast<std::size_t>(format / for_each_variant);
+    if (variant >= max_variants) return std::nullopt;
+    return SavedPlan{{static_cast<int>(world_size), static_cast<int>(ranks_on_host), model},
+                     {{static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}, variant}};
+  }
+};
+
+/// Digest of the gradients' sizes and types, in the model's order, and of the names of the variants if there are any.
+inline std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants = {}) {
+  Serializer writer;
+  for (const GradientSize& size : sizes) {
+    auto bytes = static_cast<std::uint64_t>(size.bytes);
+    DType dtype = size.dtype;
+    writer.number(bytes);
+    writer.choice(dtype, first_dtype, last_dtype);
+  }
+  for (const char* const variant : variants) {
+    std::string name = variant;
+    writer.text(name, name.size());
+  }
+  const Sha256Digest digest = Sha256().update(writer.characters()).digest();
+  std::int64_t number = 0;
+  std::memcpy(&number, digest.data(), sizeof number);
+  return number;
+}
+
+/// Times of a measured step, in seconds from the step's begin.
+struct StepProfile {
+  double compute = 0;                  ///< when finish() was called
+  bool overlaps = false;               ///< whether a bucket was started before finish()
+  std::vector<double> ready_at;        ///< by parameter; `compute` without a record
+  std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
+};
+
+/// Times of a modelled step, in seconds from its begin.
+struct ModelledStep {
+  double compute = 0;        ///< forward and backward
+  double communication = 0;  ///< of all buckets, one after the other
+  double step = 0;           ///< when both are done
+
+  double exposed() const noexcept { return step - compute; }
+  double times_the_longer() const noexcept { return step / std::max(compute, communication); }
+};
+
+/// Times of a step with this plan. A bucket is reduced once its last gradient is ready and the bucket before is
+/// reduced: one channel, one order.
+/// @param ready_at when each gradient is ready, by parameter @param compute when forward and backward are done
+/// @param reduction_seconds of a bucket of so many bytes: double(std::size_t)
+template <class Reduction>
+ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at, double compute,
+                        Reduction reduction_seconds) {
+  ModelledStep times{compute, 0, compute};
+  double free_at = 0;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    double ready = 0;
+    for (const std::size_t parameter : bucket.parameters) {
+      ready = std::max(ready, ready_at[parameter]);
+    }
+    const double seconds = reduction_seconds(bucket.bytes);
+    free_at = std::max(free_at, ready) + seconds;
+    times.communication += seconds;
+  }
+  times.step = std::max(compute, free_at);
+  return times;
+}
+
+/// @param records of the step, perhaps among records of other steps
+inline StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
+                                std::size_t buckets) {
+  StepRecord::Clock::time_point begun{};
+  for (const StepRecord& record : records) {
+    if (record.step == step && record.event == StepEvent::begun) begun = record.time;
+  }
+  constexpr double none = -1;
+  StepProfile profile{0, false, std::vector<double>(parameters, none), std::vector<double>(buckets, 0)};
+  std::vector<double> started(buckets, none);
+  std::vector<double> reduced(buckets, none);
+  const auto set = [](std::vector<double>& times, std::size_t index, double time) {
+    if (index < times.size()) times[index] = time;
+  };
+  for (const StepRecord& record : records) {
+    if (record.step != step) continue;
+    const double time = std::chrono::duration<double>(record.time - begun).count();
+    switch (record.event) {
+      case StepEvent::ready: set(profile.ready_at, record.index, time); break;
+      case StepEvent::started: set(started, record.index, time); break;
+      case StepEvent::reduced: set(reduced, record.index, time); break;
+      case StepEvent::waiting: profile.compute = time; break;
+      default: break;
+    }
+  }
+  for (double& time : profile.ready_at) {
+    if (time == none) time = profile.compute;
+  }
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+    if (started[bucket] == none || reduced[bucket] == none) continue;
+    profile.bucket_seconds[bucket] = std::max(reduced[bucket] - started[bucket], 0.0);
+    profile.overlaps = profile.overlaps || started[bucket] < profile.compute;
+  }
+  return profile;
+}
 
 /// Bound for the ready times that rank 0 reads from each rank. With more parameters, a rank sends the last ready time
 /// of each of 256 groups of successive parameters.

@@ -33,7 +33,7 @@
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
-#include "dtrain/ddp/profile/running_bucket.hpp"
+#include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"

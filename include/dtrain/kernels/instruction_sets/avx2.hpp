@@ -8,9 +8,7 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/arithmetic/arithmetic.hpp"
-#include "dtrain/kernels/arithmetic/float_arithmetic.hpp"
 #include "dtrain/kernels/arithmetic/half_arithmetic.hpp"
-#include "dtrain/kernels/arithmetic/integer_arithmetic.hpp"
 #include "dtrain/kernels/block_loop.hpp"
 #include "dtrain/kernels/kernel_arguments.hpp"
 

@@ -13,7 +13,6 @@
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/event.hpp"
-#include "dtrain/stream/cuda/external_event.hpp"
 #include "dtrain/stream/stream.hpp"
 
 #if DTRAIN_WITH_CUDA

@@ -20,7 +20,6 @@
 #include "dtrain/kernels/partial_reduction.hpp"
 #include "dtrain/topology/algorithm_communicator.hpp"
 #include "dtrain/topology/hierarchical/node_layout.hpp"
-#include "dtrain/topology/partition.hpp"
 #include "dtrain/topology/sub_channel.hpp"
 #include "dtrain/topology/wire.hpp"
 

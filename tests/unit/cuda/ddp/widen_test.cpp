@@ -1,6 +1,6 @@
 // hooks::Widen on devices: 16-bit gradients whose sum is rounded once.
 
-#include "dtrain/ddp/hooks/widen.hpp"
+#include "dtrain/ddp/hooks/cast.hpp"
 #include "unit/cuda/ddp/device_model.hpp"
 #include "unit/cuda/prelude.hpp"
 

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/planning/step_model.hpp"
+#include "dtrain/ddp/planning/plan_search.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/profile/running_bucket.hpp"
+#include "dtrain/ddp/profile/step_meter.hpp"
 #include "unit/ddp/prelude.hpp"
 
 using dtrain::backend::Operation;

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/reduction/gradient_sums.hpp"
+#include "dtrain/ddp/reduction/accumulation.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace {

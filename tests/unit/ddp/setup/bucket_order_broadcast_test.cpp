@@ -1,4 +1,4 @@
-#include "dtrain/ddp/setup/bucket_order_broadcast.hpp"
+#include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace {
