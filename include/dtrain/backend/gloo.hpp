@@ -11,7 +11,6 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/gloo/mesh.hpp"
 #include "dtrain/backend/gloo/transport.hpp"
 #include "dtrain/backend/message_passing/communicator.hpp"

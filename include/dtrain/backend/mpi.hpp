@@ -15,7 +15,6 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/message_passing/communicator.hpp"
 #include "dtrain/backend/mpi/collective_endpoint.hpp"
 #include "dtrain/backend/mpi/engine.hpp"

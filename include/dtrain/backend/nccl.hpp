@@ -12,7 +12,6 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/device_selection.hpp"
-#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/nccl/communicator.hpp"
 #include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/backend/nccl/nccl_options.hpp"

@@ -7,7 +7,6 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/shared_memory/communicator.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/config.hpp"

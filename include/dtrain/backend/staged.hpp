@@ -18,7 +18,6 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/device_selection.hpp"
-#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged/communicator.hpp"
 #include "dtrain/core/error.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// StoreRef: type-erased key-value store of a job, by which ranks share values: those of a backend's channel, from
-/// ChannelContext, and in ddp/ model_agreement.hpp, rank0_task.hpp and others. GroupState (group/) makes one of the
+/// ChannelContext, and in ddp/ model_signature.hpp, rank0_task.hpp and others. GroupState (group/) makes one of the
 /// job's Store.
 
 #include <concepts>

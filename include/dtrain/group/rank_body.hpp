@@ -42,7 +42,6 @@ void report_lost_output(int rank);
 #include <cerrno>
 #include <cstdio>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <system_error>
 

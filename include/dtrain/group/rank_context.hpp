@@ -39,7 +39,7 @@
 #include "dtrain/rendezvous/control/task_runner.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
-#include "dtrain/stream/host/stream_registry.hpp"
+#include "dtrain/stream/host/communication_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 

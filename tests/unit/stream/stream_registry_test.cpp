@@ -1,4 +1,4 @@
-#include "dtrain/stream/host/stream_registry.hpp"
+#include "dtrain/stream/host/communication_stream.hpp"
 
 #include <array>
 #include <csignal>

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/failure/wait_notice.hpp"
+#include "dtrain/backend/failure/first_cause.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"

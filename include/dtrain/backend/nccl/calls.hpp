@@ -82,30 +82,19 @@ DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own
   }
 }
 
-class FirstFailure {
- public:
-  void add(ncclResult_t code) noexcept {
-    if (code != ncclSuccess && code != ncclInProgress && code_ == ncclSuccess) {
-      code_ = code;
-    }
-  }
-  ncclResult_t code() const noexcept { return code_; }
-
- private:
-  ncclResult_t code_ = ncclSuccess;
-};
-
-/// Issues what `calls(failures)` calls as one group. @returns the first failure, or the group's result
+/// Issues what `calls(add)` passes to `add` as one group. @returns the first failure, or the group's result
 template <class Calls>
 ncclResult_t in_group(Calls calls) {
   const ncclResult_t started = ncclGroupStart();
   if (started != ncclSuccess) {
     return started;
   }
-  FirstFailure failures;
-  calls(failures);
+  ncclResult_t first_failure = ncclSuccess;
+  calls([&first_failure](ncclResult_t code) noexcept {
+    if (code != ncclInProgress && first_failure == ncclSuccess) first_failure = code;
+  });
   const ncclResult_t ended = ncclGroupEnd();  // also reports errors of the group's calls
-  return failures.code() != ncclSuccess ? failures.code() : ended;
+  return first_failure != ncclSuccess ? first_failure : ended;
 }
 
 /// Where a communicator's rank issues calls.
@@ -115,27 +104,27 @@ struct CallTarget {
   stream::cuda::StreamRef stream;
 };
 
-inline ncclResult_t send(const Send& call, const CallTarget& target) {
+/// Issues an operation's calls; more than one as a group.
+/// @{
+inline ncclResult_t issue_calls(const Send& call, const CallTarget& target) {
   return ncclSend(call.input.data, call.input.count, type_of(call.input.dtype), call.peer, target.communicator,
                   target.stream.native());
 }
-inline ncclResult_t recv(const Recv& call, const CallTarget& target) {
+inline ncclResult_t issue_calls(const Recv& call, const CallTarget& target) {
   return ncclRecv(call.output.data, call.output.count, type_of(call.output.dtype), call.peer, target.communicator,
                   target.stream.native());
 }
-inline ncclResult_t send_recv(const SendRecv& call, const CallTarget& target) {
-  return in_group([&](FirstFailure& failures) {
-    failures.add(send({call.input, call.to}, target));
-    failures.add(recv({call.output, call.from}, target));
+inline ncclResult_t issue_calls(const SendRecv& call, const CallTarget& target) {
+  return in_group([&](const auto& add) {
+    add(issue_calls(Send{call.input, call.to}, target));
+    add(issue_calls(Recv{call.output, call.from}, target));
   });
 }
-
-/// One group of ncclSend and ncclRecv.
-inline ncclResult_t exchange_blocks(const ExchangeBlocks& call, const CallTarget& target) {
+inline ncclResult_t issue_calls(const ExchangeBlocks& call, const CallTarget& target) {
   const BlockExchange& blocks = call.blocks;
   const std::size_t element = size_bytes(call.input.dtype);
   const ncclDataType_t type = type_of(call.input.dtype);
-  return in_group([&](FirstFailure& failures) {
+  return in_group([&](const auto& add) {
     for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
       const int peer = static_cast<int>(index);
       const BlockRange& sent = blocks.sent[index];
@@ -144,28 +133,28 @@ inline ncclResult_t exchange_blocks(const ExchangeBlocks& call, const CallTarget
       std::byte* const to = call.output.data + received.offset * element;
       const bool is_in_place = peer == target.rank && from == to;
       if (sent.count != 0 && !is_in_place && blocks.connects(target.rank, peer)) {
-        failures.add(ncclSend(from, sent.count, type, peer, target.communicator, target.stream.native()));
+        add(ncclSend(from, sent.count, type, peer, target.communicator, target.stream.native()));
       }
       if (received.count != 0 && !is_in_place && blocks.connects(peer, target.rank)) {
-        failures.add(ncclRecv(to, received.count, type, peer, target.communicator, target.stream.native()));
+        add(ncclRecv(to, received.count, type, peer, target.communicator, target.stream.native()));
       }
     }
   });
 }
+/// @}
 
 /// One group with an ncclReduce for each block.
 inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reduction, const CallTarget& target) {
   const BlockExchange& blocks = call.blocks;
   const std::size_t element = size_bytes(call.input.dtype);
   const ncclDataType_t type = type_of(call.input.dtype);
-  return in_group([&](FirstFailure& failures) {
+  return in_group([&](const auto& add) {
     for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
       const int root = static_cast<int>(index);
       const BlockRange& sent = blocks.sent[index];
       if (sent.count != 0) {
-        failures.add(ncclReduce(call.input.data + sent.offset * element,
-                                root == target.rank ? call.output.data : nullptr, sent.count, type, reduction, root,
-                                target.communicator, target.stream.native()));
+        add(ncclReduce(call.input.data + sent.offset * element, root == target.rank ? call.output.data : nullptr,
+                       sent.count, type, reduction, root, target.communicator, target.stream.native()));
       }
     }
   });

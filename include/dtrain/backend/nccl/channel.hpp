@@ -97,7 +97,7 @@ class LaunchOrder {
 /// Shared by the Communicator, the Watchdog and the Allocations. Threads: issue() from one at a time, else any.
 class Channel {
  public:
-  /// Has no communicator yet: see init.hpp. @throws Error (cuda)
+  /// Has no communicator yet: see connect_blocking(). @throws Error (cuda)
   Channel(const ChannelContext& of, const NcclOptions& with, int device)
       : context(limited(of)),
         options(with),

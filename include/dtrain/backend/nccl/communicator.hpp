@@ -1,20 +1,25 @@
 #pragma once
 /// @file
 /// Communicator of device memory over NCCL, which Nccl opens; Allocation: zeroed memory, registered with NCCL.
+/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
-#include "dtrain/backend/channel_setup/open_and_report.hpp"
+#include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/nccl/calls.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
-#include "dtrain/backend/nccl/init.hpp"
+#include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/backend/nccl/watchdog.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -30,6 +35,109 @@
 #if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// @throws Error (protocol) unless `bytes` are those of an ncclUniqueId
+inline ncclUniqueId unique_id_from(const std::string& bytes) {
+  ncclUniqueId id{};
+  if (bytes.size() != sizeof id.internal) {
+    throw_error(Errc::protocol, "NCCL's unique id came as {} bytes; do all ranks run the same program?",
+                {bytes.size()});
+  }
+  bytes.copy(id.internal, sizeof id.internal);
+  return id;
+}
+
+/// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
+inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
+  const auto draw = [&] {
+    ncclUniqueId id{};
+    const ncclResult_t code = ncclGetUniqueId(&id);
+    if (code != ncclSuccess) {
+      throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
+                       "NCCL_SOCKET_IFNAME names the network interface to use");
+    }
+    return std::string(id.internal, sizeof id.internal);
+  };
+  const ChannelContext& context = channel.context;
+  const StoreRank self = StoreRank::of(context, deadline, format_text("opening channel '{}'", {context.name}));
+  return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
+}
+
+/// Remedy for an error of ranks that do not connect.
+inline std::string hint(const Channel& channel) {
+  const int ranks = channel.context.members.world_size;
+  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
+                    : format_text(
+                          "do all {} ranks open this channel, each with a device of its own? NCCL_SOCKET_IFNAME names "
+                          "the interface that the ranks reach each other by, whose ports no firewall may "
+                          "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
+                          {ranks});
+}
+
+/// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
+/// other ranks, which must be notified first. @throws the job's first cause; Error (timeout, nccl)
+inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
+                          Deadline deadline) {
+  const auto began = Deadline::Clock::now();
+  const auto& job = channel.context.failure;
+  const ncclResult_t result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
+  if (result == ncclSuccess && held.communicator() != nullptr) {
+    return;
+  }
+  const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
+  held.unlock();
+  job->throw_if_failed(channel.context.reporting_rank());
+  const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
+  if (result == ncclInProgress) {
+    const rendezvous::Membership& members = channel.context.members;
+    throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
+                                           {doing, members.rank, members.world_size,
+                                            duration_text(Deadline::Clock::now() - began), hint(channel)}))
+        .with_rank(channel.context.reporting_rank());
+  }
+  throw nccl_error(result, doing, channel.caller(), error_text, hint(channel));
+}
+
+/// Collective, blocking: makes the channel's communicator.
+/// @throws the job's first cause; Error (timeout, nccl, protocol), which the caller reports to the job
+inline void connect_blocking(Channel& channel, Deadline deadline) {
+  const ChannelContext& context = channel.context;
+  const ncclUniqueId id = exchange_id_blocking(channel, deadline);
+  const stream::cuda::DeviceGuard guard(channel.device());
+  ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
+  ncclComm_t made = nullptr;
+  CommLock::Guard held = channel.comm_lock.lock();
+  const Channel::TimedCall timed(channel, deadline);
+  const ncclResult_t code =
+      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
+  channel.comm_lock.adopt(held, made);
+  wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
+}
+
+/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
+/// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
+inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
+  Channel::SplitResult& result = parent.split_result(child.context.name);
+  ncclComm_t& made = result.made;
+  ncclConfig_t config = config_of(child.options, result.name.c_str());
+  parent.manage(format_text("opening channel '{}' by ncclCommSplit", {result.name}), deadline,
+                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
+  const std::atomic_ref<ncclComm_t> written(made);
+  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: written after the parent's state changes
+  }
+  if (written.load(std::memory_order_acquire) == nullptr) {
+    parent.status.check();
+    throw Error(Errc::timeout,
+                format_text("ncclCommSplit for channel '{}' had not given a communicator by the deadline; {}",
+                            {child.context.name, hint(child)}))
+        .with_rank(child.context.reporting_rank());
+  }
+  CommLock::Guard held = child.comm_lock.lock();
+  child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
+  wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
+}
 
 /// Blocking. @throws as stream::cuda::zero_blocking
 inline void zero_blocking(void* data, std::size_t bytes, int device, Deadline deadline) {
@@ -184,7 +292,7 @@ class Communicator {
   void enqueue(const ExchangeBlocks& call, Stream stream) {
     call.check(place());
     collective(call.describe(), call.devices(), "ncclSend and ncclRecv", stream, [&](ncclComm_t by) {
-      return exchange_blocks(call, {by, rank(), stream});
+      return issue_calls(call, {by, rank(), stream});
     });
   }
   void enqueue(const ReduceBlocks& call, Stream stream) {
@@ -194,24 +302,9 @@ class Communicator {
       return reduce_blocks(call, reduction, {by, rank(), stream});
     });
   }
-  void enqueue(const Send& call, Stream stream) {
-    call.check(place());
-    issue(call.describe(), call.devices(), "ncclSend", stream, [&](ncclComm_t by) {
-      return send(call, {by, rank(), stream});
-    });
-  }
-  void enqueue(const Recv& call, Stream stream) {
-    call.check(place());
-    issue(call.describe(), call.devices(), "ncclRecv", stream, [&](ncclComm_t by) {
-      return recv(call, {by, rank(), stream});
-    });
-  }
-  void enqueue(const SendRecv& call, Stream stream) {
-    call.check(place());
-    issue(call.describe(), call.devices(), "ncclSend and ncclRecv", stream, [&](ncclComm_t by) {
-      return send_recv(call, {by, rank(), stream});
-    });
-  }
+  void enqueue(const Send& call, Stream stream) { message(call, "ncclSend", stream); }
+  void enqueue(const Recv& call, Stream stream) { message(call, "ncclRecv", stream); }
+  void enqueue(const SendRecv& call, Stream stream) { message(call, "ncclSend and ncclRecv", stream); }
   /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
@@ -318,6 +411,14 @@ class Communicator {
     operation.sequence = state_->collectives + 1;
     issue(operation, devices, function, stream, call);
     ++state_->collectives;
+  }
+
+  template <class Message>
+  void message(const Message& call, const char* function, Stream stream) {
+    call.check(place());
+    issue(call.describe(), call.devices(), function, stream, [&](ncclComm_t by) {
+      return issue_calls(call, {by, rank(), stream});
+    });
   }
 
   template <class Call>

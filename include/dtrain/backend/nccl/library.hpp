@@ -2,8 +2,7 @@
 /// @file
 /// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
 /// codes to Error; the asynchronous result of a nonblocking call, which finishes in threads of NCCL's own. CommLock:
-/// the lock of one ncclComm_t, held in every call to NCCL on it. Nccl, Channel, Communicator, Watchdog and init.hpp
-/// call it.
+/// the lock of one ncclComm_t, held in every call to NCCL on it. Nccl, Channel, Communicator and Watchdog call it.
 
 #include <algorithm>
 #include <chrono>

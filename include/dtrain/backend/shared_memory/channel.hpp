@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/failure/wait_notice.hpp"
+#include "dtrain/backend/failure/first_cause.hpp"
 #include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"

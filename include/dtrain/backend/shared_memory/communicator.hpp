@@ -12,9 +12,9 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/operation.hpp"
-#include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp"
+#include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
@@ -101,7 +101,7 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 #include "dtrain/backend/shared_memory/collectives/all_reduce.hpp"
 #include "dtrain/backend/shared_memory/collectives/exchange_blocks.hpp"
 #include "dtrain/backend/shared_memory/collectives/reduce_scatter.hpp"
-#include "dtrain/backend/shared_memory/segment_setup.hpp"
+#include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {

@@ -2,7 +2,9 @@
 /// @file
 /// ControlBlock: layout of a channel's shared memory: the counters on which ranks sleep (FutexCounter), the cause of a
 /// failure (SharedCause), rank slots, then each rank's chunk buffers and mailbox (MailboxSlot); the slice of a
-/// reduction for each rank. Channel and its waits read it.
+/// reduction for each rank. Channel and its waits read it. Arena: memory that Communicator allocated, with a range for
+/// each rank, mapped by every rank; collectives/ work there in place. ArenaTable: to find the arena that a buffer is
+/// in.
 
 #include <algorithm>
 #include <array>
@@ -15,6 +17,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/backend/allocation_table.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -256,5 +259,24 @@ class ControlBlock {
 };
 
 static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: chunk buffers begin at cache lines");
+
+/// Borrows an allocation for one operation. Lifetime: the Allocation outlives enqueued work, as every buffer does.
+struct Arena {
+  std::byte* base = nullptr;
+  std::size_t stride = 0;
+
+  std::byte* memory_of(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
+
+  /// The buffer at `operation.offset` in the memory of `rank`.
+  std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
+};
+
+/// An arena with the number of its set-up, which counts the channel's set-ups, failed ones too: the same on every rank.
+/// 0: there is no arena.
+struct NumberedArena {
+  std::uint64_t number = 0;
+  Arena arena{};
+};
+using ArenaTable = AllocationTable<NumberedArena>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory

@@ -12,7 +12,6 @@
 
 #include "dtrain/backend/allocation_table.hpp"
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/staged/chunk_copies.hpp"
 #include "dtrain/backend/staged/host_worker.hpp"

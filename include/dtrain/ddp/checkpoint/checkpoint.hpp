@@ -21,7 +21,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/ddp/agreement/model_agreement.hpp"
+#include "dtrain/ddp/agreement/model_signature.hpp"
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"

@@ -140,9 +140,6 @@ class Adasum {
 
 #if DTRAIN_DEFINITIONS
 
-#include <algorithm>
-#include <bit>
-
 #include "dtrain/core/error.hpp"
 #include "dtrain/kernels/float_environment.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"

@@ -26,7 +26,7 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
-#include "dtrain/ddp/agreement/model_agreement.hpp"
+#include "dtrain/ddp/agreement/model_signature.hpp"
 #include "dtrain/ddp/agreement/value_comparison.hpp"
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"

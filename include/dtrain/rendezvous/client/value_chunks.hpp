@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Value chunks: a long value in parts under KEY/0, KEY/1, as the store bounds values. The store's clients in ddp/
-/// (model_agreement.hpp, bucket_rebuild.hpp, timeline.hpp) pass values in them.
+/// (model_signature.hpp, bucket_rebuild.hpp, timeline.hpp) pass values in them.
 
 #include <cstddef>
 #include <functional>

@@ -4,32 +4,26 @@
 /// that the host completes and a CUDA stream waits for, by stream memory operations if the CUDA driver has them.
 /// HostWorker of Staged completes it.
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <optional>
 #include <thread>
+#include <type_traits>
 
 #include "dtrain/async/thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
 #include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/stream.hpp"
 
 #if DTRAIN_WITH_CUDA
-
-#include <algorithm>
-#include <chrono>
-#include <memory>
-#include <thread>
-#include <type_traits>
-
-#include "dtrain/core/deadline.hpp"
-#include "dtrain/stream/cuda/check.hpp"
-#include "dtrain/stream/cuda/device_guard.hpp"
-#include "dtrain/stream/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 

@@ -2,19 +2,89 @@
 /// @file
 /// CommunicationStream: the host stream for the communication of a group or a DDP instance, which SharedMemory, Gloo
 /// and Mpi name as their stream; HelperThread: drains its queue while the program computes, if Driver starts it.
+/// StreamRegistry of a RankContext: a rank's host streams. A thread that waits long in one stream (in a backend or in
+/// ddp) calls run_unattended(), which starts a thread (OnDemandRunner) for each other stream that has work: streams
+/// cannot deadlock.
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "dtrain/async/thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/host/queue.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
-#include "dtrain/stream/host/stream_registry.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
+
+/// A thread that starts on demand and ends when the queue is empty; an idle runner costs neither thread nor memory.
+/// Lifetime: the queue outlives the runner. Threads: `start_if_idle` one at a time.
+class OnDemandRunner {
+ public:
+  explicit OnDemandRunner(Queue& queue) noexcept : queue_(queue) {}
+  OnDemandRunner(const OnDemandRunner&) = delete;
+  OnDemandRunner& operator=(const OnDemandRunner&) = delete;
+
+  /// Leaves work that has not run. Blocking: until the running work has ended, by the work's deadline.
+  ~OnDemandRunner() { stops_.store(true); }
+
+  /// Starts the thread if the queue has work that no thread runs. Does not block. If the system cannot start a thread,
+  /// the work is left to waiting threads, and a later call tries again.
+  void start_if_idle() noexcept;
+
+ private:
+  void main() noexcept;
+
+  Queue& queue_;
+  std::atomic<bool> running_{false};
+  std::atomic<bool> stops_{false};
+  async::JoiningThread thread_;  ///< last: joined before the other members are destroyed
+};
+
+/// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Example:
+/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each rank has enqueued the work that
+/// the other rank waits for, and no thread runs this work. Therefore a thread that waits long calls run_unattended()
+/// repeatedly.
+class StreamRegistry {
+ public:
+  /// A stream's registration, with the thread that runs it on demand. Not movable. Lifetime: the queue outlives it.
+  /// Blocking: destruction waits for the work that its thread runs; see OnDemandRunner.
+  class Registration {
+   public:
+    Registration(std::shared_ptr<StreamRegistry> registry, Queue& queue)
+        : registry_(std::move(registry)), runner_(queue) {
+      registry_->add(runner_);
+    }
+    Registration(const Registration&) = delete;
+    Registration& operator=(const Registration&) = delete;
+    ~Registration() { registry_->remove(runner_); }
+
+   private:
+    std::shared_ptr<StreamRegistry> registry_;
+    OnDemandRunner runner_;
+  };
+
+  StreamRegistry() = default;
+  StreamRegistry(const StreamRegistry&) = delete;
+  StreamRegistry& operator=(const StreamRegistry&) = delete;
+
+  /// Starts a thread for each stream that has work and no thread. Does not block. Allocates only to start a thread.
+  void run_unattended() noexcept;
+
+ private:
+  void add(OnDemandRunner& runner);
+
+  void remove(OnDemandRunner& runner) noexcept;
+
+  std::mutex mutex_;
+  std::vector<OnDemandRunner*> streams_;
+};
 
 /// The thread sleeps while the queue is empty; an enqueue wakes a sleeping thread with one futex call. At most one
 /// thread per queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue
@@ -69,6 +139,41 @@ class CommunicationStream {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
+  if (running_.load() || !queue_.has_unattended_work()) {
+    return;
+  }
+  running_.store(true);
+  try {
+    const async::BlockedSignals blocked;  // the user's signal handlers run in the user's threads
+    thread_ = async::JoiningThread(std::thread([this] { main(); }));  // the previous thread has ended
+  } catch (...) {
+    running_.store(false);
+  }
+}
+
+DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
+  queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
+  running_.store(false);
+}
+
+DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (OnDemandRunner* runner : streams_) {
+    runner->start_if_idle();
+  }
+}
+
+DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(&runner);
+}
+
+DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
+}
 
 DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
   queue_.has_helper_.store(true);

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "dtrain/backend/channel_setup/open_and_report.hpp"
+#include "dtrain/backend/channel_context.hpp"
 #include "support/captured_stderr.hpp"
 #include "support/channel_context.hpp"
 #include "unit/backend/prelude.hpp"

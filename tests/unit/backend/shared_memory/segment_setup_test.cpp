@@ -1,6 +1,6 @@
 // How the ranks of a channel come to map one memory, and the numbers that error sentences name them by.
 
-#include "dtrain/backend/shared_memory/segment_setup.hpp"
+#include "dtrain/backend/shared_memory/segment.hpp"
 
 #include <sys/socket.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/agreement/model_agreement.hpp"
+#include "dtrain/ddp/agreement/model_signature.hpp"
 #include "unit/ddp/prelude.hpp"
 
 using support::FakeGroupHandle;

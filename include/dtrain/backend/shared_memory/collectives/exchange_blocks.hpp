@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
-#include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/chunked_collective.hpp"
+#include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/kernels/copy.hpp"

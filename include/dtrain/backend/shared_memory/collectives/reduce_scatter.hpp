@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <span>
 
-#include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/chunked_collective.hpp"
+#include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/reduction.hpp"
 

@@ -78,9 +78,10 @@ class DriverKernel {
 
   explicit operator bool() const noexcept { return kernel_ != nullptr; }
 
-  /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
+  /// Enqueues a launch on the stream's device. Requires: a kernel.
   /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
   void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
+    const DeviceGuard guard(stream.device().index);
     // The runtime makes the device's context the driver's current one only at a thread's first call that needs the
     // device. A function of the driver that is called earlier fails (201, invalid device context).
     check(cudaSetDevice(stream.device().index), "cudaSetDevice");

@@ -9,7 +9,6 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/kernels/driver_kernel.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -228,21 +227,16 @@ class NormKernels {
   void measure(DeviceNorm* norm, DeviceNorm* copy, const double* sums, std::size_t count, StreamRef stream) const {
     std::uint64_t bytes = count * sizeof(double);
     void* arguments[] = {&norm, &copy, &sums, &bytes};
-    launch(norm_, norm_threads, arguments, stream);
+    norm_.launch(1, norm_threads, arguments, stream);
   }
 
   /// Multiplies by `factor`, then clips. @param max_norm infinity: does not clip
   void rescale(DeviceNorm* norm, DeviceNorm* copy, double factor, double max_norm, StreamRef stream) const {
     void* arguments[] = {&norm, &copy, &factor, &max_norm};
-    launch(rescale_, 1, arguments, stream);
+    rescale_.launch(1, 1, arguments, stream);
   }
 
  private:
-  static void launch(const DriverKernel& kernel, std::uint32_t threads, void** arguments, StreamRef stream) {
-    const DeviceGuard guard(stream.device().index);
-    kernel.launch(1, threads, arguments, stream);
-  }
-
   DriverKernel norm_;
   DriverKernel rescale_;
 };
@@ -260,7 +254,6 @@ class UnscaleKernel {
   /// Divides by the scale, then clips, and changes the scale. @param max_norm infinity: does not clip
   void enqueue(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, ScaleRule rule, double max_norm,
                StreamRef stream) const {
-    const DeviceGuard guard(stream.device().index);
     void* arguments[] = {&norm,    &copy, &scale, &rule.growth_factor, &rule.backoff_factor, &rule.growth_interval,
                          &max_norm};
     kernel_.launch(1, 1, arguments, stream);

@@ -15,7 +15,6 @@
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/kernels/driver_kernel.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -210,7 +209,7 @@ class ScaleKernel {
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
 
-  /// Enqueues a launch. Requires: the stream's device is the thread's current device; 1 <= count <= max_scale_entries.
+  /// Enqueues a launch on the stream's device. Requires: 1 <= count <= max_scale_entries.
   /// @param blocks of all entries @throws Error (cuda)
   void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, double factor,
               StreamRef stream) const {
@@ -292,14 +291,12 @@ class ScaledCopyBatch {
  private:
   template <class Factor>
   static bool loads(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
-    const DeviceGuard guard(stream.device().index);
     const ScaleKernelEntry nothing{};
     return kernel && launches([&] { kernel.launch(&nothing, 1, 1, factor, stream); });
   }
 
   template <class Factor>
   void launch_all(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
-    const DeviceGuard guard(stream.device().index);
     for (std::size_t begin = 0; begin < entries_.size(); begin += max_scale_entries) {
       const std::size_t count = std::min(entries_.size() - begin, max_scale_entries);
       std::uint32_t blocks = 0;

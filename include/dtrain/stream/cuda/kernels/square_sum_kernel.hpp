@@ -12,7 +12,6 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/kernels/driver_kernel.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -125,7 +124,6 @@ class SquareSumKernel {
   static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
 
   void launch(const std::byte* array, std::uint64_t bytes, std::uint32_t blocks, double* sums, StreamRef stream) const {
-    const DeviceGuard guard(stream.device().index);
     void* arguments[] = {&array, &bytes, &sums};
     kernel_.launch(blocks, square_sum_threads, arguments, stream);
   }

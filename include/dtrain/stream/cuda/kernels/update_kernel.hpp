@@ -14,7 +14,6 @@
 #include <string>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/kernels/driver_kernel.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -174,7 +173,6 @@ class UpdateKernel {
   /// @throws Error (cuda)
   void enqueue(std::array<float*, 4> arrays, std::uint64_t count, UpdateNumbers numbers, const float* live,
                const float* found_inf, StreamRef stream) const {
-    const DeviceGuard guard(stream.device().index);
     constexpr std::uint64_t most_blocks = 4096;  // keeps every GPU busy
     const std::uint64_t blocks = (count + update_threads - 1) / update_threads;
     std::uint64_t bytes = count * sizeof(float);
