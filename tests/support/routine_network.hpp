@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "dtrain/backend/message_passing/endpoint.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/error.hpp"
 
 namespace support {

@@ -14,7 +14,6 @@
 #include "dtrain/backend/channel_setup/device_selection.hpp"
 #include "dtrain/backend/nccl/communicator.hpp"
 #include "dtrain/backend/nccl/library.hpp"
-#include "dtrain/backend/nccl/nccl_options.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"

@@ -6,7 +6,6 @@
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/ddp/broadcast/buffer_broadcast.hpp"
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/reduction/gradient_arena.hpp"

@@ -12,7 +12,7 @@ TEST_CASE("messages over Gloo") {
 #include <cstring>
 #include <stdexcept>
 
-#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/backend/message_passing/endpoint.hpp"
 #include "support/gloo_mesh.hpp"
 #include "support/thread_ranks.hpp"
 

@@ -16,7 +16,6 @@
 
 #include "dtrain/backend/gloo/mesh.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
 

@@ -2,24 +2,68 @@
 /// @file
 /// OperationContext: the endpoint, scratch memory and operation of one call, which Channel of this folder and
 /// SharedMemory's all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes, which each transport states;
-/// SelectedAllReduce: a topology's algorithm for all_reduce, from BackendWithAlgorithm (topology/).
+/// SelectedAllReduce: a topology's algorithm for all_reduce, from BackendWithAlgorithm (topology/). Scratch: a
+/// channel's page-aligned working memory, which Channel, SharedMemory's all_reduce and Hierarchical own;
+/// allocate_zeroed(): the memory that Communicator allocates for a rank.
 
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
+#include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "dtrain/backend/allocation_table.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
-#include "dtrain/backend/message_passing/memory.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/operation.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+namespace detail {
+
+inline constexpr std::align_val_t page{4096};
+
+struct FreePages {
+  void operator()(std::byte* memory) const noexcept { ::operator delete(memory, page); }
+};
+using Pages = std::unique_ptr<std::byte, FreePages>;
+
+/// Uninitialized. @throws std::bad_alloc
+inline Pages allocate_pages(std::size_t bytes) {
+  return Pages(static_cast<std::byte*>(::operator new(bytes, page)));
+}
+
+}  // namespace detail
+
+/// Zeroed. @throws Error (out_of_memory)
+HostAllocation allocate_zeroed(std::size_t bytes);
+
+/// A channel's working memory, which grows on demand and is reused. Aligned to 4 KiB. Threads: as the operations of a
+/// channel, one at a time.
+class Scratch {
+ public:
+  /// At least `bytes` of uninitialized memory. Invalidates the result of earlier calls. @throws std::bad_alloc
+  std::byte* at_least(std::size_t bytes);
+
+  /// Forgets the memory without freeing it, because the transport may still write to it.
+  void leak() noexcept {
+    static_cast<void>(memory_.release());
+    bytes_ = 0;
+  }
+
+ private:
+  detail::Pages memory_;
+  std::size_t bytes_ = 0;
+};
 
 /// A disagreement whose cause may be an exception on the peer; the peer then reports that exception to the job.
 class PeerHasLeft : public Error {
@@ -86,5 +130,30 @@ struct SelectedAllReduce {
   std::string_view topology{};                                                         ///< for messages
   Routine (*routine)(OperationContext<E>& context, const Buffers& buffers) = nullptr;  ///< null: the communicator's own
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED HostAllocation allocate_zeroed(std::size_t bytes) {
+  detail::Pages memory;
+  try {
+    memory = detail::allocate_pages(bytes == 0 ? 1 : bytes);
+  } catch (const std::bad_alloc&) {
+    throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
+  }
+  std::memset(memory.get(), 0, bytes);
+  return {std::move(memory), bytes};
+}
+
+DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
+  if (bytes > bytes_) {
+    bytes_ = 0;
+    memory_.reset();
+    memory_ = detail::allocate_pages(bytes);
+    bytes_ = bytes;
+  }
+  return memory_.get();
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -11,7 +11,6 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {

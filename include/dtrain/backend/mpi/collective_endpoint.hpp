@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
+#include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/core/error.hpp"

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "dtrain/backend/message_passing/endpoint.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

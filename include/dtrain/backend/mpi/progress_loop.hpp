@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/core/cause.hpp"

@@ -100,7 +100,6 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 #include "dtrain/backend/shared_memory/collectives/all_gather.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_reduce.hpp"
 #include "dtrain/backend/shared_memory/collectives/exchange_blocks.hpp"
-#include "dtrain/backend/shared_memory/collectives/reduce_scatter.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/core/text/format_text.hpp"
 

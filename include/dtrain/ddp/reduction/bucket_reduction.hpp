@@ -18,7 +18,7 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/address_check.hpp"
-#include "dtrain/ddp/broadcast/buffer_broadcast.hpp"
+#include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"

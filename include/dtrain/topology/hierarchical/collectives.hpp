@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/backend/message_passing/memory.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"

@@ -1,4 +1,4 @@
-#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/backend/message_passing/endpoint.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

@@ -10,8 +10,8 @@
 #include <span>
 
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
+#include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/types/dtype.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {

@@ -10,8 +10,8 @@
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/algorithms/ring_collectives.hpp"
+#include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/reduction.hpp"
 

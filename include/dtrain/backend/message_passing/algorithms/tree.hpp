@@ -11,8 +11,8 @@
 
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
+#include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
 

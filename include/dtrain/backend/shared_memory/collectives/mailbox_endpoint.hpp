@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "dtrain/backend/message_passing/endpoint.hpp"
-#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/config.hpp"
