@@ -23,7 +23,7 @@
 #include "dtrain/libtorch/sharded_optimizer.hpp"
 #include "dtrain/libtorch/stream_order.hpp"
 #include "dtrain/libtorch/sync_batch_norm.hpp"
-#include "dtrain/libtorch/training_state.hpp"
+#include "dtrain/libtorch/training_parts.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 

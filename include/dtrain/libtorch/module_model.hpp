@@ -17,7 +17,6 @@
 
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/stream_order.hpp"
-#include "dtrain/libtorch/wrapped_values.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 

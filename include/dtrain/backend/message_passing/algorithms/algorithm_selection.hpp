@@ -18,7 +18,6 @@
 #include "dtrain/backend/message_passing/algorithms/exchange_blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/halving_doubling.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
-#include "dtrain/backend/message_passing/algorithms/recursive_doubling.hpp"
 #include "dtrain/backend/message_passing/algorithms/ring_collectives.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"

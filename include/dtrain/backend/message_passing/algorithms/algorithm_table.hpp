@@ -50,7 +50,7 @@ constexpr CriticalPath direct_exchange_path(const CollectiveShape& shape) noexce
   return {1, shape.peers() * static_cast<double>(shape.bytes())};
 }
 
-/// recursive_doubling.hpp: log2(n) (alpha + S beta); two messages more if n is no power of two.
+/// halving_doubling.hpp, recursive_doubling(): log2(n) (alpha + S beta); two messages more if n is no power of two.
 constexpr CriticalPath recursive_doubling_path(const CollectiveShape& shape) noexcept {
   const auto ranks = static_cast<unsigned>(shape.ranks);
   const auto all = static_cast<double>(shape.bytes());

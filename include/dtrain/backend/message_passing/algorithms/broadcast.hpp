@@ -15,7 +15,7 @@
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// Binomial tree: in each step, every rank that has the buffer sends it to one more rank, so the number of these ranks
-/// doubles. Source: Thakur, Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most
+/// doubles. Source: Thakur, Rabenseifner and Gropp (see halving_doubling.hpp), 4.3. @param buffer of at most
 /// Tuning::small_bytes
 template <Endpoint E>
 Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffer) {
