@@ -157,20 +157,13 @@ void agree_blocking(const group::GroupHandle& group, const std::string& prefix, 
 #if DTRAIN_DEFINITIONS
 
 #include <charconv>
-#include <cstddef>
-#include <optional>
 #include <string_view>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/crypto.hpp"
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
-#include "dtrain/core/serializer.hpp"
-#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/client/value_chunks.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
