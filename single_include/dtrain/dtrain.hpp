@@ -132,6 +132,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -4958,6 +4959,226 @@ inline std::string local_address_named(const std::string& name) {
 
 }  // namespace DTRAIN_NAMESPACE::net
 
+// ---- dtrain/net/unix_socket.hpp
+
+/// @file
+/// UnixConnection and UnixListener: blocking connections between processes of a host, beside the TCP connections of
+/// connection.hpp, by abstract Unix sockets; their messages carry descriptors. SharedMemory (backend/) sends the
+/// descriptors of its segments by them.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// Credentials of the peer process, as the kernel recorded them when the connection was made.
+struct PeerCredentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+/// A message, with the descriptor that it carried, if any.
+struct ReceivedDescriptor {
+  Descriptor descriptor;
+  std::vector<std::byte> bytes;
+};
+
+namespace detail {
+
+/// Abstract address of a name of 1 to 107 bytes. It has no file, and ends with its socket.
+struct AbstractAddress {
+  explicit AbstractAddress(std::string_view name) {
+    if (name.empty() || name.size() > sizeof address.sun_path - 1) {
+      throw_error(Errc::invalid_argument, "a Unix socket's name has 1 to 107 bytes, not {}", {name.size()});
+    }
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
+
+  sockaddr_un address{};
+  socklen_t size = 0;
+};
+
+inline Descriptor unix_socket(const std::string& doing) {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) {
+    throw_errno(doing);
+  }
+  return socket;
+}
+
+}  // namespace detail
+
+/// One end of a connection that keeps message boundaries.
+/// Blocking: every function with a deadline, up to it. Threads: one sends and one receives at a time.
+class UnixConnection {
+ public:
+  static constexpr std::size_t max_message_bytes = 4096;
+
+  explicit UnixConnection(Descriptor socket) noexcept : socket_(std::move(socket)) {}
+
+  /// @throws Error (posix): ECONNREFUSED if no process listens under that name; Error (timeout)
+  static UnixConnection connect(std::string_view name, Deadline deadline) {
+    const std::string doing = format_text("connecting to the Unix socket '{}'", {name});
+    const detail::AbstractAddress address(name);
+    Descriptor socket = detail::unix_socket(doing);
+    while (::connect(socket.get(), address.data(), address.size) != 0) {
+      if (errno != EAGAIN && errno != EINTR) {
+        throw_errno("{}", {doing},
+                    "the process that listens there must run on this host, in the same network namespace");
+      }
+      pause_before_retry(deadline, doing);  // its backlog is full
+    }
+    return UnixConnection(std::move(socket));
+  }
+
+  /// Sends a message of 1 to 4096 bytes with a descriptor; the receiver gets a copy of it. The caller keeps
+  /// `descriptor`. @throws Error (timeout, closed, posix)
+  void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
+    if (bytes.empty() || bytes.size() > max_message_bytes) {
+      throw_error(Errc::invalid_argument, "a Unix socket's message has 1 to 4096 bytes, not {}", {bytes.size()});
+    }
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message = message_of(part, control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
+      const int error = errno;
+      if (error == EPIPE || error == ECONNRESET) {
+        throw_error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
+      }
+      if (error == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLOUT, deadline, "sending to a process on this host");
+      } else if (error != EINTR) {
+        throw_posix(error, "sending to a process on this host");
+      }
+    }
+  }
+
+  /// Receives the next message and its descriptor, which is close-on-exec.
+  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
+  /// or longer than 4096 bytes (its descriptors are closed)
+  ReceivedDescriptor receive_descriptor(Deadline deadline) {
+    ReceivedDescriptor received;
+    received.bytes.resize(max_message_bytes);
+    std::vector<Descriptor> descriptors;
+    descriptors.reserve(max_control_descriptors);
+    iovec part{received.bytes.data(), received.bytes.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(max_control_descriptors * sizeof(int))] = {};
+    msghdr message{};
+    ssize_t count = -1;
+    bool was_reset = false;
+    while (count < 0) {
+      message = message_of(part, control);
+      count = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
+      const int error = errno;
+      if (count < 0 && error == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
+      } else if (count < 0 && error == ECONNRESET && !was_reset) {
+        was_reset = true;  // the peer closed without reading everything; its earlier messages are still readable
+      } else if (count < 0 && error != EINTR && error != ECONNRESET) {
+        throw_posix(error, "receiving from a process on this host");
+      } else if (count == 0 || (count < 0 && error == ECONNRESET)) {
+        throw_error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
+      }
+    }
+    received.bytes.resize(static_cast<std::size_t>(count));
+    adopt_descriptors(message, descriptors);  // first, so that none stays open
+    if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || descriptors.size() > 1) {
+      throw_error(Errc::protocol,
+                  "receiving from a process on this host: the message is too long or carries more than one descriptor");
+    }
+    if (descriptors.empty()) {
+      throw_error(Errc::protocol, "receiving a descriptor: the message came without one");
+    }
+    received.descriptor = std::move(descriptors.front());
+    return received;
+  }
+
+  /// @throws Error (posix)
+  PeerCredentials peer_credentials() const {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+      throw_errno("asking who is at the other end of a Unix socket");
+    }
+    return {credentials.pid, credentials.uid, credentials.gid};
+  }
+
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  template <std::size_t Bytes>
+  static msghdr message_of(iovec& part, char (&control)[Bytes]) noexcept {
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = Bytes;
+    return message;
+  }
+
+  /// Allocates nothing, so no exception can leave a descriptor without an owner.
+  static void adopt_descriptors(msghdr& message, std::vector<Descriptor>& descriptors) noexcept {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+        continue;
+      }
+      const std::size_t number = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < number; ++i) {
+        int descriptor = -1;
+        std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
+        descriptors.emplace_back(descriptor);
+      }
+    }
+  }
+
+  static constexpr std::size_t max_control_descriptors = 8;
+
+  Descriptor socket_;
+};
+
+/// Listens under a name that processes of this host (in one network namespace) can connect to.
+class UnixListener {
+ public:
+  /// @throws Error (posix): EADDRINUSE if another socket has the name
+  explicit UnixListener(std::string_view name) {
+    const std::string doing = format_text("listening at the Unix socket '{}'", {name});
+    const detail::AbstractAddress address(name);
+    socket_ = detail::unix_socket(doing);
+    if (::bind(socket_.get(), address.data(), address.size) != 0 || ::listen(socket_.get(), 128) != 0) {
+      throw_errno(doing);
+    }
+  }
+
+  /// The next connection. Blocking: until the deadline. @throws Error (timeout, posix)
+  UnixConnection accept(Deadline deadline) {
+    const std::string doing = "accepting a process on this host";
+    for (;;) {
+      Descriptor accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (accepted) {
+        return UnixConnection(std::move(accepted));
+      }
+      if (errno == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, doing);
+      } else if (errno == EINTR || errno == ECONNABORTED) {
+        pause_before_retry(deadline, doing);
+      } else {
+        throw_errno(doing);
+      }
+    }
+  }
+
+ private:
+  Descriptor socket_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
 // ---- dtrain/stream/cuda/check.hpp
 
 /// @file
@@ -5187,7 +5408,7 @@ class PinnedBuffer {
 /// @file
 /// Progress of a host stream: whether a helper thread runs it while the program computes. Driver decides by DdpOptions.
 /// available_cores(): cores that the calling thread may use, for Driver and PerNode; cores_of_all_ranks(): for
-/// backend/shared_memory/barrier_wait.hpp.
+/// backend/shared_memory/channel.hpp.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -5328,15 +5549,11 @@ concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &
 // ---- dtrain/stream/cuda/event.hpp
 
 /// @file
-/// Event: a point in a CUDA stream. StreamRef records it; ddp/, Nccl and Staged wait for it.
+/// Event: a point in a CUDA stream. StreamRef records it; ddp/, Nccl and Staged wait for it. ExternalEvent: an event
+/// that the host completes and a CUDA stream waits for, by stream memory operations if the CUDA driver has them.
+/// HostWorker of Staged completes it.
 
 #if DTRAIN_WITH_CUDA
-
-#include <algorithm>
-#include <chrono>
-#include <memory>
-#include <thread>
-#include <type_traits>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -5406,20 +5623,6 @@ class Event {
   std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, ReleasedBy<cudaEventDestroy>> event_;
   int device_ = 0;
 };
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/stream/cuda/external_event.hpp
-
-/// @file
-/// ExternalEvent: an event that the host completes and a CUDA stream waits for, by stream memory operations if the CUDA
-/// driver has them. HostWorker of Staged completes it.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
 
 namespace driver {
 
@@ -5967,9 +6170,10 @@ class DriverKernel {
 
   explicit operator bool() const noexcept { return kernel_ != nullptr; }
 
-  /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
+  /// Enqueues a launch on the stream's device. Requires: a kernel.
   /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
   void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
+    const DeviceGuard guard(stream.device().index);
     // The runtime makes the device's context the driver's current one only at a thread's first call that needs the
     // device. A function of the driver that is called earlier fails (201, invalid device context).
     check(cudaSetDevice(stream.device().index), "cudaSetDevice");
@@ -6331,21 +6535,16 @@ class NormKernels {
   void measure(DeviceNorm* norm, DeviceNorm* copy, const double* sums, std::size_t count, StreamRef stream) const {
     std::uint64_t bytes = count * sizeof(double);
     void* arguments[] = {&norm, &copy, &sums, &bytes};
-    launch(norm_, norm_threads, arguments, stream);
+    norm_.launch(1, norm_threads, arguments, stream);
   }
 
   /// Multiplies by `factor`, then clips. @param max_norm infinity: does not clip
   void rescale(DeviceNorm* norm, DeviceNorm* copy, double factor, double max_norm, StreamRef stream) const {
     void* arguments[] = {&norm, &copy, &factor, &max_norm};
-    launch(rescale_, 1, arguments, stream);
+    rescale_.launch(1, 1, arguments, stream);
   }
 
  private:
-  static void launch(const DriverKernel& kernel, std::uint32_t threads, void** arguments, StreamRef stream) {
-    const DeviceGuard guard(stream.device().index);
-    kernel.launch(1, threads, arguments, stream);
-  }
-
   DriverKernel norm_;
   DriverKernel rescale_;
 };
@@ -6363,7 +6562,6 @@ class UnscaleKernel {
   /// Divides by the scale, then clips, and changes the scale. @param max_norm infinity: does not clip
   void enqueue(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, ScaleRule rule, double max_norm,
                StreamRef stream) const {
-    const DeviceGuard guard(stream.device().index);
     void* arguments[] = {&norm,    &copy, &scale, &rule.growth_factor, &rule.backoff_factor, &rule.growth_interval,
                          &max_norm};
     kernel_.launch(1, 1, arguments, stream);
@@ -6582,7 +6780,7 @@ class ScaleKernel {
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
 
-  /// Enqueues a launch. Requires: the stream's device is the thread's current device; 1 <= count <= max_scale_entries.
+  /// Enqueues a launch on the stream's device. Requires: 1 <= count <= max_scale_entries.
   /// @param blocks of all entries @throws Error (cuda)
   void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, double factor,
               StreamRef stream) const {
@@ -6664,14 +6862,12 @@ class ScaledCopyBatch {
  private:
   template <class Factor>
   static bool loads(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
-    const DeviceGuard guard(stream.device().index);
     const ScaleKernelEntry nothing{};
     return kernel && launches([&] { kernel.launch(&nothing, 1, 1, factor, stream); });
   }
 
   template <class Factor>
   void launch_all(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
-    const DeviceGuard guard(stream.device().index);
     for (std::size_t begin = 0; begin < entries_.size(); begin += max_scale_entries) {
       const std::size_t count = std::min(entries_.size() - begin, max_scale_entries);
       std::uint32_t blocks = 0;
@@ -6810,7 +7006,6 @@ class SquareSumKernel {
   static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
 
   void launch(const std::byte* array, std::uint64_t bytes, std::uint32_t blocks, double* sums, StreamRef stream) const {
-    const DeviceGuard guard(stream.device().index);
     void* arguments[] = {&array, &bytes, &sums};
     kernel_.launch(blocks, square_sum_threads, arguments, stream);
   }
@@ -6992,7 +7187,6 @@ class UpdateKernel {
   /// @throws Error (cuda)
   void enqueue(std::array<float*, 4> arrays, std::uint64_t count, UpdateNumbers numbers, const float* live,
                const float* found_inf, StreamRef stream) const {
-    const DeviceGuard guard(stream.device().index);
     constexpr std::uint64_t most_blocks = 4096;  // keeps every GPU busy
     const std::uint64_t blocks = (count + update_threads - 1) / update_threads;
     std::uint64_t bytes = count * sizeof(float);
@@ -7488,9 +7682,11 @@ DTRAIN_DEFINED void StreamRef::wait(ExternalEvent& event, Deadline deadline) con
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
-// ---- dtrain/stream/host/stream_registry.hpp
+// ---- dtrain/stream/host/communication_stream.hpp
 
 /// @file
+/// CommunicationStream: the host stream for the communication of a group or a DDP instance, which SharedMemory, Gloo
+/// and Mpi name as their stream; HelperThread: drains its queue while the program computes, if Driver starts it.
 /// StreamRegistry of a RankContext: a rank's host streams. A thread that waits long in one stream (in a backend or in
 /// ddp) calls run_unattended(), which starts a thread (OnDemandRunner) for each other stream that has work: streams
 /// cannot deadlock.
@@ -7560,55 +7756,6 @@ class StreamRegistry {
   std::vector<OnDemandRunner*> streams_;
 };
 
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
-  if (running_.load() || !queue_.has_unattended_work()) {
-    return;
-  }
-  running_.store(true);
-  try {
-    const async::BlockedSignals blocked;  // the user's signal handlers run in the user's threads
-    thread_ = async::JoiningThread(std::thread([this] { main(); }));  // the previous thread has ended
-  } catch (...) {
-    running_.store(false);
-  }
-}
-
-DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
-  queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
-  running_.store(false);
-}
-
-DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
-  const std::lock_guard lock(mutex_);
-  for (OnDemandRunner* runner : streams_) {
-    runner->start_if_idle();
-  }
-}
-
-DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
-  const std::lock_guard lock(mutex_);
-  streams_.push_back(&runner);
-}
-
-DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
-  const std::lock_guard lock(mutex_);
-  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
-// ---- dtrain/stream/host/communication_stream.hpp
-
-/// @file
-/// CommunicationStream: the host stream for the communication of a group or a DDP instance, which SharedMemory, Gloo
-/// and Mpi name as their stream; HelperThread: drains its queue while the program computes, if Driver starts it.
-
-namespace DTRAIN_NAMESPACE::stream::host {
-
 /// The thread sleeps while the queue is empty; an enqueue wakes a sleeping thread with one futex call. At most one
 /// thread per queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue
 /// outlives the thread.
@@ -7662,6 +7809,41 @@ class CommunicationStream {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
+  if (running_.load() || !queue_.has_unattended_work()) {
+    return;
+  }
+  running_.store(true);
+  try {
+    const async::BlockedSignals blocked;  // the user's signal handlers run in the user's threads
+    thread_ = async::JoiningThread(std::thread([this] { main(); }));  // the previous thread has ended
+  } catch (...) {
+    running_.store(false);
+  }
+}
+
+DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
+  queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
+  running_.store(false);
+}
+
+DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (OnDemandRunner* runner : streams_) {
+    runner->start_if_idle();
+  }
+}
+
+DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(&runner);
+}
+
+DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
+}
 
 DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
   queue_.has_helper_.store(true);
@@ -7991,7 +8173,7 @@ inline Environment snapshot_environment() {
 
 /// @file
 /// Value chunks: a long value in parts under KEY/0, KEY/1, as the store bounds values. The store's clients in ddp/
-/// (model_agreement.hpp, bucket_order_broadcast.hpp, timeline.hpp) pass values in them.
+/// (model_signature.hpp, bucket_rebuild.hpp, timeline.hpp) pass values in them.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9728,7 +9910,9 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
 
 /// @file
 /// FirstCause: the first cause of a channel's failure; later causes are ignored. OrderedChannel and NCCL's
-/// ChannelStatus own one each, and report it to the job by report_quietly().
+/// ChannelStatus own one each, and report it to the job by report_quietly(). WaitNotice: log warnings of a long wait
+/// for other ranks, which may end in the channel's failure; log_place_at_timeout(): after a failure, where this rank
+/// waited when another one's wait had timed out. Host channels and store_gather() use them.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9788,17 +9972,6 @@ class FirstCause {
   std::optional<Cause> cause_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/failure/wait_notice.hpp
-
-/// @file
-/// WaitNotice: log warnings of a long wait for other ranks, which may end in the channel's failure;
-/// log_place_at_timeout(): after a failure, where this rank waited when another one's wait had timed out. Host channels
-/// and store_gather() use them.
-
-namespace DTRAIN_NAMESPACE::backend {
-
 /// A channel has one. After each line, its next line is due after twice the time, in the same or a later operation:
 /// ranks that wait for an evaluation after every epoch print a few lines, not one for each epoch. Threads: the one that
 /// runs the channel's work.
@@ -9839,85 +10012,13 @@ inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const Fai
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/message_passing/memory.hpp
+// ---- dtrain/backend/message_passing/endpoint.hpp
 
 /// @file
-/// Page-aligned memory for host collectives. Scratch: a channel's working memory, which message_passing's Channel,
-/// SharedMemory's all_reduce and Hierarchical own; allocate_zeroed(): the memory that Communicator allocates for a
-/// rank.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-namespace detail {
-
-inline constexpr std::align_val_t page{4096};
-
-struct FreePages {
-  void operator()(std::byte* memory) const noexcept { ::operator delete(memory, page); }
-};
-using Pages = std::unique_ptr<std::byte, FreePages>;
-
-/// Uninitialized. @throws std::bad_alloc
-inline Pages allocate_pages(std::size_t bytes) {
-  return Pages(static_cast<std::byte*>(::operator new(bytes, page)));
-}
-
-}  // namespace detail
-
-/// Zeroed. @throws Error (out_of_memory)
-HostAllocation allocate_zeroed(std::size_t bytes);
-
-/// A channel's working memory, which grows on demand and is reused. Aligned to 4 KiB. Threads: as the operations of a
-/// channel, one at a time.
-class Scratch {
- public:
-  /// At least `bytes` of uninitialized memory. Invalidates the result of earlier calls. @throws std::bad_alloc
-  std::byte* at_least(std::size_t bytes);
-
-  /// Forgets the memory without freeing it, because the transport may still write to it.
-  void leak() noexcept {
-    static_cast<void>(memory_.release());
-    bytes_ = 0;
-  }
-
- private:
-  detail::Pages memory_;
-  std::size_t bytes_ = 0;
-};
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED HostAllocation allocate_zeroed(std::size_t bytes) {
-  detail::Pages memory;
-  try {
-    memory = detail::allocate_pages(bytes == 0 ? 1 : bytes);
-  } catch (const std::bad_alloc&) {
-    throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
-  }
-  std::memset(memory.get(), 0, bytes);
-  return {std::move(memory), bytes};
-}
-
-DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
-  if (bytes > bytes_) {
-    bytes_ = 0;
-    memory_.reset();
-    memory_ = detail::allocate_pages(bytes);
-    bytes_ = bytes;
-  }
-  return memory_.get();
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/routine.hpp
-
-/// @file
-/// Routine: the coroutine type of collective algorithms; FramePool: reused memory for their frames, which each Endpoint
-/// owns. All algorithms in algorithms/ return a Routine; Gloo's Transport, MPI's ProgressLoop and SharedMemory's
-/// all_reduce resume it.
+/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive. Gloo, MPI and
+/// SharedMemory have one each. TagClass: messages of an algorithm, or of the user. Routine: the coroutine type of the
+/// algorithms; FramePool: reused memory for their frames, which each Endpoint owns. Gloo's Transport, MPI's
+/// ProgressLoop and SharedMemory's all_reduce resume a Routine.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10103,16 +10204,6 @@ inline Routine::Awaiter Routine::operator co_await() & noexcept {
   return Awaiter(*this);
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/endpoint.hpp
-
-/// @file
-/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive. Gloo, MPI and
-/// SharedMemory have one each. TagClass: messages of an algorithm, or of the user.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
 /// Each class has its own message sequence for each direction between two ranks: the k-th recv gets the k-th send.
 enum class TagClass : std::uint8_t {
   collective,  ///< messages of the algorithms
@@ -10235,11 +10326,12 @@ inline std::string library_name() {
 
 #endif  // DTRAIN_WITH_MPI
 
-// ---- dtrain/backend/mpi/requests.hpp
+// ---- dtrain/backend/mpi/endpoint.hpp
 
 /// @file
-/// Requests: the pending MPI requests of this process, tested together, which Endpoint starts; CallMonitor: whether a
-/// thread is inside a call to MPI; HangDetector: whether that call does not return. ProgressLoop owns them.
+/// mpi::Endpoint: one channel's messages over MPI. BasicTransport owns one. Requests: the pending MPI requests of this
+/// process, tested together, which Endpoint starts; CallMonitor: whether a thread is inside a call to MPI;
+/// HangDetector: whether that call does not return. ProgressLoop owns them.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -10412,19 +10504,6 @@ class Requests {
   std::vector<Completed> completed_;
 };
 
-#endif  // DTRAIN_WITH_MPI
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-// ---- dtrain/backend/mpi/endpoint.hpp
-
-/// @file
-/// mpi::Endpoint: one channel's messages over MPI. BasicTransport owns one.
-
-#if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
-
 using message_passing::FramePool;
 using message_passing::TagClass;
 
@@ -10582,14 +10661,17 @@ class Endpoint {
 
 static_assert(message_passing::Endpoint<Endpoint>);
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #endif  // DTRAIN_WITH_MPI
 
-// ---- dtrain/backend/nccl/nccl_options.hpp
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+// ---- dtrain/backend/nccl/library.hpp
 
 /// @file
-/// NcclOptions: settings of NCCL's communicators. A program gives them to NcclWith<>.
+/// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
+/// codes to Error; the asynchronous result of a nonblocking call, which finishes in threads of NCCL's own. CommLock:
+/// the lock of one ncclComm_t, held in every call to NCCL on it. Nccl, Channel, Communicator and Watchdog call it.
+/// NcclOptions: settings of communicators, which a program gives to NcclWith<>.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10637,12 +10719,6 @@ struct NcclOptions {
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/nccl/library.hpp
-
-/// @file
-/// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
-/// codes to Error. Nccl, Channel, Communicator, Watchdog and init.hpp call it.
 
 #if DTRAIN_WITH_NCCL
 
@@ -10892,20 +10968,6 @@ inline void prepare_environment() {
     log(LogLevel::warning, warning);
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/nccl/async_result.hpp
-
-/// @file
-/// Asynchronous result of a nonblocking NCCL call, which finishes in threads of NCCL's own: Channel, Watchdog and
-/// init.hpp wait for it. CommLock: the lock of one ncclComm_t, held in every call to NCCL on it.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Holds a communicator. NCCL forbids calls on it from two threads at once, aborts included. Threads: any.
 /// A communicator that is never taken stays until the process ends.
@@ -11421,9 +11483,48 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, cons
 /// @file
 /// OperationContext: the endpoint, scratch memory and operation of one call, which Channel of this folder and
 /// SharedMemory's all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes, which each transport states;
-/// SelectedAllReduce: a topology's algorithm for all_reduce, from BackendWithAlgorithm (topology/).
+/// SelectedAllReduce: a topology's algorithm for all_reduce, from BackendWithAlgorithm (topology/). Scratch: a
+/// channel's page-aligned working memory, which Channel, SharedMemory's all_reduce and Hierarchical own;
+/// allocate_zeroed(): the memory that Communicator allocates for a rank.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+namespace detail {
+
+inline constexpr std::align_val_t page{4096};
+
+struct FreePages {
+  void operator()(std::byte* memory) const noexcept { ::operator delete(memory, page); }
+};
+using Pages = std::unique_ptr<std::byte, FreePages>;
+
+/// Uninitialized. @throws std::bad_alloc
+inline Pages allocate_pages(std::size_t bytes) {
+  return Pages(static_cast<std::byte*>(::operator new(bytes, page)));
+}
+
+}  // namespace detail
+
+/// Zeroed. @throws Error (out_of_memory)
+HostAllocation allocate_zeroed(std::size_t bytes);
+
+/// A channel's working memory, which grows on demand and is reused. Aligned to 4 KiB. Threads: as the operations of a
+/// channel, one at a time.
+class Scratch {
+ public:
+  /// At least `bytes` of uninitialized memory. Invalidates the result of earlier calls. @throws std::bad_alloc
+  std::byte* at_least(std::size_t bytes);
+
+  /// Forgets the memory without freeing it, because the transport may still write to it.
+  void leak() noexcept {
+    static_cast<void>(memory_.release());
+    bytes_ = 0;
+  }
+
+ private:
+  detail::Pages memory_;
+  std::size_t bytes_ = 0;
+};
 
 /// A disagreement whose cause may be an exception on the peer; the peer then reports that exception to the job.
 class PeerHasLeft : public Error {
@@ -11490,6 +11591,31 @@ struct SelectedAllReduce {
   std::string_view topology{};                                                         ///< for messages
   Routine (*routine)(OperationContext<E>& context, const Buffers& buffers) = nullptr;  ///< null: the communicator's own
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED HostAllocation allocate_zeroed(std::size_t bytes) {
+  detail::Pages memory;
+  try {
+    memory = detail::allocate_pages(bytes == 0 ? 1 : bytes);
+  } catch (const std::bad_alloc&) {
+    throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
+  }
+  std::memset(memory.get(), 0, bytes);
+  return {std::move(memory), bytes};
+}
+
+DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
+  if (bytes > bytes_) {
+    bytes_ = 0;
+    memory_.reset();
+    memory_ = detail::allocate_pages(bytes);
+    bytes_ = bytes;
+  }
+  return memory_.get();
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
@@ -12018,7 +12144,7 @@ constexpr CriticalPath direct_exchange_path(const CollectiveShape& shape) noexce
   return {1, shape.peers() * static_cast<double>(shape.bytes())};
 }
 
-/// recursive_doubling.hpp: log2(n) (alpha + S beta); two messages more if n is no power of two.
+/// halving_doubling.hpp, recursive_doubling(): log2(n) (alpha + S beta); two messages more if n is no power of two.
 constexpr CriticalPath recursive_doubling_path(const CollectiveShape& shape) noexcept {
   const auto ranks = static_cast<unsigned>(shape.ranks);
   const auto all = static_cast<double>(shape.bytes());
@@ -12204,7 +12330,7 @@ struct ChannelAlgorithms {
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// Binomial tree: in each step, every rank that has the buffer sends it to one more rank, so the number of these ranks
-/// doubles. Source: Thakur, Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most
+/// doubles. Source: Thakur, Rabenseifner and Gropp (see halving_doubling.hpp), 4.3. @param buffer of at most
 /// Tuning::small_bytes
 template <Endpoint E>
 Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffer) {
@@ -12294,13 +12420,276 @@ Routine broadcast_large(OperationContext<E>& context, std::span<std::byte> buffe
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
+// ---- dtrain/backend/message_passing/algorithms/exchange_blocks.hpp
+
+/// @file
+/// Algorithms over messages between pairs of ranks. Point-to-point messages, the user's or those within another
+/// algorithm: send, recv, or both at once; the Communicator in message_passing/ calls it. Exchange and reduction of
+/// blocks of any lengths, between all ranks or with a root; algorithm_selection.hpp calls them.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// `to` = -1: no send; `from` = -1: no recv. `sent` is the descriptor of `input`; the context's operation is the
+/// descriptor that the sender must give for `output`.
+struct PointToPoint {
+  std::span<const std::byte> input;
+  std::span<std::byte> output;
+  int to;
+  int from;
+  Operation sent;
+  TagClass tag_class = TagClass::direct;
+  std::byte* headers = nullptr;  ///< memory for two; null: the scratch
+};
+
+/// A short message travels in the header. A longer one follows the header in chunks, two of which are in flight in each
+/// direction. A rank posts a recv before it waits for a chunk, so ranks cannot deadlock in a ring.
+template <Endpoint E>
+Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
+  using MessageHandle = typename E::MessageHandle;
+  const std::size_t small = context.channel.tuning.small_bytes;
+  const std::size_t max_bytes = context.channel.tuning.point_to_point_chunk_bytes;
+  const auto chunks = [&](std::size_t bytes) { return bytes <= small ? 0 : (bytes + max_bytes - 1) / max_bytes; };
+  const std::size_t sends = work.to < 0 ? 0 : chunks(work.input.size());
+  const std::size_t receives = work.from < 0 ? 0 : chunks(work.output.size());
+  std::byte* const memory =
+      work.headers != nullptr ? work.headers : context.scratch.at_least(2 * header_bytes(context));
+  std::byte* const received_header = memory + header_bytes(context);
+  std::array<MessageHandle, 2> sent;
+  std::array<MessageHandle, 2> received;
+  const auto start = [&](std::size_t chunk) {
+    const std::size_t begin = chunk * max_bytes;
+    if (chunk < receives) {
+      const std::span<std::byte> bytes_of_chunk =
+          work.output.subspan(begin, std::min(max_bytes, work.output.size() - begin));
+      received[chunk % 2] = context.endpoint.recv(bytes_of_chunk, work.from, work.tag_class);
+    }
+    if (chunk < sends) {
+      const std::span<const std::byte> bytes_of_chunk =
+          work.input.subspan(begin, std::min(max_bytes, work.input.size() - begin));
+      sent[chunk % 2] = context.endpoint.send(bytes_of_chunk, work.to, work.tag_class);
+    }
+  };
+  MessageHandle header_sent;
+  MessageHandle header_received;
+  if (work.from >= 0) {
+    header_received = context.endpoint.recv(header_memory(context, received_header), work.from, work.tag_class);
+  }
+  if (work.to >= 0) {
+    const std::span<const std::byte> payload = work.input.first(sends == 0 ? work.input.size() : 0);
+    header_sent = context.endpoint.send(write_header(memory, payload, work.sent), work.to, work.tag_class);
+  }
+  start(0);
+  if (work.from >= 0) {
+    const std::size_t payload = receives == 0 ? work.output.size() : 0;
+    const std::size_t bytes = co_await context.endpoint.done(header_received);
+    check_header(context, work.from, received_header, bytes, payload);
+    if (payload > 0) {
+      kernels::copy_bytes(work.output.data(), inline_payload(received_header), payload);
+    }
+  }
+  for (std::size_t chunk = 0; chunk < std::max(sends, receives); ++chunk) {
+    start(chunk + 1);
+    if (chunk < receives) {
+      const std::size_t bytes = co_await context.endpoint.done(received[chunk % 2]);
+      check_length(context, work.from, bytes, std::min(max_bytes, work.output.size() - chunk * max_bytes));
+    }
+    if (chunk < sends) {
+      co_await context.endpoint.done(sent[chunk % 2]);
+    }
+  }
+  if (work.to >= 0) {
+    co_await context.endpoint.done(header_sent);
+  }
+}
+
+namespace detail {
+
+/// Bytes [begin, end) of each block, as far as the block has them.
+struct BlockPiece {
+  std::size_t begin;
+  std::size_t end;
+
+  std::size_t offset(const BlockRange& block, std::size_t element) const noexcept {
+    return std::min<std::size_t>(begin, block.count * element);
+  }
+  std::size_t bytes(const BlockRange& block, std::size_t element) const noexcept {
+    return std::min<std::size_t>(end, block.count * element) - offset(block, element);
+  }
+};
+
+/// Sends a piece of each block to its rank, one rank after the other. `memory_of(rank)` is the memory for the piece
+/// from a rank. In step d, rank r sends to r + d and receives from r - d. @param headers memory for two
+template <Endpoint E, class MemoryOf>
+Routine exchange_pieces(OperationContext<E>& context, const Buffers& buffers, BlockPiece piece, MemoryOf memory_of,
+                        std::byte* headers) {
+  const BlockExchange& blocks = *buffers.blocks;
+  const std::size_t element = size_bytes(context.operation.dtype);
+  for (int distance = 1; distance < context.size(); ++distance) {
+    const int to = context.after(distance);
+    const int from = context.before(distance);
+    const BlockRange& sent = blocks.sent[static_cast<std::size_t>(to)];
+    const BlockRange& received = blocks.received[static_cast<std::size_t>(from)];
+    PointToPoint work{{}, {}, -1, -1, context.operation, TagClass::collective, headers};
+    work.sent.count = sent.count;  // of the whole block: ranks compare the first piece's
+    context.operation.count = received.count;
+    if (blocks.connects(context.rank(), to)) {
+      work.to = to;
+      work.input = {buffers.input + sent.offset * element + piece.offset(sent, element), piece.bytes(sent, element)};
+    }
+    if (blocks.connects(from, context.rank())) {
+      work.from = from;
+      work.output = {memory_of(from), piece.bytes(received, element)};
+    }
+    Routine routine = point_to_point(context, work);
+    co_await routine;
+  }
+}
+
+/// An exchange with a root has no message between most pairs of ranks, so a barrier compares the calls.
+template <Endpoint E>
+Routine compare_with_all(OperationContext<E>& context, const BlockExchange& blocks) {
+  if (blocks.goes_to_root() || blocks.comes_from_root()) {
+    Routine routine = barrier(context);
+    co_await routine;
+  }
+}
+
+}  // namespace detail
+
+/// Copies this rank's own block, and exchanges the others directly (pairwise exchange). Source: R. Thakur, R.
+/// Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
+/// Comput. Appl. 19 (2005), 4.3.
+template <Endpoint E>
+Routine exchange_blocks(OperationContext<E>& context, const Buffers& buffers) {
+  const BlockExchange& blocks = *buffers.blocks;
+  const std::size_t element = size_bytes(context.operation.dtype);
+  const auto block_from = [&](int rank) {
+    return buffers.output + blocks.received[static_cast<std::size_t>(rank)].offset * element;
+  };
+  Routine compared = detail::compare_with_all(context, blocks);
+  co_await compared;
+  const BlockRange& own = blocks.sent[static_cast<std::size_t>(context.rank())];
+  if (own.count != 0 && buffers.input + own.offset * element != block_from(context.rank())) {
+    kernels::copy_bytes(block_from(context.rank()), buffers.input + own.offset * element, own.count * element);
+  }
+  std::byte* const headers = context.scratch.at_least(2 * header_bytes(context));
+  const detail::BlockPiece whole{0, static_cast<std::size_t>(-1)};
+  Routine routine = detail::exchange_pieces(context, buffers, whole, block_from, headers);
+  co_await routine;
+}
+
+/// Each rank collects a piece of its block from all ranks and reduces it in rank order, with one rounding at the end.
+/// The bits are those of SharedMemory, for every length of the blocks.
+template <Endpoint E>
+Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers) {
+  const BlockExchange& blocks = *buffers.blocks;
+  const std::size_t size = static_cast<std::size_t>(context.size());
+  const std::size_t self = static_cast<std::size_t>(context.rank());
+  const std::size_t element = size_bytes(context.operation.dtype);
+  const std::byte* const own = buffers.input + blocks.sent[self].offset * element;
+  if (size == 1) {
+    if (own != buffers.output && blocks.sent[self].count != 0) {
+      kernels::copy_bytes(buffers.output, own, blocks.sent[self].count * element);
+    }
+    co_return;
+  }
+  Routine compared = detail::compare_with_all(context, blocks);
+  co_await compared;
+  const std::size_t most = context.channel.tuning.all_pieces_bytes / size;
+  const std::size_t length = std::max<std::size_t>(64, std::min(context.channel.tuning.chunk_bytes, most) / 64 * 64);
+  std::size_t longest = 0;
+  for (const BlockRange& block : blocks.sent) {
+    longest = std::max<std::size_t>(longest, block.count * element);
+  }
+  const std::size_t own_bytes = blocks.received[self].count * element;
+  const std::size_t headers = 2 * header_bytes(context);
+  std::byte* const memory = context.scratch.at_least(headers + (own_bytes != 0 ? size * length : 0));
+  std::vector<const std::byte*> sources(size);
+  std::size_t begin = 0;
+  do {
+    const detail::BlockPiece piece{begin, begin + length};
+    const auto slot = [&](int rank) { return memory + headers + static_cast<std::size_t>(rank) * length; };
+    Routine routine = detail::exchange_pieces(context, buffers, piece, slot, memory);
+    co_await routine;
+    if (begin < own_bytes) {
+      for (std::size_t rank = 0; rank < size; ++rank) {
+        sources[rank] = rank == self ? own + begin : slot(static_cast<int>(rank));
+      }
+      std::byte* const target = buffers.output + begin;
+      kernels::Reduction::of(context.operation.dtype, context.operation.op)(
+          sources, std::span(&target, 1), piece.bytes(blocks.received[self], element) / element);
+    }
+    begin += length;
+  } while (begin < longest);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
 // ---- dtrain/backend/message_passing/algorithms/halving_doubling.hpp
 
 /// @file
-/// Halving-doubling all-reduce (Rabenseifner): reduce-scatter by recursive halving, all-gather by recursive doubling;
-/// its schedule says what a rank exchanges in each step, and where it is in memory. algorithm_selection.hpp chooses it.
+/// All-reduces that algorithm_selection.hpp chooses. Recursive doubling, for small buffers of many ranks: log2(size)
+/// exchanges. Halving-doubling (Rabenseifner): reduce-scatter by recursive halving, all-gather by recursive doubling;
+/// its schedule says what a rank exchanges in each step, and where it is in memory.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Recursive doubling. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
+/// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.5. Ranks beyond the largest power of two
+/// first send their input to a partner, and in the end receive the result from it. Both ranks of a pair combine in the
+/// same order, so their bits are equal. Requires: partial results, too, fit in a header's payload.
+/// Example with 6 ranks: 4 and 5 send to 0 and 1; pairs 0-1, 2-3, then 0-2, 1-3; 0 and 1 send the result to 4 and 5.
+template <Endpoint E>
+Routine recursive_doubling(OperationContext<E>& context, const Buffers& buffers) {
+  const int self = context.rank();
+  const int whole = static_cast<int>(std::bit_floor(static_cast<unsigned>(context.size())));
+  const int rest = context.size() - whole;
+  const kernels::PartialReduction reduction = context.partial_reduction();
+  const std::size_t count = context.operation.count;
+  const std::size_t bytes = count * size_bytes(context.operation.dtype);
+  const std::size_t partial_bytes = count * size_bytes(reduction.type());
+  std::byte* own = context.scratch.at_least(3 * header_bytes(context));
+  std::byte* const other = own + header_bytes(context);
+  std::byte* spare = other + header_bytes(context);
+  kernels::copy_bytes(inline_payload(own), buffers.input, bytes);
+  const auto combine = [&](bool own_is_partial, bool other_is_partial, bool peer_first, bool last) {
+    std::array<kernels::PartialReduction::Operand, 2> sources{
+        {{inline_payload(own), own_is_partial}, {inline_payload(other), other_is_partial}}};
+    if (peer_first) {
+      std::swap(sources[0], sources[1]);
+    }
+    reduction(sources, inline_payload(spare), count, last);
+    std::swap(own, spare);
+  };
+  if (self >= whole) {
+    Routine given = exchange_headers(context, self - whole, {own, bytes}, -1, {other});
+    co_await given;
+    Routine got = exchange_headers(context, -1, {own}, self - whole, {other, bytes});
+    co_await got;
+    kernels::copy_bytes(buffers.output, inline_payload(other), bytes);
+    co_return;
+  }
+  if (self < rest) {
+    Routine got = exchange_headers(context, -1, {own}, self + whole, {other, bytes});
+    co_await got;
+    combine(false, false, false, false);
+  }
+  for (int distance = 1; distance < whole; distance *= 2) {
+    const int peer = self ^ distance;
+    const bool own_is_partial = distance > 1 || self < rest;
+    const bool other_is_partial = distance > 1 || peer < rest;
+    const HeaderMessage mine{own, own_is_partial ? partial_bytes : bytes};
+    const HeaderMessage theirs{other, other_is_partial ? partial_bytes : bytes};
+    Routine swap = exchange_headers(context, peer, mine, peer, theirs);
+    co_await swap;
+    combine(own_is_partial, other_is_partial, peer < self, distance * 2 == whole);
+  }
+  if (self < rest) {
+    Routine given = exchange_headers(context, self + whole, {own, bytes}, -1, {other});
+    co_await given;
+  }
+  kernels::copy_bytes(buffers.output, inline_payload(own), bytes);
+}
 
 namespace detail {
 
@@ -12738,285 +13127,6 @@ Routine parameter_server(OperationContext<E>& context, const Buffers& buffers, i
     }
   }
   co_await context.endpoint.done(headers.header_sent());
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/algorithms/point_to_point.hpp
-
-/// @file
-/// Algorithm of point-to-point messages, the user's or those within another algorithm: send, recv, or both at once.
-/// exchange_blocks.hpp of this folder and the Communicator in message_passing/ call it.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// `to` = -1: no send; `from` = -1: no recv. `sent` is the descriptor of `input`; the context's operation is the
-/// descriptor that the sender must give for `output`.
-struct PointToPoint {
-  std::span<const std::byte> input;
-  std::span<std::byte> output;
-  int to;
-  int from;
-  Operation sent;
-  TagClass tag_class = TagClass::direct;
-  std::byte* headers = nullptr;  ///< memory for two; null: the scratch
-};
-
-/// A short message travels in the header. A longer one follows the header in chunks, two of which are in flight in each
-/// direction. A rank posts a recv before it waits for a chunk, so ranks cannot deadlock in a ring.
-template <Endpoint E>
-Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
-  using MessageHandle = typename E::MessageHandle;
-  const std::size_t small = context.channel.tuning.small_bytes;
-  const std::size_t max_bytes = context.channel.tuning.point_to_point_chunk_bytes;
-  const auto chunks = [&](std::size_t bytes) { return bytes <= small ? 0 : (bytes + max_bytes - 1) / max_bytes; };
-  const std::size_t sends = work.to < 0 ? 0 : chunks(work.input.size());
-  const std::size_t receives = work.from < 0 ? 0 : chunks(work.output.size());
-  std::byte* const memory =
-      work.headers != nullptr ? work.headers : context.scratch.at_least(2 * header_bytes(context));
-  std::byte* const received_header = memory + header_bytes(context);
-  std::array<MessageHandle, 2> sent;
-  std::array<MessageHandle, 2> received;
-  const auto start = [&](std::size_t chunk) {
-    const std::size_t begin = chunk * max_bytes;
-    if (chunk < receives) {
-      const std::span<std::byte> bytes_of_chunk =
-          work.output.subspan(begin, std::min(max_bytes, work.output.size() - begin));
-      received[chunk % 2] = context.endpoint.recv(bytes_of_chunk, work.from, work.tag_class);
-    }
-    if (chunk < sends) {
-      const std::span<const std::byte> bytes_of_chunk =
-          work.input.subspan(begin, std::min(max_bytes, work.input.size() - begin));
-      sent[chunk % 2] = context.endpoint.send(bytes_of_chunk, work.to, work.tag_class);
-    }
-  };
-  MessageHandle header_sent;
-  MessageHandle header_received;
-  if (work.from >= 0) {
-    header_received = context.endpoint.recv(header_memory(context, received_header), work.from, work.tag_class);
-  }
-  if (work.to >= 0) {
-    const std::span<const std::byte> payload = work.input.first(sends == 0 ? work.input.size() : 0);
-    header_sent = context.endpoint.send(write_header(memory, payload, work.sent), work.to, work.tag_class);
-  }
-  start(0);
-  if (work.from >= 0) {
-    const std::size_t payload = receives == 0 ? work.output.size() : 0;
-    const std::size_t bytes = co_await context.endpoint.done(header_received);
-    check_header(context, work.from, received_header, bytes, payload);
-    if (payload > 0) {
-      kernels::copy_bytes(work.output.data(), inline_payload(received_header), payload);
-    }
-  }
-  for (std::size_t chunk = 0; chunk < std::max(sends, receives); ++chunk) {
-    start(chunk + 1);
-    if (chunk < receives) {
-      const std::size_t bytes = co_await context.endpoint.done(received[chunk % 2]);
-      check_length(context, work.from, bytes, std::min(max_bytes, work.output.size() - chunk * max_bytes));
-    }
-    if (chunk < sends) {
-      co_await context.endpoint.done(sent[chunk % 2]);
-    }
-  }
-  if (work.to >= 0) {
-    co_await context.endpoint.done(header_sent);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/algorithms/exchange_blocks.hpp
-
-/// @file
-/// Algorithms over messages that exchange or reduce blocks of any lengths, between all ranks or with a root.
-/// algorithm_selection.hpp calls them.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-namespace detail {
-
-/// Bytes [begin, end) of each block, as far as the block has them.
-struct BlockPiece {
-  std::size_t begin;
-  std::size_t end;
-
-  std::size_t offset(const BlockRange& block, std::size_t element) const noexcept {
-    return std::min<std::size_t>(begin, block.count * element);
-  }
-  std::size_t bytes(const BlockRange& block, std::size_t element) const noexcept {
-    return std::min<std::size_t>(end, block.count * element) - offset(block, element);
-  }
-};
-
-/// Sends a piece of each block to its rank, one rank after the other. `memory_of(rank)` is the memory for the piece
-/// from a rank. In step d, rank r sends to r + d and receives from r - d. @param headers memory for two
-template <Endpoint E, class MemoryOf>
-Routine exchange_pieces(OperationContext<E>& context, const Buffers& buffers, BlockPiece piece, MemoryOf memory_of,
-                        std::byte* headers) {
-  const BlockExchange& blocks = *buffers.blocks;
-  const std::size_t element = size_bytes(context.operation.dtype);
-  for (int distance = 1; distance < context.size(); ++distance) {
-    const int to = context.after(distance);
-    const int from = context.before(distance);
-    const BlockRange& sent = blocks.sent[static_cast<std::size_t>(to)];
-    const BlockRange& received = blocks.received[static_cast<std::size_t>(from)];
-    PointToPoint work{{}, {}, -1, -1, context.operation, TagClass::collective, headers};
-    work.sent.count = sent.count;  // of the whole block: ranks compare the first piece's
-    context.operation.count = received.count;
-    if (blocks.connects(context.rank(), to)) {
-      work.to = to;
-      work.input = {buffers.input + sent.offset * element + piece.offset(sent, element), piece.bytes(sent, element)};
-    }
-    if (blocks.connects(from, context.rank())) {
-      work.from = from;
-      work.output = {memory_of(from), piece.bytes(received, element)};
-    }
-    Routine routine = point_to_point(context, work);
-    co_await routine;
-  }
-}
-
-/// An exchange with a root has no message between most pairs of ranks, so a barrier compares the calls.
-template <Endpoint E>
-Routine compare_with_all(OperationContext<E>& context, const BlockExchange& blocks) {
-  if (blocks.goes_to_root() || blocks.comes_from_root()) {
-    Routine routine = barrier(context);
-    co_await routine;
-  }
-}
-
-}  // namespace detail
-
-/// Copies this rank's own block, and exchanges the others directly (pairwise exchange). Source: R. Thakur, R.
-/// Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
-/// Comput. Appl. 19 (2005), 4.3.
-template <Endpoint E>
-Routine exchange_blocks(OperationContext<E>& context, const Buffers& buffers) {
-  const BlockExchange& blocks = *buffers.blocks;
-  const std::size_t element = size_bytes(context.operation.dtype);
-  const auto block_from = [&](int rank) {
-    return buffers.output + blocks.received[static_cast<std::size_t>(rank)].offset * element;
-  };
-  Routine compared = detail::compare_with_all(context, blocks);
-  co_await compared;
-  const BlockRange& own = blocks.sent[static_cast<std::size_t>(context.rank())];
-  if (own.count != 0 && buffers.input + own.offset * element != block_from(context.rank())) {
-    kernels::copy_bytes(block_from(context.rank()), buffers.input + own.offset * element, own.count * element);
-  }
-  std::byte* const headers = context.scratch.at_least(2 * header_bytes(context));
-  const detail::BlockPiece whole{0, static_cast<std::size_t>(-1)};
-  Routine routine = detail::exchange_pieces(context, buffers, whole, block_from, headers);
-  co_await routine;
-}
-
-/// Each rank collects a piece of its block from all ranks and reduces it in rank order, with one rounding at the end.
-/// The bits are those of SharedMemory, for every length of the blocks.
-template <Endpoint E>
-Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers) {
-  const BlockExchange& blocks = *buffers.blocks;
-  const std::size_t size = static_cast<std::size_t>(context.size());
-  const std::size_t self = static_cast<std::size_t>(context.rank());
-  const std::size_t element = size_bytes(context.operation.dtype);
-  const std::byte* const own = buffers.input + blocks.sent[self].offset * element;
-  if (size == 1) {
-    if (own != buffers.output && blocks.sent[self].count != 0) {
-      kernels::copy_bytes(buffers.output, own, blocks.sent[self].count * element);
-    }
-    co_return;
-  }
-  Routine compared = detail::compare_with_all(context, blocks);
-  co_await compared;
-  const std::size_t most = context.channel.tuning.all_pieces_bytes / size;
-  const std::size_t length = std::max<std::size_t>(64, std::min(context.channel.tuning.chunk_bytes, most) / 64 * 64);
-  std::size_t longest = 0;
-  for (const BlockRange& block : blocks.sent) {
-    longest = std::max<std::size_t>(longest, block.count * element);
-  }
-  const std::size_t own_bytes = blocks.received[self].count * element;
-  const std::size_t headers = 2 * header_bytes(context);
-  std::byte* const memory = context.scratch.at_least(headers + (own_bytes != 0 ? size * length : 0));
-  std::vector<const std::byte*> sources(size);
-  std::size_t begin = 0;
-  do {
-    const detail::BlockPiece piece{begin, begin + length};
-    const auto slot = [&](int rank) { return memory + headers + static_cast<std::size_t>(rank) * length; };
-    Routine routine = detail::exchange_pieces(context, buffers, piece, slot, memory);
-    co_await routine;
-    if (begin < own_bytes) {
-      for (std::size_t rank = 0; rank < size; ++rank) {
-        sources[rank] = rank == self ? own + begin : slot(static_cast<int>(rank));
-      }
-      std::byte* const target = buffers.output + begin;
-      kernels::Reduction::of(context.operation.dtype, context.operation.op)(
-          sources, std::span(&target, 1), piece.bytes(blocks.received[self], element) / element);
-    }
-    begin += length;
-  } while (begin < longest);
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/algorithms/recursive_doubling.hpp
-
-/// @file
-/// Recursive doubling, which algorithm_selection.hpp chooses for small reductions of many ranks: log2(size) exchanges.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Recursive doubling. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
-/// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.5. Ranks beyond the largest power of two
-/// first send their input to a partner, and in the end receive the result from it. Both ranks of a pair combine in the
-/// same order, so their bits are equal. Requires: partial results, too, fit in a header's payload.
-/// Example with 6 ranks: 4 and 5 send to 0 and 1; pairs 0-1, 2-3, then 0-2, 1-3; 0 and 1 send the result to 4 and 5.
-template <Endpoint E>
-Routine recursive_doubling(OperationContext<E>& context, const Buffers& buffers) {
-  const int self = context.rank();
-  const int whole = static_cast<int>(std::bit_floor(static_cast<unsigned>(context.size())));
-  const int rest = context.size() - whole;
-  const kernels::PartialReduction reduction = context.partial_reduction();
-  const std::size_t count = context.operation.count;
-  const std::size_t bytes = count * size_bytes(context.operation.dtype);
-  const std::size_t partial_bytes = count * size_bytes(reduction.type());
-  std::byte* own = context.scratch.at_least(3 * header_bytes(context));
-  std::byte* const other = own + header_bytes(context);
-  std::byte* spare = other + header_bytes(context);
-  kernels::copy_bytes(inline_payload(own), buffers.input, bytes);
-  const auto combine = [&](bool own_is_partial, bool other_is_partial, bool peer_first, bool last) {
-    std::array<kernels::PartialReduction::Operand, 2> sources{
-        {{inline_payload(own), own_is_partial}, {inline_payload(other), other_is_partial}}};
-    if (peer_first) {
-      std::swap(sources[0], sources[1]);
-    }
-    reduction(sources, inline_payload(spare), count, last);
-    std::swap(own, spare);
-  };
-  if (self >= whole) {
-    Routine given = exchange_headers(context, self - whole, {own, bytes}, -1, {other});
-    co_await given;
-    Routine got = exchange_headers(context, -1, {own}, self - whole, {other, bytes});
-    co_await got;
-    kernels::copy_bytes(buffers.output, inline_payload(other), bytes);
-    co_return;
-  }
-  if (self < rest) {
-    Routine got = exchange_headers(context, -1, {own}, self + whole, {other, bytes});
-    co_await got;
-    combine(false, false, false, false);
-  }
-  for (int distance = 1; distance < whole; distance *= 2) {
-    const int peer = self ^ distance;
-    const bool own_is_partial = distance > 1 || self < rest;
-    const bool other_is_partial = distance > 1 || peer < rest;
-    const HeaderMessage mine{own, own_is_partial ? partial_bytes : bytes};
-    const HeaderMessage theirs{other, other_is_partial ? partial_bytes : bytes};
-    Routine swap = exchange_headers(context, peer, mine, peer, theirs);
-    co_await swap;
-    combine(own_is_partial, other_is_partial, peer < self, distance * 2 == whole);
-  }
-  if (self < rest) {
-    Routine given = exchange_headers(context, self + whole, {own, bytes}, -1, {other});
-    co_await given;
-  }
-  kernels::copy_bytes(buffers.output, inline_payload(own), bytes);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -13540,19 +13650,7 @@ Routine collective(OperationContext<E>& context, const Buffers& buffers) {
     case OperationKind::all_gather: routine = detail::all_gather(context, buffers); break;
     case OperationKind::broadcast: routine = detail::broadcast(context, buffers); break;
     case OperationKind::barrier: routine = barrier(context); break;
-    case OperationKind::send:
-    case OperationKind::recv:
-    case OperationKind::send_recv:
-    case OperationKind::reduce:
-    case OperationKind::gather:
-    case OperationKind::scatter:
-    case OperationKind::all_to_all:
-    case OperationKind::all_gather_v:
-    case OperationKind::reduce_scatter_v:
-    case OperationKind::all_to_all_v:
-    case OperationKind::gather_v:
-    case OperationKind::scatter_v:
-    case OperationKind::none:
+    default:
       throw_error(Errc::unsupported, "{} is no collective of buffers without blocks", {name(context.operation.kind)});
   }
   co_await routine;
@@ -13928,19 +14026,7 @@ class CollectiveEndpoint : public Endpoint {
         code = MPI_Ibcast(output, count, type, operation.root, collectives_, &request);
         break;
       case OperationKind::barrier: code = MPI_Ibarrier(collectives_, &request); break;
-      case OperationKind::send:
-      case OperationKind::recv:
-      case OperationKind::send_recv:
-      case OperationKind::reduce:
-      case OperationKind::gather:
-      case OperationKind::scatter:
-      case OperationKind::all_to_all:
-      case OperationKind::all_gather_v:
-      case OperationKind::reduce_scatter_v:
-      case OperationKind::all_to_all_v:
-      case OperationKind::gather_v:
-      case OperationKind::scatter_v:
-      case OperationKind::none: throw_error(Errc::unsupported, "MPI has no collective for {}", {name(operation.kind)});
+      default: throw_error(Errc::unsupported, "MPI has no collective for {}", {name(operation.kind)});
     }
     check(code, "a collective of MPI's own");
     return started(request, -1, false);
@@ -14670,30 +14756,19 @@ DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own
   }
 }
 
-class FirstFailure {
- public:
-  void add(ncclResult_t code) noexcept {
-    if (code != ncclSuccess && code != ncclInProgress && code_ == ncclSuccess) {
-      code_ = code;
-    }
-  }
-  ncclResult_t code() const noexcept { return code_; }
-
- private:
-  ncclResult_t code_ = ncclSuccess;
-};
-
-/// Issues what `calls(failures)` calls as one group. @returns the first failure, or the group's result
+/// Issues what `calls(add)` passes to `add` as one group. @returns the first failure, or the group's result
 template <class Calls>
 ncclResult_t in_group(Calls calls) {
   const ncclResult_t started = ncclGroupStart();
   if (started != ncclSuccess) {
     return started;
   }
-  FirstFailure failures;
-  calls(failures);
+  ncclResult_t first_failure = ncclSuccess;
+  calls([&first_failure](ncclResult_t code) noexcept {
+    if (code != ncclInProgress && first_failure == ncclSuccess) first_failure = code;
+  });
   const ncclResult_t ended = ncclGroupEnd();  // also reports errors of the group's calls
-  return failures.code() != ncclSuccess ? failures.code() : ended;
+  return first_failure != ncclSuccess ? first_failure : ended;
 }
 
 /// Where a communicator's rank issues calls.
@@ -14703,27 +14778,27 @@ struct CallTarget {
   stream::cuda::StreamRef stream;
 };
 
-inline ncclResult_t send(const Send& call, const CallTarget& target) {
+/// Issues an operation's calls; more than one as a group.
+/// @{
+inline ncclResult_t issue_calls(const Send& call, const CallTarget& target) {
   return ncclSend(call.input.data, call.input.count, type_of(call.input.dtype), call.peer, target.communicator,
                   target.stream.native());
 }
-inline ncclResult_t recv(const Recv& call, const CallTarget& target) {
+inline ncclResult_t issue_calls(const Recv& call, const CallTarget& target) {
   return ncclRecv(call.output.data, call.output.count, type_of(call.output.dtype), call.peer, target.communicator,
                   target.stream.native());
 }
-inline ncclResult_t send_recv(const SendRecv& call, const CallTarget& target) {
-  return in_group([&](FirstFailure& failures) {
-    failures.add(send({call.input, call.to}, target));
-    failures.add(recv({call.output, call.from}, target));
+inline ncclResult_t issue_calls(const SendRecv& call, const CallTarget& target) {
+  return in_group([&](const auto& add) {
+    add(issue_calls(Send{call.input, call.to}, target));
+    add(issue_calls(Recv{call.output, call.from}, target));
   });
 }
-
-/// One group of ncclSend and ncclRecv.
-inline ncclResult_t exchange_blocks(const ExchangeBlocks& call, const CallTarget& target) {
+inline ncclResult_t issue_calls(const ExchangeBlocks& call, const CallTarget& target) {
   const BlockExchange& blocks = call.blocks;
   const std::size_t element = size_bytes(call.input.dtype);
   const ncclDataType_t type = type_of(call.input.dtype);
-  return in_group([&](FirstFailure& failures) {
+  return in_group([&](const auto& add) {
     for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
       const int peer = static_cast<int>(index);
       const BlockRange& sent = blocks.sent[index];
@@ -14732,28 +14807,28 @@ inline ncclResult_t exchange_blocks(const ExchangeBlocks& call, const CallTarget
       std::byte* const to = call.output.data + received.offset * element;
       const bool is_in_place = peer == target.rank && from == to;
       if (sent.count != 0 && !is_in_place && blocks.connects(target.rank, peer)) {
-        failures.add(ncclSend(from, sent.count, type, peer, target.communicator, target.stream.native()));
+        add(ncclSend(from, sent.count, type, peer, target.communicator, target.stream.native()));
       }
       if (received.count != 0 && !is_in_place && blocks.connects(peer, target.rank)) {
-        failures.add(ncclRecv(to, received.count, type, peer, target.communicator, target.stream.native()));
+        add(ncclRecv(to, received.count, type, peer, target.communicator, target.stream.native()));
       }
     }
   });
 }
+/// @}
 
 /// One group with an ncclReduce for each block.
 inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reduction, const CallTarget& target) {
   const BlockExchange& blocks = call.blocks;
   const std::size_t element = size_bytes(call.input.dtype);
   const ncclDataType_t type = type_of(call.input.dtype);
-  return in_group([&](FirstFailure& failures) {
+  return in_group([&](const auto& add) {
     for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
       const int root = static_cast<int>(index);
       const BlockRange& sent = blocks.sent[index];
       if (sent.count != 0) {
-        failures.add(ncclReduce(call.input.data + sent.offset * element,
-                                root == target.rank ? call.output.data : nullptr, sent.count, type, reduction, root,
-                                target.communicator, target.stream.native()));
+        add(ncclReduce(call.input.data + sent.offset * element, root == target.rank ? call.output.data : nullptr,
+                       sent.count, type, reduction, root, target.communicator, target.stream.native()));
       }
     }
   });
@@ -14763,41 +14838,14 @@ inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reductio
 
 #endif  // DTRAIN_WITH_NCCL
 
-// ---- dtrain/backend/shared_memory/arena.hpp
-
-/// @file
-/// Arena: memory that SharedMemory's Communicator allocated, with a range for each rank, mapped by every rank;
-/// collectives/ work there in place. ArenaTable: a communicator's arenas, to find the one that a buffer is in.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Borrows an allocation for one operation. Lifetime: the Allocation outlives enqueued work, as every buffer does.
-struct Arena {
-  std::byte* base = nullptr;
-  std::size_t stride = 0;
-
-  std::byte* memory_of(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
-
-  /// The buffer at `operation.offset` in the memory of `rank`.
-  std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
-};
-
-/// An arena with the number of its set-up, which counts the channel's set-ups, failed ones too: the same on every rank.
-/// 0: there is no arena.
-struct NumberedArena {
-  std::uint64_t number = 0;
-  Arena arena{};
-};
-using ArenaTable = AllocationTable<NumberedArena>;
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
 // ---- dtrain/backend/shared_memory/control_block.hpp
 
 /// @file
 /// ControlBlock: layout of a channel's shared memory: the counters on which ranks sleep (FutexCounter), the cause of a
 /// failure (SharedCause), rank slots, then each rank's chunk buffers and mailbox (MailboxSlot); the slice of a
-/// reduction for each rank. Channel and its waits read it.
+/// reduction for each rank. Channel and its waits read it. Arena: memory that Communicator allocated, with a range for
+/// each rank, mapped by every rank; collectives/ work there in place. ArenaTable: to find the arena that a buffer is
+/// in.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -15034,309 +15082,24 @@ class ControlBlock {
 
 static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: chunk buffers begin at cache lines");
 
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+/// Borrows an allocation for one operation. Lifetime: the Allocation outlives enqueued work, as every buffer does.
+struct Arena {
+  std::byte* base = nullptr;
+  std::size_t stride = 0;
 
-// ---- dtrain/backend/shared_memory/barrier_wait.hpp
+  std::byte* memory_of(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
 
-/// @file
-/// BarrierWait: one rank's wait in shared memory for its peers at a barrier, and the error if they do not arrive;
-/// SharedMemory's Channel waits by it. SpinPolicy: how long a rank spins and yields before it sleeps.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Spins first, in case the peer runs on another core; then yields, in case the peer needs this core.
-///
-/// The scheduler may leave two ranks on one core while another is idle. Both look busy, so the scheduler moves neither,
-/// and every barrier costs a thread switch. A thread that wakes is placed on an idle core if there is one. Hence a rank
-/// that finds its peer on its own core sleeps at once, every 2 ms at most: without an idle core, a sleep moves no
-/// thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
-class SpinPolicy {
- public:
-  explicit SpinPolicy(int ranks)
-      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
-
-  /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
-  bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
-    if (turn == first_look && cores_suffice_ && on_one_core(control.slot(rank), control.slot(peer))) {
-      if (may_sleep()) {
-        return false;
-      }
-      turn = spins_;
-    }
-    if (turn < spins_) {
-      spin_pause();
-    } else {
-      static_cast<void>(::sched_yield());
-    }
-    return ++turn < spins_ + yields;
-  }
-
- private:
-  static constexpr int first_look = 20;
-  static constexpr int yields = 50;
-
-  /// Publishes the core that this rank waits on, and reads that of the peer.
-  static bool on_one_core(RankSlot& own, const RankSlot& peer) noexcept {
-    const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
-    own.core.store(core, std::memory_order_relaxed);
-    return core != 0 && peer.core.load(std::memory_order_relaxed) == core;
-  }
-
-  bool may_sleep() noexcept {
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next_sleep_) {
-      return false;
-    }
-    next_sleep_ = now + std::chrono::milliseconds(2);
-    return true;
-  }
-
-  const bool cores_suffice_;
-  const int spins_;  ///< few where ranks outnumber cores: the awaited rank may need the core
-  std::chrono::steady_clock::time_point next_sleep_{};
+  /// The buffer at `operation.offset` in the memory of `rank`.
+  std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
 };
 
-/// Whether a counter of barriers has reached `barrier`; both may wrap.
-inline bool has_reached(const std::atomic<std::uint32_t>& count, std::uint32_t barrier) noexcept {
-  return static_cast<std::int32_t>(count.load() - barrier) >= 0;
-}
-
-inline bool has_arrived(const RankSlot& slot, std::uint32_t barrier) noexcept {
-  return has_reached(slot.arrived.count, barrier);
-}
-
-/// The word that shows a peer's arrival, and the memory that is read right after it. Prefetching the memory during the
-/// wait overlaps two transfers between cores.
-struct ArrivalFlag {
-  const std::atomic<std::uint32_t>* count;
-  const void* next_read;
+/// An arena with the number of its set-up, which counts the channel's set-ups, failed ones too: the same on every rank.
+/// 0: there is no arena.
+struct NumberedArena {
+  std::uint64_t number = 0;
+  Arena arena{};
 };
-
-inline ArrivalFlag arrival_flag_of(const RankSlot& slot) noexcept {
-  return {&slot.arrived.count, &slot.arrived.count};
-}
-inline ArrivalFlag arrival_flag_of(const OperationSlot& slot) noexcept {
-  return {&slot.barrier, slot.long_input.data()};
-}
-
-/// The wait for one peer at a barrier; see Channel::wait.
-struct BarrierWait {
-  ControlBlock control;
-  int ranks;
-  std::uint32_t number;
-  int awaited;       ///< the awaited peer
-  ArrivalFlag flag;  ///< of the awaited peer
-
-  bool done() const noexcept {
-    if (has_reached(*flag.count, number)) {
-      return true;
-    }
-    __builtin_prefetch(flag.next_read);
-    return false;
-  }
-  int peer() const noexcept { return awaited; }
-  bool may_sleep() const noexcept { return !done() && control.slot(awaited).state.load() == SlotState::serving; }
-  FutexCounter& counter() const noexcept { return control.slot(awaited).arrived; }
-
-  /// The cause if this barrier cannot complete: a peer failed before all ranks arrived, or left before it arrived
-  /// itself. Checks all ranks, because the awaited peer may itself wait for such a peer.
-  /// @param present names the operation; called on failure only, because it allocates
-  template <class Present>
-  std::optional<Cause> failure(const Present& present) const {
-    for (int rank = 0; rank < ranks; ++rank) {
-      const RankSlot& slot = control.slot(rank);
-      const SlotState state = slot.state.load();
-      if (state == SlotState::failed && !all_have_arrived()) {
-        return slot.cause.load();
-      }
-      if (state == SlotState::closed && !has_arrived(slot, number)) {
-        return Cause{CauseKind::disagreement, -1, "",
-                     format_text("{} cannot be finished: rank {} has left the channel without calling it; every rank "
-                                 "takes as many steps and calls the same collectives",
-                                 {present(), control.job_rank(rank)})};
-      }
-    }
-    return std::nullopt;
-  }
-
-  /// Error text: the missing ranks, those that have arrived, and the time waited.
-  std::string missing(std::chrono::milliseconds waited) const {
-    std::vector<int> here;
-    std::vector<int> not_here;
-    for (int rank = 0; rank < ranks; ++rank) {
-      (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
-    }
-    return format_text(
-        "{} had not arrived after {} ms; {} had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may "
-        "take",
-        {rendezvous::rank_list(not_here), waited.count(), rendezvous::rank_list(here)});
-  }
-
- private:
-  bool all_have_arrived() const noexcept {
-    for (int rank = 0; rank < ranks; ++rank) {
-      if (!has_arrived(control.slot(rank), number)) {
-        return false;
-      }
-    }
-    return true;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/segment.hpp
-
-/// @file
-/// Segment: owner of one mapping of shared memory (a memfd). SegmentSetup makes it, Channel keeps it.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-/// A mapped memfd, owned jointly by its users: no file anywhere, freed with the last process that maps it. Forked
-/// processes do not have the mapping, because they would write to memory that the ranks read. Pages exist once they are
-/// reserved: if memory is exhausted, reserve() throws; touching an unreserved page would raise SIGBUS.
-class Segment {
- public:
-  /// A new memfd of `bytes`, sealed against resizing, without pages yet. @param needed bytes that will be reserved
-  /// @throws Error (out_of_memory, posix)
-  static std::shared_ptr<Segment> create(std::size_t bytes, std::size_t needed) {
-    const std::uint64_t available = available_memory_bytes();
-    if (needed > available) {
-      throw_out_of_memory(needed, available);
-    }
-    Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!memory) {
-      throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
-    }
-    int result = 0;
-    const BlockedWriteSignals no_signal;
-    do {
-      result = ::ftruncate(memory.get(), static_cast<off_t>(bytes));
-    } while (result != 0 && errno == EINTR);
-    if (result != 0) {
-      throw errno_error("sizing a shared memory of " + std::to_string(bytes) + " bytes");
-    }
-    if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-      throw errno_error("sealing a shared memory against shrinking");
-    }
-    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
-  }
-
-  /// Maps a memfd that another process made. @throws Error (protocol) unless it is sealed and of that size; (posix)
-  static std::shared_ptr<Segment> adopt(Descriptor memory, std::size_t bytes) {
-    const int seals = ::fcntl(memory.get(), F_GET_SEALS);
-    const off_t end = ::lseek(memory.get(), 0, SEEK_END);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
-      throw_error(Errc::protocol, "the shared memory that rank 0 sent is not sealed, or not of {} bytes", {bytes});
-    }
-    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
-  }
-
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
-  ~Segment() {
-    if (process_.is_current()) {  // a forked process may have another mapping there
-      unmap();
-    }
-  }
-
-  std::byte* base() const noexcept { return base_; }
-  std::size_t bytes() const noexcept { return bytes_; }
-
-  /// The memfd, to send to other processes; -1 after close_descriptor().
-  int descriptor() const noexcept { return memory_.get(); }
-
-  /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
-  void reserve(std::size_t offset, std::size_t count) const {
-    if (count == 0) {
-      return;  // posix_fallocate refuses 0 bytes
-    }
-    if (bytes_ >= huge_page_bytes) {
-      // Reserving through the descriptor gives small pages; writing through the advised mapping gives huge ones where
-      // the system allows. If the advice fails (old kernel, no memory), the reservation below decides.
-      static_cast<void>(::madvise(base_ + offset, count, populate_write));
-    }
-    // A signal interrupts a reservation, and Linux before 6.9 then undoes it. Hence each call reserves so little that
-    // it ends between two signals of a profiler.
-    int result = 0;
-    const BlockedWriteSignals no_signal;
-    for (std::size_t done = 0; done < count && result == 0;) {
-      const std::size_t piece = std::min(count - done, huge_page_bytes);
-      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset + done), static_cast<off_t>(piece));
-      if (result == 0) {
-        done += piece;
-      } else if (result == EINTR) {
-        result = 0;
-      }
-    }
-    if (result == ENOSPC || result == ENOMEM) {
-      throw_out_of_memory(count, available_memory_bytes());
-    }
-    if (result != 0) {
-      throw posix_error(result, "reserving " + std::to_string(count) + " bytes of shared memory");
-    }
-  }
-
-  /// Keeps the mapping. Once every rank has mapped the memfd, no rank needs the descriptor.
-  void close_descriptor() noexcept { memory_.reset(); }
-
- private:
-  static constexpr int populate_write = 23;  ///< MADV_POPULATE_WRITE, which older C libraries do not name
-
-  /// Aligns the base to huge pages if the segment is large enough for one.
-  Segment(Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
-    const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
-    void* range = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (range == MAP_FAILED) {
-      throw errno_error("finding " + std::to_string(bytes) + " bytes of address space");
-    }
-    const auto start = reinterpret_cast<std::uintptr_t>(range);
-    const std::size_t skipped = slack == 0 ? 0 : round_up(start, huge_page_bytes) - start;
-    base_ = static_cast<std::byte*>(range) + skipped;
-    void* mapped = ::mmap(base_, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.get(), 0);
-    const int error = errno;
-    if (skipped > 0) {
-      static_cast<void>(::munmap(range, skipped));
-    }
-    if (slack > skipped) {
-      const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-      const std::size_t tail = round_up(bytes, page);
-      static_cast<void>(::munmap(base_ + tail, round_up(bytes + slack, page) - skipped - tail));
-    }
-    if (mapped == MAP_FAILED) {
-      unmap();
-      throw posix_error(error, "mapping " + std::to_string(bytes) + " bytes of shared memory");
-    }
-    if (::madvise(base_, bytes, MADV_DONTFORK) != 0) {
-      const Error refused = errno_error("keeping a shared memory out of processes that this one forks");
-      unmap();
-      throw refused;
-    }
-    if (slack > 0) {
-      static_cast<void>(::madvise(base_, bytes, MADV_HUGEPAGE));  // advice: without it pages are small
-    }
-  }
-
-  void unmap() const noexcept { static_cast<void>(::munmap(base_, bytes_)); }
-
-  [[noreturn]] static void throw_out_of_memory(std::size_t bytes, std::uint64_t available) {
-    throw_error(Errc::out_of_memory,
-                "allocating {} bytes of shared memory: about {} bytes are available on this host; use fewer ranks or a "
-                "smaller model, or give the container more memory",
-                {bytes, available});
-  }
-
-  const OwningProcess process_;
-  Descriptor memory_;
-  std::byte* base_ = nullptr;
-  std::size_t bytes_ = 0;
-};
+using ArenaTable = AllocationTable<NumberedArena>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
@@ -15581,7 +15344,7 @@ class ReductionChunks {
 
 /// @file
 /// StoreRef: type-erased key-value store of a job, by which ranks share values: those of a backend's channel, from
-/// ChannelContext, and in ddp/ model_agreement.hpp, rank0_task.hpp and others. GroupState (group/) makes one of the
+/// ChannelContext, and in ddp/ model_signature.hpp, rank0_task.hpp and others. GroupState (group/) makes one of the
 /// job's Store.
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -15691,6 +15454,7 @@ requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::Store
 /// @file
 /// ChannelContext: name, members, store, failure latch, timeout and options of a channel. GroupState (group/) gives one
 /// to open_blocking() of the backend, or of AlgorithmBackend (topology/); the communicators of all backends keep it.
+/// open_and_report_blocking(): opening of a channel, with failures of this rank reported to the job.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15720,6 +15484,50 @@ struct ChannelContext {
   /// This rank's number in the job, under which failures are reported.
   int reporting_rank() const noexcept { return members.rank_in_job(); }
 };
+
+namespace detail {
+
+/// Reports the exception that is being handled to the job. Otherwise the other ranks would wait for this rank until
+/// their deadline. @param error the exception, if it is an Error; null otherwise
+void report_failed_opening(const ChannelContext& context, const Error* error);
+
+}  // namespace detail
+
+/// Returns `make()`. @throws its exceptions; all but JobFailed are first reported to the job
+template <class Make>
+auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    detail::report_failed_opening(context, &error);
+    throw;
+  } catch (const std::exception&) {  // such as out of memory
+    detail::report_failed_opening(context, nullptr);
+    throw;
+  }
+}
+
+/// Calls `Communicator::open_blocking`. Collective, blocking.
+/// @throws the job's first cause; exceptions of open_blocking, after the report
+template <class Communicator, class... Options>
+Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline, const Options&... options) {
+  context.failure->throw_if_failed(context.reporting_rank());
+  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline, options...); });
+}
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void detail::report_failed_opening(const ChannelContext& context, const Error* error) {
+  const bool is_late = error != nullptr && error->code() == make_error_code(Errc::timeout);
+  const int self = context.reporting_rank();
+  const int rank = error != nullptr ? error->rank().value_or(self) : self;  // another one's, if all ranks got its error
+  context.failure->report({is_late ? CauseKind::timeout : CauseKind::exception, rank,
+                           rank == self ? context.members.host : "", exception_text()});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -15848,64 +15656,12 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/channel_setup/open_and_report.hpp
-
-/// @file
-/// Opening of a channel, with failures of this rank reported to the job. Each backend's open_blocking() calls it.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-namespace detail {
-
-/// Reports the exception that is being handled to the job. Otherwise the other ranks would wait for this rank until
-/// their deadline. @param error the exception, if it is an Error; null otherwise
-void report_failed_opening(const ChannelContext& context, const Error* error);
-
-}  // namespace detail
-
-/// Returns `make()`. @throws its exceptions; all but JobFailed are first reported to the job
-template <class Make>
-auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
-  try {
-    return make();
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    detail::report_failed_opening(context, &error);
-    throw;
-  } catch (const std::exception&) {  // such as out of memory
-    detail::report_failed_opening(context, nullptr);
-    throw;
-  }
-}
-
-/// Calls `Communicator::open_blocking`. Collective, blocking.
-/// @throws the job's first cause; exceptions of open_blocking, after the report
-template <class Communicator, class... Options>
-Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline, const Options&... options) {
-  context.failure->throw_if_failed(context.reporting_rank());
-  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline, options...); });
-}
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void detail::report_failed_opening(const ChannelContext& context, const Error* error) {
-  const bool is_late = error != nullptr && error->code() == make_error_code(Errc::timeout);
-  const int self = context.reporting_rank();
-  const int rank = error != nullptr ? error->rank().value_or(self) : self;  // another one's, if all ranks got its error
-  context.failure->report({is_late ? CauseKind::timeout : CauseKind::exception, rank,
-                           rank == self ? context.members.host : "", exception_text()});
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/backend/channel_setup/store_gather.hpp
 
 /// @file
 /// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store. Backends
-/// call them when a channel opens, checkpoints and MeasuredPlan later.
+/// call them when a channel opens, checkpoints and MeasuredPlan later. split_context(): setup of the channels of a
+/// split by color and key, as by MPI_Comm_split; ChannelOwner and NCCL's Communicator call it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16065,6 +15821,25 @@ auto store_all_gather(const StoreRank& self, const std::string& name, Own own, s
   return values;
 }
 
+/// A rank's arguments to split.
+struct ColorAndKey {
+  int color = 0;
+  int key = 0;
+};
+
+inline void fields(Serializer& of, ColorAndKey& choice) {
+  of.number(choice.color);
+  of.number(choice.key);
+}
+
+/// The ranks with the color of `rank`, by key, then by rank.
+std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank);
+
+/// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
+/// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
+ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                             Deadline deadline);
+
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {
@@ -16180,6 +15955,35 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
 }
 
 }  // namespace detail
+
+DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
+  std::vector<int> ranks;
+  for (std::size_t other = 0; other < choices.size(); ++other) {
+    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
+      ranks.push_back(static_cast<int>(other));
+    }
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
+  });
+  return ranks;
+}
+
+DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                                            Deadline deadline) {
+  if (color < 0) {
+    throw_error(Errc::invalid_argument,
+                "split with color {}; colors begin at 0: give ranks that need no group a color of their own", {color});
+  }
+  const std::string split = format_text("{}/split-{}", {context.name, number});
+  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
+  const auto own = [=] { return ColorAndKey{color, key}; };
+  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
+  ChannelContext made = context;
+  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
+  made.name = format_text("{}-color-{}", {split, color});
+  return made;
+}
 
 #endif  // DTRAIN_DEFINITIONS
 
@@ -16359,68 +16163,6 @@ inline void compare_devices_blocking(const ChannelContext& context, DeviceSharin
 }  // namespace DTRAIN_NAMESPACE::backend::cuda
 
 #endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/backend/channel_setup/split.hpp
-
-/// @file
-/// Setup of the channels of a split by color and key, as by MPI_Comm_split: the ranks exchange colors and keys over the
-/// store. ChannelOwner and NCCL's Communicator call it.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// A rank's arguments to split.
-struct ColorAndKey {
-  int color = 0;
-  int key = 0;
-};
-
-inline void fields(Serializer& of, ColorAndKey& choice) {
-  of.number(choice.color);
-  of.number(choice.key);
-}
-
-/// The ranks with the color of `rank`, by key, then by rank.
-std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank);
-
-/// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
-/// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
-ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
-                             Deadline deadline);
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
-  std::vector<int> ranks;
-  for (std::size_t other = 0; other < choices.size(); ++other) {
-    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
-      ranks.push_back(static_cast<int>(other));
-    }
-  }
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
-  });
-  return ranks;
-}
-
-DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
-                                            Deadline deadline) {
-  if (color < 0) {
-    throw_error(Errc::invalid_argument,
-                "split with color {}; colors begin at 0: give ranks that need no group a color of their own", {color});
-  }
-  const std::string split = format_text("{}/split-{}", {context.name, number});
-  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
-  const auto own = [=] { return ColorAndKey{color, key}; };
-  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
-  ChannelContext made = context;
-  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
-  made.name = format_text("{}-color-{}", {split, color});
-  return made;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/gloo/mesh.hpp
 
@@ -18565,7 +18307,7 @@ class LaunchOrder {
 /// Shared by the Communicator, the Watchdog and the Allocations. Threads: issue() from one at a time, else any.
 class Channel {
  public:
-  /// Has no communicator yet: see init.hpp. @throws Error (cuda)
+  /// Has no communicator yet: see connect_blocking(). @throws Error (cuda)
   Channel(const ChannelContext& of, const NcclOptions& with, int device)
       : context(limited(of)),
         options(with),
@@ -18835,123 +18577,6 @@ class Channel {
 
 #endif  // DTRAIN_WITH_NCCL
 
-// ---- dtrain/backend/nccl/init.hpp
-
-/// @file
-/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
-/// Communicator calls them when it opens or splits.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
-/// @throws Error (protocol) unless `bytes` are those of an ncclUniqueId
-inline ncclUniqueId unique_id_from(const std::string& bytes) {
-  ncclUniqueId id{};
-  if (bytes.size() != sizeof id.internal) {
-    throw_error(Errc::protocol, "NCCL's unique id came as {} bytes; do all ranks run the same program?",
-                {bytes.size()});
-  }
-  bytes.copy(id.internal, sizeof id.internal);
-  return id;
-}
-
-/// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
-inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
-  const auto draw = [&] {
-    ncclUniqueId id{};
-    const ncclResult_t code = ncclGetUniqueId(&id);
-    if (code != ncclSuccess) {
-      throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
-                       "NCCL_SOCKET_IFNAME names the network interface to use");
-    }
-    return std::string(id.internal, sizeof id.internal);
-  };
-  const ChannelContext& context = channel.context;
-  const StoreRank self = StoreRank::of(context, deadline, format_text("opening channel '{}'", {context.name}));
-  return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
-}
-
-/// Remedy for an error of ranks that do not connect.
-inline std::string hint(const Channel& channel) {
-  const int ranks = channel.context.members.world_size;
-  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
-                    : format_text(
-                          "do all {} ranks open this channel, each with a device of its own? NCCL_SOCKET_IFNAME names "
-                          "the interface that the ranks reach each other by, whose ports no firewall may "
-                          "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
-                          {ranks});
-}
-
-/// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
-/// other ranks, which must be notified first. @throws the job's first cause; Error (timeout, nccl)
-inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
-                          Deadline deadline) {
-  const auto began = Deadline::Clock::now();
-  const auto& job = channel.context.failure;
-  const ncclResult_t result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
-  if (result == ncclSuccess && held.communicator() != nullptr) {
-    return;
-  }
-  const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
-  held.unlock();
-  job->throw_if_failed(channel.context.reporting_rank());
-  const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
-  if (result == ncclInProgress) {
-    const rendezvous::Membership& members = channel.context.members;
-    throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
-                                           {doing, members.rank, members.world_size,
-                                            duration_text(Deadline::Clock::now() - began), hint(channel)}))
-        .with_rank(channel.context.reporting_rank());
-  }
-  throw nccl_error(result, doing, channel.caller(), error_text, hint(channel));
-}
-
-/// Collective, blocking: makes the channel's communicator.
-/// @throws the job's first cause; Error (timeout, nccl, protocol), which the caller reports to the job
-inline void connect_blocking(Channel& channel, Deadline deadline) {
-  const ChannelContext& context = channel.context;
-  const ncclUniqueId id = exchange_id_blocking(channel, deadline);
-  const stream::cuda::DeviceGuard guard(channel.device());
-  ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
-  ncclComm_t made = nullptr;
-  CommLock::Guard held = channel.comm_lock.lock();
-  const Channel::TimedCall timed(channel, deadline);
-  const ncclResult_t code =
-      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
-  channel.comm_lock.adopt(held, made);
-  wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
-}
-
-/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
-/// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
-inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
-  Channel::SplitResult& result = parent.split_result(child.context.name);
-  ncclComm_t& made = result.made;
-  ncclConfig_t config = config_of(child.options, result.name.c_str());
-  parent.manage(format_text("opening channel '{}' by ncclCommSplit", {result.name}), deadline,
-                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
-  const std::atomic_ref<ncclComm_t> written(made);
-  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: written after the parent's state changes
-  }
-  if (written.load(std::memory_order_acquire) == nullptr) {
-    parent.status.check();
-    throw Error(Errc::timeout,
-                format_text("ncclCommSplit for channel '{}' had not given a communicator by the deadline; {}",
-                            {child.context.name, hint(child)}))
-        .with_rank(child.context.reporting_rank());
-  }
-  CommLock::Guard held = child.comm_lock.lock();
-  child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
-  wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
 // ---- dtrain/backend/nccl/watchdog.hpp
 
 /// @file
@@ -19135,10 +18760,114 @@ class Watchdog {
 
 /// @file
 /// Communicator of device memory over NCCL, which Nccl opens; Allocation: zeroed memory, registered with NCCL.
+/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
 
 #if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// @throws Error (protocol) unless `bytes` are those of an ncclUniqueId
+inline ncclUniqueId unique_id_from(const std::string& bytes) {
+  ncclUniqueId id{};
+  if (bytes.size() != sizeof id.internal) {
+    throw_error(Errc::protocol, "NCCL's unique id came as {} bytes; do all ranks run the same program?",
+                {bytes.size()});
+  }
+  bytes.copy(id.internal, sizeof id.internal);
+  return id;
+}
+
+/// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
+inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
+  const auto draw = [&] {
+    ncclUniqueId id{};
+    const ncclResult_t code = ncclGetUniqueId(&id);
+    if (code != ncclSuccess) {
+      throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
+                       "NCCL_SOCKET_IFNAME names the network interface to use");
+    }
+    return std::string(id.internal, sizeof id.internal);
+  };
+  const ChannelContext& context = channel.context;
+  const StoreRank self = StoreRank::of(context, deadline, format_text("opening channel '{}'", {context.name}));
+  return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
+}
+
+/// Remedy for an error of ranks that do not connect.
+inline std::string hint(const Channel& channel) {
+  const int ranks = channel.context.members.world_size;
+  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
+                    : format_text(
+                          "do all {} ranks open this channel, each with a device of its own? NCCL_SOCKET_IFNAME names "
+                          "the interface that the ranks reach each other by, whose ports no firewall may "
+                          "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
+                          {ranks});
+}
+
+/// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
+/// other ranks, which must be notified first. @throws the job's first cause; Error (timeout, nccl)
+inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
+                          Deadline deadline) {
+  const auto began = Deadline::Clock::now();
+  const auto& job = channel.context.failure;
+  const ncclResult_t result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
+  if (result == ncclSuccess && held.communicator() != nullptr) {
+    return;
+  }
+  const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
+  held.unlock();
+  job->throw_if_failed(channel.context.reporting_rank());
+  const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
+  if (result == ncclInProgress) {
+    const rendezvous::Membership& members = channel.context.members;
+    throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
+                                           {doing, members.rank, members.world_size,
+                                            duration_text(Deadline::Clock::now() - began), hint(channel)}))
+        .with_rank(channel.context.reporting_rank());
+  }
+  throw nccl_error(result, doing, channel.caller(), error_text, hint(channel));
+}
+
+/// Collective, blocking: makes the channel's communicator.
+/// @throws the job's first cause; Error (timeout, nccl, protocol), which the caller reports to the job
+inline void connect_blocking(Channel& channel, Deadline deadline) {
+  const ChannelContext& context = channel.context;
+  const ncclUniqueId id = exchange_id_blocking(channel, deadline);
+  const stream::cuda::DeviceGuard guard(channel.device());
+  ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
+  ncclComm_t made = nullptr;
+  CommLock::Guard held = channel.comm_lock.lock();
+  const Channel::TimedCall timed(channel, deadline);
+  const ncclResult_t code =
+      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
+  channel.comm_lock.adopt(held, made);
+  wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
+}
+
+/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
+/// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
+inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
+  Channel::SplitResult& result = parent.split_result(child.context.name);
+  ncclComm_t& made = result.made;
+  ncclConfig_t config = config_of(child.options, result.name.c_str());
+  parent.manage(format_text("opening channel '{}' by ncclCommSplit", {result.name}), deadline,
+                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
+  const std::atomic_ref<ncclComm_t> written(made);
+  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: written after the parent's state changes
+  }
+  if (written.load(std::memory_order_acquire) == nullptr) {
+    parent.status.check();
+    throw Error(Errc::timeout,
+                format_text("ncclCommSplit for channel '{}' had not given a communicator by the deadline; {}",
+                            {child.context.name, hint(child)}))
+        .with_rank(child.context.reporting_rank());
+  }
+  CommLock::Guard held = child.comm_lock.lock();
+  child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
+  wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
+}
 
 /// Blocking. @throws as stream::cuda::zero_blocking
 inline void zero_blocking(void* data, std::size_t bytes, int device, Deadline deadline) {
@@ -19293,7 +19022,7 @@ class Communicator {
   void enqueue(const ExchangeBlocks& call, Stream stream) {
     call.check(place());
     collective(call.describe(), call.devices(), "ncclSend and ncclRecv", stream, [&](ncclComm_t by) {
-      return exchange_blocks(call, {by, rank(), stream});
+      return issue_calls(call, {by, rank(), stream});
     });
   }
   void enqueue(const ReduceBlocks& call, Stream stream) {
@@ -19303,24 +19032,9 @@ class Communicator {
       return reduce_blocks(call, reduction, {by, rank(), stream});
     });
   }
-  void enqueue(const Send& call, Stream stream) {
-    call.check(place());
-    issue(call.describe(), call.devices(), "ncclSend", stream, [&](ncclComm_t by) {
-      return send(call, {by, rank(), stream});
-    });
-  }
-  void enqueue(const Recv& call, Stream stream) {
-    call.check(place());
-    issue(call.describe(), call.devices(), "ncclRecv", stream, [&](ncclComm_t by) {
-      return recv(call, {by, rank(), stream});
-    });
-  }
-  void enqueue(const SendRecv& call, Stream stream) {
-    call.check(place());
-    issue(call.describe(), call.devices(), "ncclSend and ncclRecv", stream, [&](ncclComm_t by) {
-      return send_recv(call, {by, rank(), stream});
-    });
-  }
+  void enqueue(const Send& call, Stream stream) { message(call, "ncclSend", stream); }
+  void enqueue(const Recv& call, Stream stream) { message(call, "ncclRecv", stream); }
+  void enqueue(const SendRecv& call, Stream stream) { message(call, "ncclSend and ncclRecv", stream); }
   /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
@@ -19427,6 +19141,14 @@ class Communicator {
     operation.sequence = state_->collectives + 1;
     issue(operation, devices, function, stream, call);
     ++state_->collectives;
+  }
+
+  template <class Message>
+  void message(const Message& call, const char* function, Stream stream) {
+    call.check(place());
+    issue(call.describe(), call.devices(), function, stream, [&](ncclComm_t by) {
+      return issue_calls(call, {by, rank(), stream});
+    });
   }
 
   template <class Call>
@@ -19774,10 +19496,12 @@ struct ChannelOwner {
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/message_passing/channel.hpp
+// ---- dtrain/backend/message_passing/communicator.hpp
 
 /// @file
-/// Channel of one rank over messages: operations in order, timeouts and failure. The Communicator beside it owns one.
+/// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
+/// stream; Channel of one rank, which it owns: operations in order, timeouts and failure. Gloo's and Mpi's
+/// open_blocking() make one.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -19944,16 +19668,6 @@ class Channel final : public OrderedChannel {
   Scratch scratch_;
   std::deque<SelfMessage> self_messages_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/communicator.hpp
-
-/// @file
-/// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
-/// stream. Gloo's and Mpi's open_blocking() make one.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// A collective. Owns `buffers.blocks` until release().
 template <Endpoint E>
@@ -20318,13 +20032,526 @@ struct MpiCollectives;
 
 #endif  // DTRAIN_WITH_MPI
 
+// ---- dtrain/backend/shared_memory/segment.hpp
+
+/// @file
+/// Segment: owner of one mapping of shared memory (a memfd), which Channel keeps. SegmentSetup: maps a new segment on
+/// every rank of a channel, or on none; rank 0 sends its descriptor to the others by a Unix socket. SharedMemory's
+/// Communicator calls it when it opens or allocates.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// A mapped memfd, owned jointly by its users: no file anywhere, freed with the last process that maps it. Forked
+/// processes do not have the mapping, because they would write to memory that the ranks read. Pages exist once they are
+/// reserved: if memory is exhausted, reserve() throws; touching an unreserved page would raise SIGBUS.
+class Segment {
+ public:
+  /// A new memfd of `bytes`, sealed against resizing, without pages yet. @param needed bytes that will be reserved
+  /// @throws Error (out_of_memory, posix)
+  static std::shared_ptr<Segment> create(std::size_t bytes, std::size_t needed) {
+    const std::uint64_t available = available_memory_bytes();
+    if (needed > available) {
+      throw_out_of_memory(needed, available);
+    }
+    Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!memory) {
+      throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    int result = 0;
+    const BlockedWriteSignals no_signal;
+    do {
+      result = ::ftruncate(memory.get(), static_cast<off_t>(bytes));
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) {
+      throw errno_error("sizing a shared memory of " + std::to_string(bytes) + " bytes");
+    }
+    if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      throw errno_error("sealing a shared memory against shrinking");
+    }
+    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
+  }
+
+  /// Maps a memfd that another process made. @throws Error (protocol) unless it is sealed and of that size; (posix)
+  static std::shared_ptr<Segment> adopt(Descriptor memory, std::size_t bytes) {
+    const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+    const off_t end = ::lseek(memory.get(), 0, SEEK_END);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
+      throw_error(Errc::protocol, "the shared memory that rank 0 sent is not sealed, or not of {} bytes", {bytes});
+    }
+    return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
+  }
+
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment() {
+    if (process_.is_current()) {  // a forked process may have another mapping there
+      unmap();
+    }
+  }
+
+  std::byte* base() const noexcept { return base_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+  /// The memfd, to send to other processes; -1 after close_descriptor().
+  int descriptor() const noexcept { return memory_.get(); }
+
+  /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
+  void reserve(std::size_t offset, std::size_t count) const {
+    if (count == 0) {
+      return;  // posix_fallocate refuses 0 bytes
+    }
+    if (bytes_ >= huge_page_bytes) {
+      // Reserving through the descriptor gives small pages; writing through the advised mapping gives huge ones where
+      // the system allows. If the advice fails (old kernel, no memory), the reservation below decides.
+      static_cast<void>(::madvise(base_ + offset, count, populate_write));
+    }
+    // A signal interrupts a reservation, and Linux before 6.9 then undoes it. Hence each call reserves so little that
+    // it ends between two signals of a profiler.
+    int result = 0;
+    const BlockedWriteSignals no_signal;
+    for (std::size_t done = 0; done < count && result == 0;) {
+      const std::size_t piece = std::min(count - done, huge_page_bytes);
+      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset + done), static_cast<off_t>(piece));
+      if (result == 0) {
+        done += piece;
+      } else if (result == EINTR) {
+        result = 0;
+      }
+    }
+    if (result == ENOSPC || result == ENOMEM) {
+      throw_out_of_memory(count, available_memory_bytes());
+    }
+    if (result != 0) {
+      throw posix_error(result, "reserving " + std::to_string(count) + " bytes of shared memory");
+    }
+  }
+
+  /// Keeps the mapping. Once every rank has mapped the memfd, no rank needs the descriptor.
+  void close_descriptor() noexcept { memory_.reset(); }
+
+ private:
+  static constexpr int populate_write = 23;  ///< MADV_POPULATE_WRITE, which older C libraries do not name
+
+  /// Aligns the base to huge pages if the segment is large enough for one.
+  Segment(Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
+    const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
+    void* range = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) {
+      throw errno_error("finding " + std::to_string(bytes) + " bytes of address space");
+    }
+    const auto start = reinterpret_cast<std::uintptr_t>(range);
+    const std::size_t skipped = slack == 0 ? 0 : round_up(start, huge_page_bytes) - start;
+    base_ = static_cast<std::byte*>(range) + skipped;
+    void* mapped = ::mmap(base_, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.get(), 0);
+    const int error = errno;
+    if (skipped > 0) {
+      static_cast<void>(::munmap(range, skipped));
+    }
+    if (slack > skipped) {
+      const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+      const std::size_t tail = round_up(bytes, page);
+      static_cast<void>(::munmap(base_ + tail, round_up(bytes + slack, page) - skipped - tail));
+    }
+    if (mapped == MAP_FAILED) {
+      unmap();
+      throw posix_error(error, "mapping " + std::to_string(bytes) + " bytes of shared memory");
+    }
+    if (::madvise(base_, bytes, MADV_DONTFORK) != 0) {
+      const Error refused = errno_error("keeping a shared memory out of processes that this one forks");
+      unmap();
+      throw refused;
+    }
+    if (slack > 0) {
+      static_cast<void>(::madvise(base_, bytes, MADV_HUGEPAGE));  // advice: without it pages are small
+    }
+  }
+
+  void unmap() const noexcept { static_cast<void>(::munmap(base_, bytes_)); }
+
+  [[noreturn]] static void throw_out_of_memory(std::size_t bytes, std::uint64_t available) {
+    throw_error(Errc::out_of_memory,
+                "allocating {} bytes of shared memory: about {} bytes are available on this host; use fewer ranks or a "
+                "smaller model, or give the container more memory",
+                {bytes, available});
+  }
+
+  const OwningProcess process_;
+  Descriptor memory_;
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Under ThreadSanitizer, which cannot relate two mappings of one memory, passes a mapping to another thread of the
+/// same process. The message carries the address of an InProcessTransfer on the heap, which the receiver then owns. (A
+/// receiver that fails before it reads the message leaks it.) In other builds, every rank maps the segment itself.
+struct InProcessTransfer {
+  std::shared_ptr<Segment> segment;
+  std::atomic<bool> ready{false};  ///< orders the two threads; in C++'s memory model a socket does not
+
+  static std::uint64_t give(const std::shared_ptr<Segment>& segment) {
+    auto transfer = std::make_unique<InProcessTransfer>();
+    transfer->segment = segment;
+    transfer->ready.store(true, std::memory_order_release);
+    return reinterpret_cast<std::uintptr_t>(transfer.release());
+  }
+  static std::shared_ptr<Segment> take(std::uint64_t address) {
+    const std::unique_ptr<InProcessTransfer> transfer(
+        reinterpret_cast<InProcessTransfer*>(static_cast<std::uintptr_t>(address)));
+    return transfer->ready.load(std::memory_order_acquire) ? std::move(transfer->segment) : nullptr;
+  }
+};
+
+/// The message beside the descriptor. Processes outside the job do not know the token.
+struct SegmentMessage {
+  char token[32]{};
+  std::uint64_t address = 0;  ///< of an InProcessTransfer, for a thread of the same process
+};
+
+/// Receives one segment. Listens under a random name, which leaves nothing in the file system.
+class SegmentReceiver {
+ public:
+  /// @throws Error (posix)
+  SegmentReceiver() : listener_(name_) {}
+
+  /// "NAME TOKEN", for rank 0.
+  std::string address() const { return format_text("{} {}", {name_, token_}); }
+
+  /// The segment that rank 0 has sent. Closes connections of other processes. Blocking: no.
+  /// @throws Error (timeout) if rank 0 has sent none; as Segment::adopt
+  std::shared_ptr<Segment> receive(std::size_t bytes, Deadline deadline) {
+    const Deadline now = Deadline::after({});
+    for (;;) {
+      net::UnixConnection connection = listener_.accept(now);
+      net::ReceivedDescriptor received;
+      try {
+        received = connection.receive_descriptor(now);
+      } catch (const Error&) {
+        // another process's connection: rank 0 has sent its message already
+      }
+      SegmentMessage message;
+      if (received.bytes.size() == sizeof message) {
+        std::memcpy(&message, received.bytes.data(), sizeof message);
+      }
+      if (token_ == std::string_view(message.token, sizeof message.token)) {
+        if (DTRAIN_THREAD_SANITIZER && message.address != 0) {
+          return InProcessTransfer::take(message.address);
+        }
+        return Segment::adopt(std::move(received.descriptor), bytes);
+      }
+      if (deadline.passed()) {
+        throw_error(Errc::timeout, "the Unix socket '{}' gets messages of other processes only", {name_});
+      }
+    }
+  }
+
+ private:
+  const std::string name_ = "dtrain-" + random_job_id();
+  const std::string token_ = random_job_id();
+  net::UnixListener listener_;
+};
+
+/// Rank 0's half. @param address SegmentReceiver::address() of the receiver
+/// @throws Error (protocol) for a malformed address; (refused) for another user's process; (timeout, posix)
+inline void send_segment(const std::string& address, const std::shared_ptr<Segment>& segment, Deadline deadline) {
+  SegmentMessage message;
+  const std::size_t space = address.find(' ');
+  if (space == 0 || space == std::string::npos || address.size() - space - 1 != sizeof message.token) {
+    throw_error(Errc::protocol, "its socket's address came as {}", {in_quotes(address)});
+  }
+  address.copy(message.token, sizeof message.token, space + 1);
+  net::UnixConnection connection = net::UnixConnection::connect(address.substr(0, space), deadline);
+  const net::PeerCredentials peer = connection.peer_credentials();
+  if (peer.uid != ::geteuid()) {
+    throw_error(Errc::refused, "it runs as user {} and this rank as user {}; start all ranks of a host as one user",
+                {peer.uid, ::geteuid()});
+  }
+  if (DTRAIN_THREAD_SANITIZER && peer.pid == ::getpid()) {
+    message.address = InProcessTransfer::give(segment);
+  }
+  try {
+    connection.send_descriptor(segment->descriptor(), std::as_bytes(std::span(&message, 1)), deadline);
+  } catch (...) {
+    if (DTRAIN_THREAD_SANITIZER && message.address != 0) {
+      InProcessTransfer::take(message.address);
+    }
+    throw;
+  }
+}
+
+/// A segment, and the nonce that rank 0 drew for it.
+struct MappedSegment {
+  std::shared_ptr<Segment> segment;
+  std::size_t stride = 0;  ///< from one rank's memory to the next
+  std::uint64_t nonce = 0;
+};
+
+/// One setup. Ends the same way on every rank:
+/// - every rank states a size and its socket; rank 0 compares the sizes and sends every rank the segment's descriptor;
+/// - every rank maps the segment and reserves its pages, or all ranks throw the error of one rank.
+class SegmentSetup {
+ public:
+  /// @param number of the setup on this channel: 1, 2, ...
+  /// @param check see StoreRank
+  SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline,
+               std::function<void()> check = {})
+      : self_(
+            StoreRank::of(context, deadline, format_text("setting up shared memory for channel '{}'", {context.name}))),
+        failure_(context.failure),
+        name_(format_text("{}/memory-{}", {context.name, number})),
+        bytes_(bytes) {
+    self_.check = std::move(check);
+    const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
+    shared_.stride = round_up(std::max<std::size_t>(bytes, 1), unit);
+  }
+
+  /// Collective, blocking. @throws JobFailed; Error, the same on every rank that can still be reached: disagreement if
+  /// sizes differ (naming both), out_of_memory, timeout
+  MappedSegment run() {
+    const std::string nonce = store_gather(
+        self_, name_ + "/offer", [this] { return request(); },
+        [this](const std::vector<std::string>& requests) { return offer(requests); });
+    shared_.nonce = std::strtoull(nonce.c_str(), nullptr, 10);
+    const auto map = [this] {
+      map_and_reserve();
+      return std::string();
+    };
+    // Under ThreadSanitizer, ranks that are threads of one process share the Segment: rank 0 closes the descriptor
+    // first.
+    const auto close = [this](const auto&) {
+      shared_.segment->close_descriptor();
+      return std::string();
+    };
+    store_gather(self_, name_ + "/mapped", map, close);
+    if (self_.rank != 0) {
+      shared_.segment->close_descriptor();
+    }
+    return std::move(shared_);
+  }
+
+ private:
+  /// "BYTES NAME TOKEN"; rank 0 has no socket.
+  std::string request() {
+    if (self_.rank == 0) {
+      return std::to_string(bytes_);
+    }
+    receiver_.emplace();
+    return format_text("{} {}", {bytes_, receiver_->address()});
+  }
+
+  /// On rank 0. @returns the nonce
+  std::string offer(const std::vector<std::string>& requests) {
+    for (int peer = 1; peer < self_.ranks; ++peer) {
+      const std::string& request = requests[static_cast<std::size_t>(peer)];
+      const std::string bytes = request.substr(0, request.find(' '));
+      if (bytes != requests[0]) {
+        throw_error(Errc::disagreement,
+                    "{} allocates {} bytes of shared memory and {} allocates {}; every rank asks for the same size",
+                    {self_.name_of_rank(0), requests[0], self_.name_of_rank(peer), sanitize(bytes)});
+      }
+    }
+    const auto ranks = static_cast<std::size_t>(self_.ranks);
+    if (bytes_ > (std::size_t{1} << 56) / ranks) {
+      throw_error(Errc::out_of_memory,
+                  "allocating {} bytes of shared memory for each of {} ranks: no machine has an address space for that",
+                  {bytes_, ranks});
+    }
+    shared_.segment = Segment::create(ranks * shared_.stride, ranks * bytes_);
+    for (int peer = 1; peer < self_.ranks; ++peer) {
+      const std::string& request = requests[static_cast<std::size_t>(peer)];
+      try {
+        send_segment(request.substr(std::min(requests[0].size() + 1, request.size())), shared_.segment, self_.deadline);
+      } catch (const Error& error) {
+        // A launcher's store posts the loss of a peer after StoreJobOptions::loss_grace, 500 ms, at the latest.
+        if (failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(700)))) {
+          failure_->throw_if_failed(self_.job_rank);
+        }
+        throw Error(error.code(), format_text("{} with {}: {}", {self_.doing, self_.name_of_rank(peer), error.what()}));
+      }
+    }
+    std::uint64_t nonce = 0;
+    const auto random = random_bytes<sizeof(nonce)>();
+    std::memcpy(&nonce, random.data(), sizeof(nonce));
+    return std::to_string(nonce);
+  }
+
+  void map_and_reserve() {
+    try {
+      if (receiver_) {
+        shared_.segment = receiver_->receive(static_cast<std::size_t>(self_.ranks) * shared_.stride, self_.deadline);
+        receiver_.reset();
+      }
+      shared_.segment->reserve(static_cast<std::size_t>(self_.rank) * shared_.stride, bytes_);
+    } catch (const Error& error) {
+      throw Error(error.code(), self_.rank == 0
+                                    ? error.what()
+                                    : format_text("on {}: {}", {self_.name_of_rank(self_.rank), error.what()}));
+    }
+  }
+
+  StoreRank self_;
+  const std::shared_ptr<FailureLatch> failure_;
+  const std::string name_;  ///< of keys in the store
+  const std::size_t bytes_;
+  MappedSegment shared_;
+  std::optional<SegmentReceiver> receiver_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
 // ---- dtrain/backend/shared_memory/channel.hpp
 
 /// @file
 /// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure; Communicator owns one,
-/// collectives/ waits in it. CopyPathTuner: measured choice between cached and non-temporal copies of chunks.
+/// collectives/ waits in it. BarrierWait: its wait for a peer, and the error if peers do not arrive; SpinPolicy: how
+/// long a rank spins and yields before it sleeps. CopyPathTuner: measured choice between cached and non-temporal copies
+/// of chunks.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Spins first, in case the peer runs on another core; then yields, in case the peer needs this core.
+///
+/// The scheduler may leave two ranks on one core while another is idle. Both look busy, so the scheduler moves neither,
+/// and every barrier costs a thread switch. A thread that wakes is placed on an idle core if there is one. Hence a rank
+/// that finds its peer on its own core sleeps at once, every 2 ms at most: without an idle core, a sleep moves no
+/// thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
+class SpinPolicy {
+ public:
+  explicit SpinPolicy(int ranks)
+      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
+
+  /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
+  bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
+    if (turn == first_look && cores_suffice_ && on_one_core(control.slot(rank), control.slot(peer))) {
+      if (may_sleep()) {
+        return false;
+      }
+      turn = spins_;
+    }
+    if (turn < spins_) {
+      spin_pause();
+    } else {
+      static_cast<void>(::sched_yield());
+    }
+    return ++turn < spins_ + yields;
+  }
+
+ private:
+  static constexpr int first_look = 20;
+  static constexpr int yields = 50;
+
+  /// Publishes the core that this rank waits on, and reads that of the peer.
+  static bool on_one_core(RankSlot& own, const RankSlot& peer) noexcept {
+    const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
+    own.core.store(core, std::memory_order_relaxed);
+    return core != 0 && peer.core.load(std::memory_order_relaxed) == core;
+  }
+
+  bool may_sleep() noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_sleep_) {
+      return false;
+    }
+    next_sleep_ = now + std::chrono::milliseconds(2);
+    return true;
+  }
+
+  const bool cores_suffice_;
+  const int spins_;  ///< few where ranks outnumber cores: the awaited rank may need the core
+  std::chrono::steady_clock::time_point next_sleep_{};
+};
+
+/// Whether a counter of barriers has reached `barrier`; both may wrap.
+inline bool has_reached(const std::atomic<std::uint32_t>& count, std::uint32_t barrier) noexcept {
+  return static_cast<std::int32_t>(count.load() - barrier) >= 0;
+}
+
+inline bool has_arrived(const RankSlot& slot, std::uint32_t barrier) noexcept {
+  return has_reached(slot.arrived.count, barrier);
+}
+
+/// The word that shows a peer's arrival, and the memory that is read right after it. Prefetching the memory during the
+/// wait overlaps two transfers between cores.
+struct ArrivalFlag {
+  const std::atomic<std::uint32_t>* count;
+  const void* next_read;
+};
+
+inline ArrivalFlag arrival_flag_of(const RankSlot& slot) noexcept {
+  return {&slot.arrived.count, &slot.arrived.count};
+}
+inline ArrivalFlag arrival_flag_of(const OperationSlot& slot) noexcept {
+  return {&slot.barrier, slot.long_input.data()};
+}
+
+/// The wait for one peer at a barrier; see Channel::wait.
+struct BarrierWait {
+  ControlBlock control;
+  int ranks;
+  std::uint32_t number;
+  int awaited;       ///< the awaited peer
+  ArrivalFlag flag;  ///< of the awaited peer
+
+  bool done() const noexcept {
+    if (has_reached(*flag.count, number)) {
+      return true;
+    }
+    __builtin_prefetch(flag.next_read);
+    return false;
+  }
+  int peer() const noexcept { return awaited; }
+  bool may_sleep() const noexcept { return !done() && control.slot(awaited).state.load() == SlotState::serving; }
+  FutexCounter& counter() const noexcept { return control.slot(awaited).arrived; }
+
+  /// The cause if this barrier cannot complete: a peer failed before all ranks arrived, or left before it arrived
+  /// itself. Checks all ranks, because the awaited peer may itself wait for such a peer.
+  /// @param present names the operation; called on failure only, because it allocates
+  template <class Present>
+  std::optional<Cause> failure(const Present& present) const {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const RankSlot& slot = control.slot(rank);
+      const SlotState state = slot.state.load();
+      if (state == SlotState::failed && !all_have_arrived()) {
+        return slot.cause.load();
+      }
+      if (state == SlotState::closed && !has_arrived(slot, number)) {
+        return Cause{CauseKind::disagreement, -1, "",
+                     format_text("{} cannot be finished: rank {} has left the channel without calling it; every rank "
+                                 "takes as many steps and calls the same collectives",
+                                 {present(), control.job_rank(rank)})};
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Error text: the missing ranks, those that have arrived, and the time waited.
+  std::string missing(std::chrono::milliseconds waited) const {
+    std::vector<int> here;
+    std::vector<int> not_here;
+    for (int rank = 0; rank < ranks; ++rank) {
+      (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
+    }
+    return format_text(
+        "{} had not arrived after {} ms; {} had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may "
+        "take",
+        {rendezvous::rank_list(not_here), waited.count(), rendezvous::rank_list(here)});
+  }
+
+ private:
+  bool all_have_arrived() const noexcept {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!has_arrived(control.slot(rank), number)) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
 
 /// Between cores that share a level-3 cache, an ordinary copy is up to twice as fast; between other cores, a copy past
 /// the caches is (measured on two cores of a Zen 3 that its host moved about). No rank knows which case applies, and it
@@ -22502,11 +22729,12 @@ DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContex
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/partition.hpp
+// ---- dtrain/topology/sub_channel.hpp
 
 /// @file
-/// Blocks of a buffer, one for each rank, and chunks of a block; views and copies of them. hierarchical/collectives.hpp
-/// and flat_over.hpp of this folder divide their buffers by them.
+/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time: flat_over.hpp of this
+/// folder owns one, hierarchical/collectives.hpp two. Both divide buffers by block_of() and chunk_of(). ParallelRunner:
+/// a second thread, which sends a chunk while another is reduced, for algorithms with two channels.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -22548,17 +22776,6 @@ inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
     kernels::copy_bytes(to.data, from.data, to.bytes());
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/sub_channel.hpp
-
-/// @file
-/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time: flat_over.hpp of this
-/// folder owns one, hierarchical/collectives.hpp two. ParallelRunner: a second thread, which sends a chunk while
-/// another is reduced, for algorithms with two channels.
-
-namespace DTRAIN_NAMESPACE::topology {
 
 /// An algorithm has more steps for a reduction than a stream's queue can hold. Therefore a reduction is one work item
 /// on the program's stream. The stream's thread runs the steps one after the other on the SubChannel's own queue.
@@ -25610,7 +25827,7 @@ std::vector<std::size_t> reverse_order(std::size_t count);
 /// - half of the remaining bytes, so that the last buckets halve. The last one is reduced after the backward pass,
 /// which hides none of it; so it stays as small as the first.
 /// Buckets of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
-/// dtrain/ddp/planning/step_model.hpp has the arithmetic.
+/// dtrain/ddp/planning/plan_search.hpp has the arithmetic.
 constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {
   return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, std::min(remaining / 2, total / 16)));
 }
@@ -26675,223 +26892,6 @@ DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const 
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/broadcast/packed_broadcast.hpp
-
-/// @file
-/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
-/// load_checkpoint(). broadcast_values(): gives every rank the parameter values and buffers of rank 0, once, before
-/// training; Driver calls it.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The largest tensor that shares a broadcast, and the most bytes of such a broadcast.
-inline constexpr std::size_t largest_packed_tensor = std::size_t{16} << 10;
-inline constexpr std::size_t largest_pack = std::size_t{1} << 20;
-
-/// Small tensors in host memory are copied into packs, each of which is one broadcast of bytes; a model of thousands of
-/// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a separate broadcast.
-/// Allocates memory for one pack. Lifetime: the object, which is not movable, and the tensors' memory outlive the
-/// broadcasts.
-class PackedBroadcast {
- public:
-  /// @param tensors equal in number, size and kind of device on every rank
-  /// @param packs whether tensors in host memory may be packed; the same on every rank
-  PackedBroadcast(std::span<const TensorView> tensors, bool packs);
-  PackedBroadcast(PackedBroadcast&&) = delete;
-  PackedBroadcast& operator=(PackedBroadcast&&) = delete;
-
-  /// Collective. Blocking: if `send` or `run` is.
-  /// @param send `send(view)` broadcasts rank 0's bytes to the others, now or in order on a stream
-  /// @param run `run(work)` runs a copy, now or in the same order
-  template <class Send, class Run>
-  void launch(bool is_root, Send send, Run run) {
-    for (const BufferView& tensor : alone_) {
-      send(tensor);
-    }
-    for (const Pack& pack : packs_) {
-      if (is_root) run([this, &pack]() noexcept { copy(pack, true); });
-      send(BufferView{memory_.get(), pack.bytes, DType::u8, {}});
-      if (!is_root) run([this, &pack]() noexcept { copy(pack, false); });
-    }
-  }
-
- private:
-  /// Tensors [first, end) of small_.
-  struct Pack {
-    std::size_t first = 0;
-    std::size_t end = 0;
-    std::size_t bytes = 0;
-  };
-
-  /// Copies the tensors of a pack into the memory, or from there.
-  void copy(const Pack& pack, bool gathers) const noexcept;
-
-  std::vector<BufferView> alone_;
-  std::vector<BufferView> small_;
-  std::vector<Pack> packs_;
-  std::unique_ptr<std::byte[]> memory_;
-};
-
-/// Collective, blocking: returns when all of `values` are rank 0's, in the model's own memory.
-/// Precondition: the work that wrote them has run, or `stream` runs after it. Lifetime: `values` outlives
-/// `communicator`, which may still use its memory after an exception.
-/// @throws the job's first cause; Error (timeout).
-template <backend::Communicator Communicator>
-void broadcast_values(Communicator& communicator, typename Communicator::Stream stream, PackedBroadcast& values,
-                      const FailureContext& context) {
-  const auto wait = [&] {
-    typename Communicator::Stream::Event done;
-    stream.record(done);
-    backend::block_until_complete(done, communicator, *context.latch, context.timeout, context.rank);
-  };
-  // This thread copies: work of the stream that an exception leaves behind would copy after the end of `values`.
-  values.launch(
-      communicator.rank() == 0,
-      [&](const BufferView& value) {
-        communicator.enqueue(backend::Broadcast{value, 0}, stream);
-      },
-      [&](auto copy) {
-        wait();
-        copy();
-      });
-  wait();
-}
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED PackedBroadcast::PackedBroadcast(std::span<const TensorView> tensors, bool packs) {
-  std::size_t most = 0;
-  for (const TensorView& tensor : tensors) {
-    const std::size_t bytes = tensor.bytes();
-    if (bytes == 0) continue;
-    if (!packs || bytes > largest_packed_tensor || tensor.device.kind != DeviceKind::host) {
-      alone_.push_back(tensor.flat());
-      continue;
-    }
-    if (packs_.empty() || packs_.back().bytes + bytes > largest_pack) {
-      packs_.push_back({small_.size(), small_.size(), 0});
-    }
-    small_.push_back(tensor.flat());
-    packs_.back().end += 1;
-    packs_.back().bytes += bytes;
-    most = std::max(most, packs_.back().bytes);
-  }
-  if (most != 0) memory_.reset(new std::byte[most]);
-}
-
-DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const noexcept {
-  std::byte* at = memory_.get();
-  for (std::size_t i = pack.first; i < pack.end; ++i) {
-    const BufferView& tensor = small_[i];
-    std::memcpy(gathers ? at : tensor.data, gathers ? tensor.data : at, tensor.bytes());
-    at += tensor.bytes();
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/hooks/device_cast.hpp
-
-/// @file
-/// DeviceCast: converts the values of buckets to the type in which hooks::Cast and hooks::Widen reduce them on a CUDA
-/// device, and back.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Bytes of the largest bucket of type `from` after a conversion to `to`; 0 without such a bucket.
-inline std::size_t converted_bytes(const BucketPlan& plan, DType from, DType to) noexcept {
-  std::size_t bytes = 0;
-  for (const PlannedBucket& bucket : plan.buckets) {
-    if (bucket.dtype == from) bytes = std::max(bytes, bucket.bytes / size_bytes(from) * size_bytes(to));
-  }
-  return bytes;
-}
-
-/// @throws Error (invalid_argument): a hook was not told the plan of a bucket. @param hook such as hooks::Cast
-[[noreturn]] inline void refuse_unplanned(const char* hook, const BufferView& values) {
-  throw_error(Errc::invalid_argument,
-              "{} has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
-              "plan(channel, plan, deadline)",
-              {hook, to_string(values.device), values.count});
-}
-
-/// Conversion on a device, for streams that do not run host work.
-template <class Stream>
-class DeviceCast;
-
-#if DTRAIN_WITH_CUDA
-
-/// Conversion on a CUDA device. The converted values are in memory of this object: threads that convert in place would
-/// overwrite elements that other threads have not read. The channel allocates this memory, as it does the arena: NCCL
-/// reduces registered memory without a copy. Work of one stream. Threads: one at a time.
-template <>
-class DeviceCast<stream::cuda::StreamRef> {
- public:
-  /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
-  /// @param hook for error sentences; outlives this object
-  /// @param from type of the buckets that are converted, f32, f16 or bf16, as @param to, which the collective gets
-  /// @throws Error (unsupported) if the driver does not load the kernels
-  DeviceCast(const char* hook, DType from, DType to, const Device& device)
-      : hook_(hook), from_(from), to_(loaded(hook, from, to, device)), forth_(from, to), back_(to, from) {}
-
-  /// Collective, blocking: allocates memory for the values of the largest bucket. Called between steps. Smaller memory
-  /// stays, because graphs use it. @throws as the channel's allocate_blocking
-  template <backend::CanAllocate C>
-  void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
-    const std::size_t bytes = converted_bytes(plan, from_, to_);
-    if (bytes <= bytes_) return;
-    auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(bytes, deadline));
-    data_ = memory->data();
-    bytes_ = bytes;
-    memory_.push_back(std::move(memory));
-  }
-
-  /// Enqueues the conversion. Lifetime: the result is valid until the next call's work runs. @returns the values times
-  /// `factor`, rounded once to nearest even @throws Error (invalid_argument) without memory for the values; (cuda)
-  BufferView convert(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
-    const BufferView converted{data_, values.count, to_, values.device};
-    if (converted.bytes() > bytes_) refuse_unplanned(hook_, values);
-    forth_.add(converted.data, values.data, values.count);
-    forth_.enqueue(factor, stream);
-    return converted;
-  }
-
-  /// Enqueues the conversion of `converted` to `values`, rounded to nearest even. @throws Error (cuda)
-  void convert_back(const BufferView& converted, const BufferView& values, stream::cuda::StreamRef stream) {
-    back_.add(values.data, converted.data, values.count);
-    back_.enqueue(1, stream);
-  }
-
- private:
-  static DType loaded(const char* hook, DType from, DType to, const Device& device) {
-    using stream::cuda::ScaledCopyBatch;
-    const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
-    const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
-    if (!ScaledCopyBatch::load(from, to, stream.ref()) || !ScaledCopyBatch::load(to, from, stream.ref())) {
-      throw_error(Errc::unsupported,
-                  "the CUDA driver does not load the kernel with which {} rounds gradients on {}: it is older than "
-                  "CUDA 12, or cannot compile PTX; update it, or leave the hook out",
-                  {hook, to_string(device)});
-    }
-    return to;
-  }
-
-  const char* hook_;
-  DType from_;
-  DType to_;
-  stream::cuda::ScaledCopyBatch forth_;
-  stream::cuda::ScaledCopyBatch back_;
-  std::vector<std::shared_ptr<const void>> memory_;  ///< allocations of the channel; the last one is in use
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-#endif  // DTRAIN_WITH_CUDA
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/parameter.hpp
 
 /// @file
@@ -27481,8 +27481,9 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const st
 
 /// @file
 /// Collection of a model's parameters and buffers, which rejects those that cannot be trained, and their gradients'
-/// sizes. model_functions() (setup/) calls it for the wrapper, and MasterWeights (precision/); ShardedParameters
-/// (sharded/) checks by it that no two values overlap.
+/// sizes; MasterWeights (precision/) calls it, and ShardedParameters (sharded/) checks by it that no two values
+/// overlap. ModelFunctions: tensors and callbacks of a model, of the same type for every model; the wrapper makes it
+/// and gives it to Driver.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27530,6 +27531,38 @@ std::vector<TensorView> collect_buffers(M& model) {
 
 /// Sizes of the gradients, for plan_buckets.
 std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
+
+/// Functions and tensors of a model, for its wrapper. Lifetime: the model outlives the object.
+struct ModelFunctions {
+  std::vector<Parameter> parameters;
+  std::vector<TensorView> buffers;
+  AddressCheck::Read read_parameters;
+  std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
+  ReadValue read_value;                                               ///< empty: values stay where they are
+  std::vector<const void*> identities;  ///< of the parameters; empty: their values' addresses
+};
+
+/// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
+template <Model M>
+ModelFunctions model_functions(M& model) {
+  ModelFunctions functions{collect_parameters(model), collect_buffers(model), AddressCheck::reading(model), {}, {}, {}};
+  if constexpr (BindsGradients<M>) {
+    functions.bind_gradient = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+  }
+  if constexpr (MovesValues<M>) {
+    functions.read_value = model.value_reader();
+    for (std::size_t i = 0; i < functions.parameters.size(); ++i) {
+      functions.identities.push_back(model.identity(i));
+    }
+  }
+  return functions;
+}
+
+/// The same for a list, which is copied. @throws Error (invalid_argument) for parameters that cannot be trained
+inline ModelFunctions model_functions(ParameterList list) {
+  check_parameters(list, false);
+  return {std::move(list), {}, {}, {}, {}, {}};
+}
 
 #if DTRAIN_DEFINITIONS
 
@@ -27639,8 +27672,9 @@ DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Paramete
 
 /// @file
 /// ModelSignature: names, shapes, types and options that must be the same on all ranks, and the first difference of two
-/// ranks, as a sentence; ParameterSignature: one tensor there, or in a checkpoint's list. Driver makes a signature,
-/// model_agreement.hpp compares it.
+/// ranks, as a sentence; ParameterSignature: one tensor there, or in a checkpoint's list. agree_blocking(): all ranks
+/// compare their signatures, and all fail alike if two differ. Driver calls it for the wrapped model and its optimizer,
+/// load_checkpoint() for the tensors.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27759,90 +27793,6 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
   }
   return std::nullopt;
 }
-
-#if DTRAIN_DEFINITIONS
-
-/// A number of extents as u8, and each as i64.
-inline void fields(Serializer& of, Shape& shape) {
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  std::copy(shape.extents().begin(), shape.extents().end(), extents.begin());
-  auto rank = static_cast<std::uint8_t>(shape.extents().size());
-  of.number(rank, 0, Shape::max_rank);
-  for (std::size_t i = 0; i < rank; ++i) {
-    of.number(extents[i]);
-  }
-  try {
-    shape = Shape(std::span(extents).first(rank));
-  } catch (const Error&) {
-    of.fail("has an impossible shape");
-  }
-}
-
-/// Fields of a tensor that checkpoint files have as well.
-inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
-  of.raw_text(tensor.name, max_parameter_name_bytes);
-  of.choice(tensor.dtype, first_dtype, last_dtype);
-  fields(of, tensor.shape);
-}
-
-DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
-  of.constant("dtrain ddp 8\n");
-  of.number(signature.bucket_bytes);
-  of.number(signature.first_bucket_bytes);
-  of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
-  of.flag(signature.deterministic);
-  of.flag(signature.reorder_gradients);
-  of.flag(signature.allow_unused_parameters);
-  of.flag(signature.broadcast_buffers);
-  of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
-  of.flag(signature.scales_averages);
-  of.text(signature.hook, max_parameter_name_bytes);
-  of.flag(signature.measures_plan);
-  of.number(signature.check_values_every);
-  of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
-    tensor_fields(of, parameter);
-    of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
-  });
-}
-
-DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                                              std::span<const TensorView> buffers, bool scales_averages,
-                                              const std::string& hook) {
-  ModelSignature signature{options.bucket_bytes,
-                           options.first_bucket_bytes,
-                           options.reduce_op,
-                           {},
-                           options.deterministic,
-                           options.reorder_gradients,
-                           options.allow_unused_parameters,
-                           options.broadcast_buffers,
-                           options.accumulate,
-                           scales_averages,
-                           hook.substr(0, max_parameter_name_bytes),
-                           options.plan.is_measured()};
-  signature.parameters.reserve(parameters.size() + buffers.size());
-  for (const Parameter& parameter : parameters) {
-    signature.parameters.push_back(
-        {parameter.name, parameter.value.shape, parameter.value.dtype, parameter.value.device.kind});
-  }
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    signature.parameters.push_back(
-        {format_text("(buffer {})", {i}), buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
-  }
-  return signature;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/agreement/model_agreement.hpp
-
-/// @file
-/// Model agreement: all ranks compare their models, and all fail alike if two differ. Driver calls it for the wrapped
-/// model and its optimizer, load_checkpoint() for the tensors.
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages for each rank if all
 /// agree. Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank
@@ -28322,8 +28272,103 @@ class Adasum {
 // ---- dtrain/ddp/hooks/cast.hpp
 
 /// @file
-/// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel. A program gives it to the
-/// wrapper.
+/// Hooks that reduce gradients in another type: hooks::Cast, f32 gradients as bf16 or f16, so that half of the bytes
+/// travel; hooks::Widen, f16 and bf16 gradients as f32, so that sums are rounded once. A program gives one to the
+/// wrapper. DeviceCast: their conversion of a bucket's values on a CUDA device.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Bytes of the largest bucket of type `from` after a conversion to `to`; 0 without such a bucket.
+inline std::size_t converted_bytes(const BucketPlan& plan, DType from, DType to) noexcept {
+  std::size_t bytes = 0;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    if (bucket.dtype == from) bytes = std::max(bytes, bucket.bytes / size_bytes(from) * size_bytes(to));
+  }
+  return bytes;
+}
+
+/// @throws Error (invalid_argument): a hook was not told the plan of a bucket. @param hook such as hooks::Cast
+[[noreturn]] inline void refuse_unplanned(const char* hook, const BufferView& values) {
+  throw_error(Errc::invalid_argument,
+              "{} has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
+              "plan(channel, plan, deadline)",
+              {hook, to_string(values.device), values.count});
+}
+
+/// Conversion on a device, for streams that do not run host work.
+template <class Stream>
+class DeviceCast;
+
+#if DTRAIN_WITH_CUDA
+
+/// Conversion on a CUDA device. The converted values are in memory of this object: threads that convert in place would
+/// overwrite elements that other threads have not read. The channel allocates this memory, as it does the arena: NCCL
+/// reduces registered memory without a copy. Work of one stream. Threads: one at a time.
+template <>
+class DeviceCast<stream::cuda::StreamRef> {
+ public:
+  /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
+  /// @param hook for error sentences; outlives this object
+  /// @param from type of the buckets that are converted, f32, f16 or bf16, as @param to, which the collective gets
+  /// @throws Error (unsupported) if the driver does not load the kernels
+  DeviceCast(const char* hook, DType from, DType to, const Device& device)
+      : hook_(hook), from_(from), to_(loaded(hook, from, to, device)), forth_(from, to), back_(to, from) {}
+
+  /// Collective, blocking: allocates memory for the values of the largest bucket. Called between steps. Smaller memory
+  /// stays, because graphs use it. @throws as the channel's allocate_blocking
+  template <backend::CanAllocate C>
+  void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
+    const std::size_t bytes = converted_bytes(plan, from_, to_);
+    if (bytes <= bytes_) return;
+    auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(bytes, deadline));
+    data_ = memory->data();
+    bytes_ = bytes;
+    memory_.push_back(std::move(memory));
+  }
+
+  /// Enqueues the conversion. Lifetime: the result is valid until the next call's work runs. @returns the values times
+  /// `factor`, rounded once to nearest even @throws Error (invalid_argument) without memory for the values; (cuda)
+  BufferView convert(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
+    const BufferView converted{data_, values.count, to_, values.device};
+    if (converted.bytes() > bytes_) refuse_unplanned(hook_, values);
+    forth_.add(converted.data, values.data, values.count);
+    forth_.enqueue(factor, stream);
+    return converted;
+  }
+
+  /// Enqueues the conversion of `converted` to `values`, rounded to nearest even. @throws Error (cuda)
+  void convert_back(const BufferView& converted, const BufferView& values, stream::cuda::StreamRef stream) {
+    back_.add(values.data, converted.data, values.count);
+    back_.enqueue(1, stream);
+  }
+
+ private:
+  static DType loaded(const char* hook, DType from, DType to, const Device& device) {
+    using stream::cuda::ScaledCopyBatch;
+    const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
+    const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
+    if (!ScaledCopyBatch::load(from, to, stream.ref()) || !ScaledCopyBatch::load(to, from, stream.ref())) {
+      throw_error(Errc::unsupported,
+                  "the CUDA driver does not load the kernel with which {} rounds gradients on {}: it is older than "
+                  "CUDA 12, or cannot compile PTX; update it, or leave the hook out",
+                  {hook, to_string(device)});
+    }
+    return to;
+  }
+
+  const char* hook_;
+  DType from_;
+  DType to_;
+  stream::cuda::ScaledCopyBatch forth_;
+  stream::cuda::ScaledCopyBatch back_;
+  std::vector<std::shared_ptr<const void>> memory_;  ///< allocations of the channel; the last one is in use
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+#endif  // DTRAIN_WITH_CUDA
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE::hooks {
 
@@ -28348,6 +28393,8 @@ void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> paramete
 /// Adds the errors of earlier steps to the gradients, and keeps the errors of this step.
 void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
                 float divisor) noexcept;
+/// Converts `from.count` elements, rounded to nearest even.
+void convert_elements(const BufferView& from, const BufferView& to) noexcept;
 
 }  // namespace detail
 
@@ -28472,35 +28519,91 @@ class Cast {
   std::shared_ptr<void> device_;  ///< a DeviceCast, for a communicator that runs no work of the host
 };
 
-#if DTRAIN_DEFINITIONS
+/// A GradientHook that reduces f16 and bf16 gradients in f32: `DistributedDataParallel ddp{model, group, options,
+/// hooks::Widen{}}`. Each rank widens its gradients, which is exact. The backend reduces the f32 values, twice as many
+/// bytes, and each rank rounds the result once to nearest even. For averages on a CUDA device each rank divides in f32
+/// before the sum. Gradients of other types are reduced as they are. A backend with DdpOptions::accumulate reduces in
+/// f32 without further bytes; NCCL adds 16-bit elements in their own precision.
+///
+/// The hook works for one model. The channel allocates f32 memory for the largest bucket; on a CUDA device memory for
+/// smaller buckets of earlier plans stays, and its time is not measured. Lifetime: a variable outlives its wrapper.
+/// @ingroup hooks
+class Widen {
+ public:
+  std::string description() const { return "hooks::Widen"; }
 
-DTRAIN_DEFINED void detail::allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters,
-                                            const CastOptions& options) {
-  if (!errors.is_empty()) ddp::refuse_second_model("hooks::Cast with error feedback");
-  std::vector<std::size_t> kept;
-  for (const Parameter& parameter : parameters) {
-    const TensorView& gradient = parameter.gradient;
-    const bool keeps = gradient.dtype == DType::f32 && options.error_feedback(parameter);
-    if (keeps && gradient.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "CastOptions::error_feedback is for gradients in host memory, but that of {} is on {}; leave "
-                  "it out",
-                  {ddp::describe_parameter(kept.size(), parameter.name), to_string(gradient.device)});
+  /// @throws Error (invalid_argument) for a second model, (unsupported) if a device cannot convert
+  template <class C>
+  void prepare(std::span<const Parameter> parameters) {
+    if (is_prepared_) ddp::refuse_second_model("hooks::Widen");
+    is_prepared_ = true;
+    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
+      for (const Parameter& parameter : parameters) {
+        const TensorView& gradient = parameter.gradient;
+        if (widens(gradient.dtype)) static_cast<void>(on_device<C>(gradient.dtype, gradient.device));
+      }
     }
-    kept.push_back(keeps ? gradient.flat().count : 0);
   }
-  errors.allocate(kept);
-}
 
-DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
-                                       float divisor) noexcept {
-  for (const ddp::BucketGradient& gradient : gradients) {
-    const std::span<float> error = errors.of(gradient.parameter);
-    if (!error.empty()) kernels::add_cast_error(gradient.view.data, error.data(), error.size(), to, divisor);
+  /// Collective, blocking: allocates memory for the f32 values. @throws as the channel's allocate_blocking
+  template <class C>
+  void plan(C& channel, const ddp::BucketPlan& plan, Deadline deadline) {
+    const std::size_t bytes[] = {ddp::converted_bytes(plan, DType::f16, DType::f32),
+                                 ddp::converted_bytes(plan, DType::bf16, DType::f32)};
+    if constexpr (ddp::RunsHostWork<typename C::Stream>) {
+      const std::size_t most = std::max(bytes[0], bytes[1]);
+      if (most <= bytes_) return;
+      auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(most, deadline));
+      data_ = memory->data();
+      bytes_ = most;
+      memory_[0] = std::move(memory);
+    } else {
+      for (const DType dtype : {DType::f16, DType::bf16}) {
+        if (bytes[index(dtype)] != 0) on_device<C>(dtype, plan.buckets.front().device).plan(channel, plan, deadline);
+      }
+    }
   }
-}
 
-#endif  // DTRAIN_DEFINITIONS
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    const BufferView& all = bucket.values;
+    if (!widens(all.dtype)) {
+      bucket.channel.enqueue(backend::AllReduce{all, all, bucket.op}, bucket.stream);
+    } else if constexpr (ddp::RunsHostWork<typename C::Stream>) {
+      const BufferView floats{data_, all.count, DType::f32, all.device};
+      if (floats.bytes() > bytes_) ddp::refuse_unplanned("hooks::Widen", all);
+      bucket.compress([all, floats]() noexcept { detail::convert_elements(all, floats); });
+      bucket.channel.enqueue(backend::AllReduce{floats, floats, bucket.op}, bucket.stream);
+      bucket.compress([all, floats]() noexcept { detail::convert_elements(floats, all); });
+    } else {
+      auto& cast = on_device<C>(all.dtype, all.device);
+      const bool divides = bucket.op == ReduceOp::average;
+      const float factor = divides ? 1.0F / static_cast<float>(bucket.channel.size()) : 1.0F;
+      const BufferView floats = cast.convert(all, factor, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{floats, floats, divides ? ReduceOp::sum : bucket.op}, bucket.stream);
+      cast.convert_back(floats, all, bucket.stream);
+    }
+  }
+
+ private:
+  static constexpr bool widens(DType dtype) noexcept { return dtype == DType::f16 || dtype == DType::bf16; }
+  static constexpr std::size_t index(DType dtype) noexcept { return dtype == DType::f16 ? 0 : 1; }
+
+  template <class C>
+  auto& on_device(DType dtype, const Device& device) {
+    using OnDevice = ddp::DeviceCast<typename C::Stream>;
+    static_assert(
+        requires { sizeof(OnDevice); }, "dtrain: hooks::Widen converts in host memory or on a CUDA device");
+    std::shared_ptr<void>& cast = memory_[index(dtype)];
+    if (!cast) cast = std::make_shared<OnDevice>("hooks::Widen", dtype, DType::f32, device);
+    return *static_cast<OnDevice*>(cast.get());
+  }
+
+  bool is_prepared_ = false;
+  std::shared_ptr<void> memory_[2];  ///< a DeviceCast for f16 and for bf16; in host memory first the channel's memory
+  std::byte* data_ = nullptr;        ///< in host memory, for both types
+  std::size_t bytes_ = 0;
+};
 
 }  // namespace DTRAIN_NAMESPACE::hooks
 
@@ -29004,109 +29107,6 @@ class TopK {
 
 }  // namespace DTRAIN_NAMESPACE::hooks
 
-// ---- dtrain/ddp/hooks/widen.hpp
-
-/// @file
-/// hooks::Widen: reduces f16 and bf16 gradients as f32, so that sums are rounded once. A program gives it to the
-/// wrapper.
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-namespace detail {
-
-/// Converts `from.count` elements, rounded to nearest even.
-void convert_elements(const BufferView& from, const BufferView& to) noexcept;
-
-}  // namespace detail
-
-/// A GradientHook that reduces f16 and bf16 gradients in f32: `DistributedDataParallel ddp{model, group, options,
-/// hooks::Widen{}}`. Each rank widens its gradients, which is exact. The backend reduces the f32 values, twice as many
-/// bytes, and each rank rounds the result once to nearest even. For averages on a CUDA device each rank divides in f32
-/// before the sum. Gradients of other types are reduced as they are. A backend with DdpOptions::accumulate reduces in
-/// f32 without further bytes; NCCL adds 16-bit elements in their own precision.
-///
-/// The hook works for one model. The channel allocates f32 memory for the largest bucket; on a CUDA device memory for
-/// smaller buckets of earlier plans stays, and its time is not measured. Lifetime: a variable outlives its wrapper.
-/// @ingroup hooks
-class Widen {
- public:
-  std::string description() const { return "hooks::Widen"; }
-
-  /// @throws Error (invalid_argument) for a second model, (unsupported) if a device cannot convert
-  template <class C>
-  void prepare(std::span<const Parameter> parameters) {
-    if (is_prepared_) ddp::refuse_second_model("hooks::Widen");
-    is_prepared_ = true;
-    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
-      for (const Parameter& parameter : parameters) {
-        const TensorView& gradient = parameter.gradient;
-        if (widens(gradient.dtype)) static_cast<void>(on_device<C>(gradient.dtype, gradient.device));
-      }
-    }
-  }
-
-  /// Collective, blocking: allocates memory for the f32 values. @throws as the channel's allocate_blocking
-  template <class C>
-  void plan(C& channel, const ddp::BucketPlan& plan, Deadline deadline) {
-    const std::size_t bytes[] = {ddp::converted_bytes(plan, DType::f16, DType::f32),
-                                 ddp::converted_bytes(plan, DType::bf16, DType::f32)};
-    if constexpr (ddp::RunsHostWork<typename C::Stream>) {
-      const std::size_t most = std::max(bytes[0], bytes[1]);
-      if (most <= bytes_) return;
-      auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(most, deadline));
-      data_ = memory->data();
-      bytes_ = most;
-      memory_[0] = std::move(memory);
-    } else {
-      for (const DType dtype : {DType::f16, DType::bf16}) {
-        if (bytes[index(dtype)] != 0) on_device<C>(dtype, plan.buckets.front().device).plan(channel, plan, deadline);
-      }
-    }
-  }
-
-  template <class C>
-  void reduce(const ddp::GradientBucket<C>& bucket) {
-    const BufferView& all = bucket.values;
-    if (!widens(all.dtype)) {
-      bucket.channel.enqueue(backend::AllReduce{all, all, bucket.op}, bucket.stream);
-    } else if constexpr (ddp::RunsHostWork<typename C::Stream>) {
-      const BufferView floats{data_, all.count, DType::f32, all.device};
-      if (floats.bytes() > bytes_) ddp::refuse_unplanned("hooks::Widen", all);
-      bucket.compress([all, floats]() noexcept { detail::convert_elements(all, floats); });
-      bucket.channel.enqueue(backend::AllReduce{floats, floats, bucket.op}, bucket.stream);
-      bucket.compress([all, floats]() noexcept { detail::convert_elements(floats, all); });
-    } else {
-      auto& cast = on_device<C>(all.dtype, all.device);
-      const bool divides = bucket.op == ReduceOp::average;
-      const float factor = divides ? 1.0F / static_cast<float>(bucket.channel.size()) : 1.0F;
-      const BufferView floats = cast.convert(all, factor, bucket.stream);
-      bucket.channel.enqueue(backend::AllReduce{floats, floats, divides ? ReduceOp::sum : bucket.op}, bucket.stream);
-      cast.convert_back(floats, all, bucket.stream);
-    }
-  }
-
- private:
-  static constexpr bool widens(DType dtype) noexcept { return dtype == DType::f16 || dtype == DType::bf16; }
-  static constexpr std::size_t index(DType dtype) noexcept { return dtype == DType::f16 ? 0 : 1; }
-
-  template <class C>
-  auto& on_device(DType dtype, const Device& device) {
-    using OnDevice = ddp::DeviceCast<typename C::Stream>;
-    static_assert(
-        requires { sizeof(OnDevice); }, "dtrain: hooks::Widen converts in host memory or on a CUDA device");
-    std::shared_ptr<void>& cast = memory_[index(dtype)];
-    if (!cast) cast = std::make_shared<OnDevice>("hooks::Widen", dtype, DType::f32, device);
-    return *static_cast<OnDevice*>(cast.get());
-  }
-
-  bool is_prepared_ = false;
-  std::shared_ptr<void> memory_[2];  ///< a DeviceCast for f16 and for bf16; in host memory first the channel's memory
-  std::byte* data_ = nullptr;        ///< in host memory, for both types
-  std::size_t bytes_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
@@ -29599,68 +29599,6 @@ namespace DTRAIN_NAMESPACE {
 using ddp::MasterWeights;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/profile/running_bucket.hpp
-
-/// @file
-/// RunningBucket: the step and bucket that BucketReduction communicates now. StepMeter of this folder sets it; the
-/// error sentences of Driver's channel have it.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Translates a channel's operation into the user's terms: step, bucket, elements without padding. Threads: any.
-class RunningBucket {
- public:
-  void plan(const BucketPlan& plan);
-
-  /// The communication has reached bucket `bucket` of step `step`, which counts from 1.
-  void begin(std::uint64_t step, std::size_t bucket) noexcept {
-    bucket_.store(bucket, std::memory_order_relaxed);
-    step_.store(step, std::memory_order_relaxed);
-  }
-
-  /// "all_reduce (average) of 1000 f32 (bucket 0 of 3 in step 7)", without padding; before step 1, only the operation.
-  std::string describe(backend::Operation operation) const;
-
- private:
-  struct BucketSize {
-    std::size_t elements;  ///< with padding
-    std::size_t payload;   ///< without
-  };
-
-  mutable std::mutex mutex_;
-  std::vector<BucketSize> buckets_;
-  std::atomic<std::uint64_t> step_{0};
-  std::atomic<std::size_t> bucket_{0};
-};
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void RunningBucket::plan(const BucketPlan& plan) {
-  const std::lock_guard lock(mutex_);
-  buckets_.clear();
-  for (const PlannedBucket& bucket : plan.buckets) {
-    const std::size_t size = size_bytes(bucket.dtype);
-    buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
-  }
-}
-
-DTRAIN_DEFINED std::string RunningBucket::describe(backend::Operation operation) const {
-  const std::uint64_t step = step_.load(std::memory_order_relaxed);
-  const std::size_t bucket = bucket_.load(std::memory_order_relaxed);
-  const std::lock_guard lock(mutex_);
-  if (step == 0 || bucket >= buckets_.size()) return to_string(operation);
-  const bool is_buffer = operation.kind == backend::OperationKind::broadcast;
-  const std::string where = is_buffer ? "" : format_text("bucket {} of {} ", {bucket, buckets_.size()});
-  if (operation.kind == backend::OperationKind::all_reduce && operation.count == buckets_[bucket].elements) {
-    operation.count = buckets_[bucket].payload;
-  }
-  return format_text("{} ({}in step {})", {to_string(operation), where, step});
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/profile/step_record.hpp
 
 /// @file
@@ -29805,7 +29743,7 @@ struct FinishedStep {
   const StepRecorder& recorder;       ///< with the step's records
 };
 
-/// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
+/// A plan as the numbers of a checkpoint: see SavedPlan in plan_search.hpp. Zeros: no plan yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
 /// Threads: the thread that drives the steps. Not movable: a checkpoint's tensors refer to its numbers.
@@ -29921,9 +29859,36 @@ inline constexpr std::size_t given_plan_steps = 5;
 
 /// @file
 /// Step meter: times of the phases of steps, for ReducerStatistics, and step records for timelines. BucketReduction
-/// owns it.
+/// owns it. RunningBucket: the step and bucket that are communicated now, which the meter sets; the error sentences of
+/// Driver's channel have it.
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Translates a channel's operation into the user's terms: step, bucket, elements without padding. Threads: any.
+class RunningBucket {
+ public:
+  void plan(const BucketPlan& plan);
+
+  /// The communication has reached bucket `bucket` of step `step`, which counts from 1.
+  void begin(std::uint64_t step, std::size_t bucket) noexcept {
+    bucket_.store(bucket, std::memory_order_relaxed);
+    step_.store(step, std::memory_order_relaxed);
+  }
+
+  /// "all_reduce (average) of 1000 f32 (bucket 0 of 3 in step 7)", without padding; before step 1, only the operation.
+  std::string describe(backend::Operation operation) const;
+
+ private:
+  struct BucketSize {
+    std::size_t elements;  ///< with padding
+    std::size_t payload;   ///< without
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<BucketSize> buckets_;
+  std::atomic<std::uint64_t> step_{0};
+  std::atomic<std::size_t> bucket_{0};
+};
 
 /// Sums over steps.
 struct StepTimes {
@@ -30121,6 +30086,32 @@ class StepMeter {
   bool is_unreduced_ = false;  ///< whether the current pass reduces nothing
   std::uint64_t unreduced_passes_ = 0;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void RunningBucket::plan(const BucketPlan& plan) {
+  const std::lock_guard lock(mutex_);
+  buckets_.clear();
+  for (const PlannedBucket& bucket : plan.buckets) {
+    const std::size_t size = size_bytes(bucket.dtype);
+    buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
+  }
+}
+
+DTRAIN_DEFINED std::string RunningBucket::describe(backend::Operation operation) const {
+  const std::uint64_t step = step_.load(std::memory_order_relaxed);
+  const std::size_t bucket = bucket_.load(std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  if (step == 0 || bucket >= buckets_.size()) return to_string(operation);
+  const bool is_buffer = operation.kind == backend::OperationKind::broadcast;
+  const std::string where = is_buffer ? "" : format_text("bucket {} of {} ", {bucket, buckets_.size()});
+  if (operation.kind == backend::OperationKind::all_reduce && operation.count == buckets_[bucket].elements) {
+    operation.count = buckets_[bucket].payload;
+  }
+  return format_text("{} ({}in step {})", {to_string(operation), where, step});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -30579,324 +30570,6 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail
-
-// ---- dtrain/ddp/checkpoint/checkpoint.hpp
-
-/// @file
-/// save_checkpoint() and load_checkpoint(): checkpoints of a whole job, whose file rank 0 reads and writes, and whose
-/// values every rank gets; PendingCheckpoint: one that a thread writes while the training goes on. Programs call them.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Takes a thread that still runs, or else joins it by destroying the pointer. @param thread whether it has ended
-using DetachThread = std::function<void(std::shared_ptr<const std::atomic<bool>> thread)>;
-
-namespace detail {
-
-/// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
-template <class Group>
-void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
-  ModelSignature signature;
-  signature.parameters = tensor_signatures(tensors, tensor_access(group).takes_device_memory());
-  // Not in the file, but the device decides how the values are sent.
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    signature.parameters[i].device = tensors[i].value.device.kind;
-    if (tensors[i].bytes != nullptr) signature.parameters[i].shape = tensors[i].value.shape;  // any length on each rank
-  }
-  const Deadline deadline = Deadline::after(group.timeout());
-  const int count = group::GroupAccess::of(group).next_number("checkpoint");
-  agree_blocking(*group::GroupAccess::of(group).handle(), format_text("dtrain/checkpoint/{}/", {count}), signature,
-                 deadline, "loading a checkpoint");
-}
-
-/// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
-template <class Group>
-void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) {
-  std::vector<std::span<const std::byte>> memory;
-  for (const NamedTensor& tensor : tensors) {
-    memory.emplace_back(tensor.value.data, tensor.value.bytes());
-  }
-  group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(memory);
-}
-
-/// Collective, blocking: NamedBytes get the length that rank 0 has read.
-template <class Group>
-void resize_bytes_blocking(const Group& group, std::span<const NamedTensor> tensors) {
-  std::vector<std::int64_t> lengths;
-  for (const NamedTensor& tensor : tensors) {
-    if (tensor.bytes != nullptr) lengths.push_back(static_cast<std::int64_t>(tensor.bytes->size()));
-  }
-  if (lengths.empty()) return;
-  group.broadcast(lengths, 0);
-  auto length = lengths.begin();
-  for (const NamedTensor& tensor : tensors) {
-    if (tensor.bytes != nullptr) tensor.bytes->resize(static_cast<std::size_t>(*length++));
-  }
-}
-
-/// For the thread of a checkpoint that is dropped after the attempt of an elastic job has failed: the next attempt does
-/// not wait for it.
-template <class Group>
-DetachThread detach_thread(const Group& group) {
-  const std::weak_ptr<group::RankContext> weak = group::GroupAccess::of(group).rank_context();
-  return [weak](std::shared_ptr<const std::atomic<bool>> thread) {
-    const std::shared_ptr<group::RankContext> context = weak.lock();
-    if (context && context->elastic_attempt != 0 && context->control_plane.failure()->failed()) {
-      context->detached.push_back(std::move(thread));
-    }
-  };
-}
-
-/// Runs `copy()`. @returns work for PendingCheckpoint: `write`, or, if `copy()` has thrown, the same exception. A rank
-/// that threw it at once would not come to wait(), where the other ranks wait for it.
-std::function<void()> copied_then(const std::function<void()>& copy, std::function<void()> write);
-
-/// The barrier of save_checkpoint. A rank that does not come may have skipped the call by `if (rank == 0)`.
-template <class Group>
-void barrier_of_save(const Group& group, const std::string& path) {
-  const auto context = [&] {
-    return format_text(" (rank {} was in save_checkpoint of '{}': every rank calls it, and rank 0 writes)",
-                       {group.members().rank_in_job(), sanitize(path)});
-  };
-  try {
-    group.barrier();
-  } catch (const JobFailed& failed) {
-    Cause cause = failed.cause();
-    if (cause.kind != CauseKind::disagreement && cause.kind != CauseKind::timeout) throw;
-    cause.text += context();
-    throw_cause(cause);
-  } catch (const Error& error) {  // this rank is the first cause
-    const bool waited = error.code() == make_error_code(Errc::timeout);
-    if (!waited && error.code() != make_error_code(Errc::disagreement)) throw;
-    throw Error(error.code(), error.what() + context()).with_rank(group.members().rank_in_job());
-  }
-}
-
-}  // namespace detail
-
-/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this with the same `path` and none has
-/// failed. The other ranks' values are not read: save values that all ranks share.
-/// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
-/// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
-/// or is enqueued on the group's stream.
-/// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
-/// @throws Error on every rank, with the same sentence, which names the writing rank, if the file cannot be written
-/// (the job has not failed: a caller may catch it and continue); Error (disagreement) likewise, before anything is
-/// written, for ranks that give different names;
-/// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
-/// @ingroup checkpoints
-template <class Group>
-void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  detail::barrier_of_save(group, path);
-  detail::wait_for_weights(group, tensors);
-  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    write_checkpoint_file(path, tensors, tensor_access(group),
-                          WritingAttempt::of(*group::GroupAccess::of(group).handle()));
-    return true;
-  }));
-}
-
-/// Every rank's `tensors` get the values of rank 0's file at `path`, NamedBytes also its length. Only rank 0 needs
-/// access to the file. Call it before or after wrapping the model. Collective, blocking: as save_checkpoint.
-/// @returns false on every rank if rank 0 has no such file
-/// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks; Error
-/// (disagreement) on every rank for ranks that give different names;
-/// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors; the values
-/// stay as they were, unless the file changes during the read; the job's first cause
-/// @ingroup checkpoints
-template <class Group>
-bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  detail::agree_on_tensors_blocking(group, tensors);
-  detail::wait_for_weights(group, tensors);
-  const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
-  if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
-    return false;
-  }
-  detail::resize_bytes_blocking(group, tensors);
-  std::vector<TensorView> values;
-  for (const NamedTensor& tensor : tensors) {
-    values.push_back(tensor.present());
-  }
-  PackedBroadcast packed(values, group.world_size() > 1);
-  packed.launch(
-      group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
-  return true;
-}
-
-/// Tensors with copies of their elements in host memory.
-class TensorSnapshot {
- public:
-  TensorSnapshot() = default;
-
-  /// Blocking: the copies. @throws as tensor_signatures, `access`
-  explicit TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access = {});
-
-  const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
-
-  /// As write_checkpoint_file.
-  void write(const std::string& path, WritingAttempt attempt) const;
-
- private:
-  std::unique_ptr<std::byte[]> memory_;
-  std::vector<NamedTensor> tensors_;
-};
-
-/// A checkpoint that save_checkpoint_async writes. Threads: one at a time. Movable. A default-constructed or moved-from
-/// object has no checkpoint to wait for.
-/// @ingroup checkpoints
-class PendingCheckpoint {
- public:
-  PendingCheckpoint() = default;
-
-  /// @param write runs on a separate thread
-  /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
-  /// exception of `write`
-  /// @param detach gets the thread where wait() was not called
-  /// If the system cannot start a thread, the argument of `finish` throws that error, as an exception of `write`.
-  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish,
-                    DetachThread detach);
-  PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
-  /// Blocking: as the destructor of the checkpoint that is replaced.
-  PendingCheckpoint& operator=(PendingCheckpoint&& other) noexcept;
-
-  /// Blocking: until this rank's part is written, but not in an elastic job whose attempt has failed. Without wait() it
-  /// is not known whether the checkpoint is whole.
-  ~PendingCheckpoint();
-
-  /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
-  /// Ranks with several pending checkpoints wait for them in the same order. A second call returns at once.
-  /// @throws as save_checkpoint, on every rank, also for ranks that wait for different checkpoints
-  void wait();
-
- private:
-  struct Writing {
-    std::exception_ptr failure;
-    std::atomic<bool> has_ended{false};
-    async::JoiningThread thread;  ///< last: destroyed, and so joined, first
-  };
-
-  std::function<void(const std::function<void()>&)> finish_;
-  DetachThread detach_;
-  std::shared_ptr<Writing> work_;
-};
-
-/// Saves in the background, as save_checkpoint: the call returns when rank 0 has copied the tensors, and a thread
-/// writes the copy. The tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that
-/// name, and at the end. Blocking: on rank 0 until the copy is made. Memory: a copy of the tensors, until wait()
-/// returns.
-/// @throws the job's first cause. Errors of rank 0, also those of the copy, such as Error (unsupported), come from
-/// wait(), on every rank
-/// @ingroup checkpoints
-template <class Group>
-[[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
-                                                      std::span<const NamedTensor> tensors) {
-  group.check();
-  detail::wait_for_weights(group, tensors);
-  const auto copy = std::make_shared<TensorSnapshot>();
-  const bool writes = group.rank() == 0;
-  const auto take_copy = [&] {
-    if (writes) *copy = TensorSnapshot(tensors, tensor_access(group));
-  };
-  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()), writes] {
-    if (writes) copy->write(path, attempt);
-  };
-  return PendingCheckpoint(
-      detail::copied_then(take_copy, write),
-      [group, path](const std::function<void()>& require_written) {
-        static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-          require_written();
-          return true;
-        }));
-      },
-      detail::detach_thread(group));
-}
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED std::function<void()> detail::copied_then(const std::function<void()>& copy,
-                                                         std::function<void()> write) {
-  try {
-    copy();
-    return write;
-  } catch (...) {
-    return [failure = std::current_exception()] { std::rethrow_exception(failure); };
-  }
-}
-
-DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access) {
-  static_cast<void>(tensor_signatures(tensors, access.takes_device_memory()));
-  std::size_t bytes = 0;
-  for (const NamedTensor& tensor : tensors) {
-    bytes += tensor.present().bytes();
-  }
-  memory_.reset(new std::byte[bytes]);
-  std::byte* next = memory_.get();
-  for (const NamedTensor& tensor : tensors) {
-    const TensorView value = tensor.present();
-    const std::span<const std::byte> elements = access.fetch(value);
-    kernels::copy_bytes(next, elements.data(), elements.size());
-    tensors_.push_back({tensor.name, {next, value.shape, value.dtype, {}}});
-    next += elements.size();
-  }
-}
-
-DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttempt attempt) const {
-  write_checkpoint_file(path, tensors_, {}, std::move(attempt));
-}
-
-DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
-                                                    std::function<void(const std::function<void()>&)> finish,
-                                                    DetachThread detach)
-    : finish_(std::move(finish)), detach_(std::move(detach)), work_(std::make_shared<Writing>()) {
-  const auto run = [work = work_.get(), write = std::move(write)] {
-    try {
-      write();
-    } catch (...) {
-      work->failure = std::current_exception();
-    }
-    work->has_ended = true;
-  };
-  try {
-    work_->thread = async::start_thread("a thread to write a checkpoint", run);
-  } catch (...) {
-    work_->failure = std::current_exception();
-    work_->has_ended = true;
-  }
-}
-
-DTRAIN_DEFINED PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint&& other) noexcept {
-  PendingCheckpoint former(std::move(*this));
-  finish_ = std::move(other.finish_);
-  detach_ = std::move(other.detach_);
-  work_ = std::move(other.work_);
-  return *this;
-}
-
-DTRAIN_DEFINED PendingCheckpoint::~PendingCheckpoint() {
-  if (work_ && !work_->has_ended) {  // also where wait() has thrown before the thread ended
-    detach_({work_, &work_->has_ended});
-  }
-}
-
-DTRAIN_DEFINED void PendingCheckpoint::wait() {
-  if (const auto finish = std::exchange(finish_, nullptr)) {
-    finish([work = work_.get()] {
-      work->thread.join();
-      if (work->failure) std::rethrow_exception(work->failure);
-    });
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::load_checkpoint;
-using ddp::PendingCheckpoint;
-using ddp::save_checkpoint;
-using ddp::save_checkpoint_async;
-}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/profile/timeline.hpp
 
@@ -31618,13 +31291,88 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/broadcast/buffer_broadcast.hpp
+// ---- dtrain/ddp/broadcast/packed_broadcast.hpp
 
 /// @file
-/// BufferBroadcast: rank 0's buffers for every rank, in one collective at the end of each step that does not skip it.
-/// BucketReduction owns one.
+/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
+/// load_checkpoint(). broadcast_values(): gives every rank the parameter values and buffers of rank 0, once, before
+/// training; Driver calls it. BufferBroadcast: rank 0's buffers for every rank, in one collective at the end of each
+/// step that does not skip it; BucketReduction owns one.
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// The largest tensor that shares a broadcast, and the most bytes of such a broadcast.
+inline constexpr std::size_t largest_packed_tensor = std::size_t{16} << 10;
+inline constexpr std::size_t largest_pack = std::size_t{1} << 20;
+
+/// Small tensors in host memory are copied into packs, each of which is one broadcast of bytes; a model of thousands of
+/// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a separate broadcast.
+/// Allocates memory for one pack. Lifetime: the object, which is not movable, and the tensors' memory outlive the
+/// broadcasts.
+class PackedBroadcast {
+ public:
+  /// @param tensors equal in number, size and kind of device on every rank
+  /// @param packs whether tensors in host memory may be packed; the same on every rank
+  PackedBroadcast(std::span<const TensorView> tensors, bool packs);
+  PackedBroadcast(PackedBroadcast&&) = delete;
+  PackedBroadcast& operator=(PackedBroadcast&&) = delete;
+
+  /// Collective. Blocking: if `send` or `run` is.
+  /// @param send `send(view)` broadcasts rank 0's bytes to the others, now or in order on a stream
+  /// @param run `run(work)` runs a copy, now or in the same order
+  template <class Send, class Run>
+  void launch(bool is_root, Send send, Run run) {
+    for (const BufferView& tensor : alone_) {
+      send(tensor);
+    }
+    for (const Pack& pack : packs_) {
+      if (is_root) run([this, &pack]() noexcept { copy(pack, true); });
+      send(BufferView{memory_.get(), pack.bytes, DType::u8, {}});
+      if (!is_root) run([this, &pack]() noexcept { copy(pack, false); });
+    }
+  }
+
+ private:
+  /// Tensors [first, end) of small_.
+  struct Pack {
+    std::size_t first = 0;
+    std::size_t end = 0;
+    std::size_t bytes = 0;
+  };
+
+  /// Copies the tensors of a pack into the memory, or from there.
+  void copy(const Pack& pack, bool gathers) const noexcept;
+
+  std::vector<BufferView> alone_;
+  std::vector<BufferView> small_;
+  std::vector<Pack> packs_;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+/// Collective, blocking: returns when all of `values` are rank 0's, in the model's own memory.
+/// Precondition: the work that wrote them has run, or `stream` runs after it. Lifetime: `values` outlives
+/// `communicator`, which may still use its memory after an exception.
+/// @throws the job's first cause; Error (timeout).
+template <backend::Communicator Communicator>
+void broadcast_values(Communicator& communicator, typename Communicator::Stream stream, PackedBroadcast& values,
+                      const FailureContext& context) {
+  const auto wait = [&] {
+    typename Communicator::Stream::Event done;
+    stream.record(done);
+    backend::block_until_complete(done, communicator, *context.latch, context.timeout, context.rank);
+  };
+  // This thread copies: work of the stream that an exception leaves behind would copy after the end of `values`.
+  values.launch(
+      communicator.rank() == 0,
+      [&](const BufferView& value) {
+        communicator.enqueue(backend::Broadcast{value, 0}, stream);
+      },
+      [&](auto copy) {
+        wait();
+        copy();
+      });
+  wait();
+}
 
 /// Owns the memory in which all buffers, of any types, are sent as bytes. Lifetime: the buffers' memory outlives it.
 template <backend::Communicator Communicator>
@@ -31690,13 +31438,366 @@ class BufferBroadcast {
   std::vector<GradientSlot> slots_;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED PackedBroadcast::PackedBroadcast(std::span<const TensorView> tensors, bool packs) {
+  std::size_t most = 0;
+  for (const TensorView& tensor : tensors) {
+    const std::size_t bytes = tensor.bytes();
+    if (bytes == 0) continue;
+    if (!packs || bytes > largest_packed_tensor || tensor.device.kind != DeviceKind::host) {
+      alone_.push_back(tensor.flat());
+      continue;
+    }
+    if (packs_.empty() || packs_.back().bytes + bytes > largest_pack) {
+      packs_.push_back({small_.size(), small_.size(), 0});
+    }
+    small_.push_back(tensor.flat());
+    packs_.back().end += 1;
+    packs_.back().bytes += bytes;
+    most = std::max(most, packs_.back().bytes);
+  }
+  if (most != 0) memory_.reset(new std::byte[most]);
+}
+
+DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const noexcept {
+  std::byte* at = memory_.get();
+  for (std::size_t i = pack.first; i < pack.end; ++i) {
+    const BufferView& tensor = small_[i];
+    std::memcpy(gathers ? at : tensor.data, gathers ? tensor.data : at, tensor.bytes());
+    at += tensor.bytes();
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint/checkpoint.hpp
+
+/// @file
+/// save_checkpoint() and load_checkpoint(): checkpoints of a whole job, whose file rank 0 reads and writes, and whose
+/// values every rank gets; PendingCheckpoint: one that a thread writes while the training goes on. Programs call them.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Takes a thread that still runs, or else joins it by destroying the pointer. @param thread whether it has ended
+using DetachThread = std::function<void(std::shared_ptr<const std::atomic<bool>> thread)>;
+
+namespace detail {
+
+/// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
+template <class Group>
+void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  ModelSignature signature;
+  signature.parameters = tensor_signatures(tensors, tensor_access(group).takes_device_memory());
+  // Not in the file, but the device decides how the values are sent.
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    signature.parameters[i].device = tensors[i].value.device.kind;
+    if (tensors[i].bytes != nullptr) signature.parameters[i].shape = tensors[i].value.shape;  // any length on each rank
+  }
+  const Deadline deadline = Deadline::after(group.timeout());
+  const int count = group::GroupAccess::of(group).next_number("checkpoint");
+  agree_blocking(*group::GroupAccess::of(group).handle(), format_text("dtrain/checkpoint/{}/", {count}), signature,
+                 deadline, "loading a checkpoint");
+}
+
+/// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
+template <class Group>
+void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) {
+  std::vector<std::span<const std::byte>> memory;
+  for (const NamedTensor& tensor : tensors) {
+    memory.emplace_back(tensor.value.data, tensor.value.bytes());
+  }
+  group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(memory);
+}
+
+/// Collective, blocking: NamedBytes get the length that rank 0 has read.
+template <class Group>
+void resize_bytes_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  std::vector<std::int64_t> lengths;
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.bytes != nullptr) lengths.push_back(static_cast<std::int64_t>(tensor.bytes->size()));
+  }
+  if (lengths.empty()) return;
+  group.broadcast(lengths, 0);
+  auto length = lengths.begin();
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.bytes != nullptr) tensor.bytes->resize(static_cast<std::size_t>(*length++));
+  }
+}
+
+/// For the thread of a checkpoint that is dropped after the attempt of an elastic job has failed: the next attempt does
+/// not wait for it.
+template <class Group>
+DetachThread detach_thread(const Group& group) {
+  const std::weak_ptr<group::RankContext> weak = group::GroupAccess::of(group).rank_context();
+  return [weak](std::shared_ptr<const std::atomic<bool>> thread) {
+    const std::shared_ptr<group::RankContext> context = weak.lock();
+    if (context && context->elastic_attempt != 0 && context->control_plane.failure()->failed()) {
+      context->detached.push_back(std::move(thread));
+    }
+  };
+}
+
+/// Runs `copy()`. @returns work for PendingCheckpoint: `write`, or, if `copy()` has thrown, the same exception. A rank
+/// that threw it at once would not come to wait(), where the other ranks wait for it.
+std::function<void()> copied_then(const std::function<void()>& copy, std::function<void()> write);
+
+/// The barrier of save_checkpoint. A rank that does not come may have skipped the call by `if (rank == 0)`.
+template <class Group>
+void barrier_of_save(const Group& group, const std::string& path) {
+  const auto context = [&] {
+    return format_text(" (rank {} was in save_checkpoint of '{}': every rank calls it, and rank 0 writes)",
+                       {group.members().rank_in_job(), sanitize(path)});
+  };
+  try {
+    group.barrier();
+  } catch (const JobFailed& failed) {
+    Cause cause = failed.cause();
+    if (cause.kind != CauseKind::disagreement && cause.kind != CauseKind::timeout) throw;
+    cause.text += context();
+    throw_cause(cause);
+  } catch (const Error& error) {  // this rank is the first cause
+    const bool waited = error.code() == make_error_code(Errc::timeout);
+    if (!waited && error.code() != make_error_code(Errc::disagreement)) throw;
+    throw Error(error.code(), error.what() + context()).with_rank(group.members().rank_in_job());
+  }
+}
+
+}  // namespace detail
+
+/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this with the same `path` and none has
+/// failed. The other ranks' values are not read: save values that all ranks share.
+/// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
+/// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
+/// or is enqueued on the group's stream.
+/// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
+/// @throws Error on every rank, with the same sentence, which names the writing rank, if the file cannot be written
+/// (the job has not failed: a caller may catch it and continue); Error (disagreement) likewise, before anything is
+/// written, for ranks that give different names;
+/// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
+/// @ingroup checkpoints
+template <class Group>
+void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  detail::barrier_of_save(group, path);
+  detail::wait_for_weights(group, tensors);
+  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+    write_checkpoint_file(path, tensors, tensor_access(group),
+                          WritingAttempt::of(*group::GroupAccess::of(group).handle()));
+    return true;
+  }));
+}
+
+/// Every rank's `tensors` get the values of rank 0's file at `path`, NamedBytes also its length. Only rank 0 needs
+/// access to the file. Call it before or after wrapping the model. Collective, blocking: as save_checkpoint.
+/// @returns false on every rank if rank 0 has no such file
+/// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks; Error
+/// (disagreement) on every rank for ranks that give different names;
+/// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors; the values
+/// stay as they were, unless the file changes during the read; the job's first cause
+/// @ingroup checkpoints
+template <class Group>
+bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  detail::agree_on_tensors_blocking(group, tensors);
+  detail::wait_for_weights(group, tensors);
+  const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
+  if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
+    return false;
+  }
+  detail::resize_bytes_blocking(group, tensors);
+  std::vector<TensorView> values;
+  for (const NamedTensor& tensor : tensors) {
+    values.push_back(tensor.present());
+  }
+  PackedBroadcast packed(values, group.world_size() > 1);
+  packed.launch(
+      group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
+  return true;
+}
+
+/// Tensors with copies of their elements in host memory.
+class TensorSnapshot {
+ public:
+  TensorSnapshot() = default;
+
+  /// Blocking: the copies. @throws as tensor_signatures, `access`
+  explicit TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access = {});
+
+  const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
+
+  /// As write_checkpoint_file.
+  void write(const std::string& path, WritingAttempt attempt) const;
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::vector<NamedTensor> tensors_;
+};
+
+/// A checkpoint that save_checkpoint_async writes. Threads: one at a time. Movable. A default-constructed or moved-from
+/// object has no checkpoint to wait for.
+/// @ingroup checkpoints
+class PendingCheckpoint {
+ public:
+  PendingCheckpoint() = default;
+
+  /// @param write runs on a separate thread
+  /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
+  /// exception of `write`
+  /// @param detach gets the thread where wait() was not called
+  /// If the system cannot start a thread, the argument of `finish` throws that error, as an exception of `write`.
+  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish,
+                    DetachThread detach);
+  PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
+  /// Blocking: as the destructor of the checkpoint that is replaced.
+  PendingCheckpoint& operator=(PendingCheckpoint&& other) noexcept;
+
+  /// Blocking: until this rank's part is written, but not in an elastic job whose attempt has failed. Without wait() it
+  /// is not known whether the checkpoint is whole.
+  ~PendingCheckpoint();
+
+  /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
+  /// Ranks with several pending checkpoints wait for them in the same order. A second call returns at once.
+  /// @throws as save_checkpoint, on every rank, also for ranks that wait for different checkpoints
+  void wait();
+
+ private:
+  struct Writing {
+    std::exception_ptr failure;
+    std::atomic<bool> has_ended{false};
+    async::JoiningThread thread;  ///< last: destroyed, and so joined, first
+  };
+
+  std::function<void(const std::function<void()>&)> finish_;
+  DetachThread detach_;
+  std::shared_ptr<Writing> work_;
+};
+
+/// Saves in the background, as save_checkpoint: the call returns when rank 0 has copied the tensors, and a thread
+/// writes the copy. The tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that
+/// name, and at the end. Blocking: on rank 0 until the copy is made. Memory: a copy of the tensors, until wait()
+/// returns.
+/// @throws the job's first cause. Errors of rank 0, also those of the copy, such as Error (unsupported), come from
+/// wait(), on every rank
+/// @ingroup checkpoints
+template <class Group>
+[[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
+                                                      std::span<const NamedTensor> tensors) {
+  group.check();
+  detail::wait_for_weights(group, tensors);
+  const auto copy = std::make_shared<TensorSnapshot>();
+  const bool writes = group.rank() == 0;
+  const auto take_copy = [&] {
+    if (writes) *copy = TensorSnapshot(tensors, tensor_access(group));
+  };
+  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()), writes] {
+    if (writes) copy->write(path, attempt);
+  };
+  return PendingCheckpoint(
+      detail::copied_then(take_copy, write),
+      [group, path](const std::function<void()>& require_written) {
+        static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+          require_written();
+          return true;
+        }));
+      },
+      detail::detach_thread(group));
+}
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::function<void()> detail::copied_then(const std::function<void()>& copy,
+                                                         std::function<void()> write) {
+  try {
+    copy();
+    return write;
+  } catch (...) {
+    return [failure = std::current_exception()] { std::rethrow_exception(failure); };
+  }
+}
+
+DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access) {
+  static_cast<void>(tensor_signatures(tensors, access.takes_device_memory()));
+  std::size_t bytes = 0;
+  for (const NamedTensor& tensor : tensors) {
+    bytes += tensor.present().bytes();
+  }
+  memory_.reset(new std::byte[bytes]);
+  std::byte* next = memory_.get();
+  for (const NamedTensor& tensor : tensors) {
+    const TensorView value = tensor.present();
+    const std::span<const std::byte> elements = access.fetch(value);
+    kernels::copy_bytes(next, elements.data(), elements.size());
+    tensors_.push_back({tensor.name, {next, value.shape, value.dtype, {}}});
+    next += elements.size();
+  }
+}
+
+DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttempt attempt) const {
+  write_checkpoint_file(path, tensors_, {}, std::move(attempt));
+}
+
+DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
+                                                    std::function<void(const std::function<void()>&)> finish,
+                                                    DetachThread detach)
+    : finish_(std::move(finish)), detach_(std::move(detach)), work_(std::make_shared<Writing>()) {
+  const auto run = [work = work_.get(), write = std::move(write)] {
+    try {
+      write();
+    } catch (...) {
+      work->failure = std::current_exception();
+    }
+    work->has_ended = true;
+  };
+  try {
+    work_->thread = async::start_thread("a thread to write a checkpoint", run);
+  } catch (...) {
+    work_->failure = std::current_exception();
+    work_->has_ended = true;
+  }
+}
+
+DTRAIN_DEFINED PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint&& other) noexcept {
+  PendingCheckpoint former(std::move(*this));
+  finish_ = std::move(other.finish_);
+  detach_ = std::move(other.detach_);
+  work_ = std::move(other.work_);
+  return *this;
+}
+
+DTRAIN_DEFINED PendingCheckpoint::~PendingCheckpoint() {
+  if (work_ && !work_->has_ended) {  // also where wait() has thrown before the thread ended
+    detach_({work_, &work_->has_ended});
+  }
+}
+
+DTRAIN_DEFINED void PendingCheckpoint::wait() {
+  if (const auto finish = std::exchange(finish_, nullptr)) {
+    finish([work = work_.get()] {
+      work->thread.join();
+      if (work->failure) std::rethrow_exception(work->failure);
+    });
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::load_checkpoint;
+using ddp::PendingCheckpoint;
+using ddp::save_checkpoint;
+using ddp::save_checkpoint_async;
+}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
 
 /// @file
 /// Bucket rebuild at the end of a reducer's step: plans the buckets again, in the observed ready order or by a
 /// BucketPlanner, and moves gradients in place (Rearrangement). Reducer owns it and asks it in finish().
+/// set_up_order_broadcast(): rank 0 publishes its ready order in the store, by which every rank plans buckets; Driver
+/// calls it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31932,6 +32033,15 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
   }
 }
 
+/// Blocking: until rank 0 has published its order of `count` parameters. Each of the other ranks reads it once.
+/// @throws the job's first cause; Error (timeout)
+std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                             std::size_t count, Deadline deadline);
+
+/// Sets the callbacks of `rebuild`, so that all ranks of the group use rank 0's order. @param prefix used once
+void set_up_order_broadcast(BucketRebuild& rebuild, const std::shared_ptr<const group::GroupHandle>& group,
+                            const std::string& prefix);
+
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
@@ -31984,6 +32094,66 @@ DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, cons
   return blocks;
 }
 
+namespace detail {
+
+inline constexpr std::size_t order_entry_bytes = 4;
+
+/// @throws Error (protocol) for bytes that are not `count` indices.
+inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
+  if (bytes.size() != count * order_entry_bytes) {
+    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
+                {bytes.size(), count * order_entry_bytes});
+  }
+  Serializer reader(bytes);
+  std::vector<std::size_t> order(count);
+  for (std::size_t& parameter : order) {
+    std::uint32_t index = 0;
+    reader.number(index);
+    parameter = index;
+  }
+  return order;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                                            std::size_t count, Deadline deadline) {
+  const backend::StoreRef store = group.store_ref();
+  std::string bytes;
+  try {
+    bytes = rendezvous::join_value_chunks(
+        prefix + "order", count * detail::order_entry_bytes,
+        [&](const std::string& name) { return store.take_blocking(name, group.members().world_size - 1, deadline); });
+  } catch (const Error&) {
+    group.failure()->throw_if_failed(group.members().rank_in_job());  // the first cause names its rank
+    throw;
+  }
+  return detail::order_in(bytes, count);
+}
+
+DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
+                                           const std::shared_ptr<const group::GroupHandle>& group,
+                                           const std::string& prefix) {
+  const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
+  if (group->members().rank == 0 && group->members().world_size > 1) {
+    rebuild.publish_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+      Serializer writer;
+      for (const std::size_t parameter : order) {
+        auto index = static_cast<std::uint32_t>(parameter);
+        writer.number(index);
+      }
+      *wait_until_published = group->set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
+    };
+  }
+  rebuild.agreed_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(group->timeout());
+    group->start_pending();  // other ranks may wait for this work before they have their order
+    if (group->members().rank != 0) return read_order_blocking(*group, prefix, order.size(), deadline);
+    if (*wait_until_published) (*wait_until_published)(deadline);
+    return order;
+  };
+}
+
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -31991,7 +32161,8 @@ DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, cons
 // ---- dtrain/ddp/reduction/cuda/bucket_copies.hpp
 
 /// @file
-/// BucketCopies of CudaGradientCopier: the copies that pack and unpack a bucket's gradients, or multiply them.
+/// Copies of CudaGradientCopier. BucketCopies: those that pack and unpack a bucket's gradients, or multiply them;
+/// PackingAtReady: those of each gradient, as soon as it is ready, to an arena whose memory buckets reuse.
 
 #if DTRAIN_WITH_CUDA
 
@@ -32071,6 +32242,71 @@ class BucketCopies {
   stream::cuda::CopyBatch by_runtime_;
 };
 
+/// The copy is enqueued on the stream that produces the gradient: later work of that stream may use the gradient's
+/// memory again. Bucket k takes the memory of bucket k-2, for whose work the stream waits first. A gradient of bucket k
+/// that is ready before bucket k-2 is launched is copied to a side buffer. Side buffers stay for later steps. Threads:
+/// pack() runs concurrently for different parameters, beside launched(); all other calls run between steps. Steady
+/// state: allocates nothing.
+class PackingAtReady {
+ public:
+  /// Adopts a plan, which outlives the object.
+  void plan(const BucketPlan& plan) {
+    plan_ = &plan;
+    if (!plan.reuses_memory || !packs_.empty()) return;
+    free_ = std::vector<stream::cuda::Event>(plan.buckets.size());
+    early_ = std::vector<stream::cuda::DeviceBuffer>(plan.bucket_of.size());
+    for (const std::size_t bucket : plan.bucket_of) {
+      const DType dtype = plan.buckets[bucket].dtype;
+      packs_.emplace_back(dtype, dtype);
+      packs_.back().reserve(1);
+    }
+  }
+
+  void begin_step() noexcept { launched_.store(0, std::memory_order_relaxed); }
+
+  /// Enqueued on `stream`. @param factor of the gradient in the arena @param earlier the end of the last step's work;
+  /// null if that was captured in a graph
+  /// @returns the place of the gradient in the arena; or a side buffer, whose gradient is not multiplied
+  /// @throws Error (cuda)
+  const std::byte* pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot, double factor,
+                        StreamHandle stream, const stream::cuda::Event* earlier) {
+    if (slot.bytes == 0) return slot.place;
+    const std::size_t bucket = plan_->bucket_of[parameter];
+    const bool is_early = launched_.load(std::memory_order_acquire) + distance <= bucket;
+    if (is_early && early_[parameter].bytes() == 0) {
+      const stream::cuda::RelaxedCapture relaxed;
+      early_[parameter] = stream::cuda::DeviceBuffer(slot.bytes, stream.device.index);
+    }
+    std::byte* const to = is_early ? early_[parameter].data() : slot.place;
+    stream::cuda::with_stream(stream, [&](stream::cuda::StreamRef producer) {
+      if (bucket >= distance && !is_early) producer.wait(free_[bucket - distance]);
+      if (bucket < distance && earlier != nullptr && !producer.is_capturing()) producer.wait(*earlier);
+      packs_[parameter].add(to, gradient, slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
+      packs_[parameter].enqueue(is_early ? 1 : factor, producer);
+      // Another bucket has used the memory up to the next gradient. (Behind an early one, before_collective clears it.)
+      if (const std::size_t padding = detail::padded(slot.bytes) - slot.bytes; padding != 0 && !is_early) {
+        stream::cuda::check(cudaMemsetAsync(to + slot.bytes, 0, padding, producer.native()), "cudaMemsetAsync");
+      }
+    });
+    return to;
+  }
+
+  /// Called once all work that uses the bucket's place is enqueued.
+  void launched(std::size_t bucket, stream::cuda::StreamRef stream) {
+    stream.record(free_[bucket]);
+    launched_.store(bucket + 1, std::memory_order_release);
+  }
+
+ private:
+  static constexpr std::size_t distance = 2;  ///< in buckets; see with_reused_memory
+
+  const BucketPlan* plan_ = nullptr;
+  std::vector<stream::cuda::ScaledCopyBatch> packs_;  ///< of each parameter; empty unless the plan reuses memory
+  std::vector<stream::cuda::DeviceBuffer> early_;     ///< of each parameter
+  std::vector<stream::cuda::Event> free_;             ///< of each bucket: complete once its place is free
+  std::atomic<std::size_t> launched_{0};              ///< buckets of this step
+};
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #endif  // DTRAIN_WITH_CUDA
@@ -32078,11 +32314,73 @@ class BucketCopies {
 // ---- dtrain/ddp/reduction/cuda/copy_streams.hpp
 
 /// @file
-/// Copy streams: CudaGradientCopier's two CUDA streams, which pack and unpack beside the communication stream.
+/// CUDA streams of CudaGradientCopier. ProducerStreams: those that produced a bucket's gradients, each with an event;
+/// CopyStreams: two that pack and unpack beside the communication stream.
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Each stream is there once. Streams and events are kept for reuse: a step with the same streams as an earlier one
+/// allocates nothing.
+class ProducerStreams {
+ public:
+  bool empty() const noexcept { return used_ == 0; }
+  void clear() noexcept { used_ = 0; }
+
+  /// Adds a stream unless it is present.
+  void add(StreamHandle stream) {
+    const auto end = producers_.begin() + static_cast<std::ptrdiff_t>(used_);
+    if (std::any_of(producers_.begin(), end, [&](const Producer& known) { return known.stream == stream; })) return;
+    if (used_ == producers_.size()) producers_.emplace_back();
+    producers_[used_++].stream = stream;
+  }
+
+  void add(const ProducerStreams& others) {
+    for (std::size_t i = 0; i < others.used_; ++i) {
+      add(others.producers_[i].stream);
+    }
+  }
+
+  /// Calls `act(stream)` with the StreamRef of each stream.
+  template <class Act>
+  void for_each(Act act) const {
+    for (std::size_t i = 0; i < used_; ++i) {
+      stream::cuda::with_stream(producers_[i].stream, act);
+    }
+  }
+
+  /// Whether one of the streams is captured in a graph.
+  bool is_captured() const {
+    bool captured = false;
+    for_each([&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
+    return captured;
+  }
+
+  /// Records an event at the present end of every stream.
+  void record() {
+    for (std::size_t i = 0; i < used_; ++i) {
+      stream::cuda::with_stream(producers_[i].stream,
+                                [&](stream::cuda::StreamRef stream) { stream.record(producers_[i].produced); });
+    }
+  }
+
+  /// Makes later work of `waiting` run after the recorded events.
+  void make_wait(stream::cuda::StreamRef waiting) const {
+    for (std::size_t i = 0; i < used_; ++i) {
+      waiting.wait(producers_[i].produced);
+    }
+  }
+
+ private:
+  struct Producer {
+    StreamHandle stream{};
+    stream::cuda::Event produced;
+  };
+
+  std::vector<Producer> producers_;  ///< only the first used_ are present
+  std::size_t used_ = 0;
+};
 
 /// A bucket is packed while earlier buckets are reduced, and unpacked while later buckets are reduced. A single stream
 /// for copies and reductions would leave the network idle during copies. Each stream is created when it is first
@@ -32356,159 +32654,6 @@ class CudaBucketNorms {
   stream::cuda::Event cleared_;  ///< recorded after the last step's clearing of the replays' flag
   bool is_captured_ = false;     ///< whether the last step was captured
   bool has_graph_ = false;       ///< whether a step with a norm, or its rescaling, was captured
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/ddp/reduction/cuda/packing_at_ready.hpp
-
-/// @file
-/// PackingAtReady of a CudaGradientCopier: copies each gradient to an arena whose memory buckets reuse, as soon as it
-/// is ready.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The copy is enqueued on the stream that produces the gradient: later work of that stream may use the gradient's
-/// memory again. Bucket k takes the memory of bucket k-2, for whose work the stream waits first. A gradient of bucket k
-/// that is ready before bucket k-2 is launched is copied to a side buffer. Side buffers stay for later steps. Threads:
-/// pack() runs concurrently for different parameters, beside launched(); all other calls run between steps. Steady
-/// state: allocates nothing.
-class PackingAtReady {
- public:
-  /// Adopts a plan, which outlives the object.
-  void plan(const BucketPlan& plan) {
-    plan_ = &plan;
-    if (!plan.reuses_memory || !packs_.empty()) return;
-    free_ = std::vector<stream::cuda::Event>(plan.buckets.size());
-    early_ = std::vector<stream::cuda::DeviceBuffer>(plan.bucket_of.size());
-    for (const std::size_t bucket : plan.bucket_of) {
-      const DType dtype = plan.buckets[bucket].dtype;
-      packs_.emplace_back(dtype, dtype);
-      packs_.back().reserve(1);
-    }
-  }
-
-  void begin_step() noexcept { launched_.store(0, std::memory_order_relaxed); }
-
-  /// Enqueued on `stream`. @param factor of the gradient in the arena @param earlier the end of the last step's work;
-  /// null if that was captured in a graph
-  /// @returns the place of the gradient in the arena; or a side buffer, whose gradient is not multiplied
-  /// @throws Error (cuda)
-  const std::byte* pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot, double factor,
-                        StreamHandle stream, const stream::cuda::Event* earlier) {
-    if (slot.bytes == 0) return slot.place;
-    const std::size_t bucket = plan_->bucket_of[parameter];
-    const bool is_early = launched_.load(std::memory_order_acquire) + distance <= bucket;
-    if (is_early && early_[parameter].bytes() == 0) {
-      const stream::cuda::RelaxedCapture relaxed;
-      early_[parameter] = stream::cuda::DeviceBuffer(slot.bytes, stream.device.index);
-    }
-    std::byte* const to = is_early ? early_[parameter].data() : slot.place;
-    stream::cuda::with_stream(stream, [&](stream::cuda::StreamRef producer) {
-      if (bucket >= distance && !is_early) producer.wait(free_[bucket - distance]);
-      if (bucket < distance && earlier != nullptr && !producer.is_capturing()) producer.wait(*earlier);
-      packs_[parameter].add(to, gradient, slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
-      packs_[parameter].enqueue(is_early ? 1 : factor, producer);
-      // Another bucket has used the memory up to the next gradient. (Behind an early one, before_collective clears it.)
-      if (const std::size_t padding = detail::padded(slot.bytes) - slot.bytes; padding != 0 && !is_early) {
-        stream::cuda::check(cudaMemsetAsync(to + slot.bytes, 0, padding, producer.native()), "cudaMemsetAsync");
-      }
-    });
-    return to;
-  }
-
-  /// Called once all work that uses the bucket's place is enqueued.
-  void launched(std::size_t bucket, stream::cuda::StreamRef stream) {
-    stream.record(free_[bucket]);
-    launched_.store(bucket + 1, std::memory_order_release);
-  }
-
- private:
-  static constexpr std::size_t distance = 2;  ///< in buckets; see with_reused_memory
-
-  const BucketPlan* plan_ = nullptr;
-  std::vector<stream::cuda::ScaledCopyBatch> packs_;  ///< of each parameter; empty unless the plan reuses memory
-  std::vector<stream::cuda::DeviceBuffer> early_;     ///< of each parameter
-  std::vector<stream::cuda::Event> free_;             ///< of each bucket: complete once its place is free
-  std::atomic<std::size_t> launched_{0};              ///< buckets of this step
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/ddp/reduction/cuda/producer_streams.hpp
-
-/// @file
-/// ProducerStreams of CudaGradientCopier: the streams that produced a bucket's gradients, each with an event.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Each stream is there once. Streams and events are kept for reuse: a step with the same streams as an earlier one
-/// allocates nothing.
-class ProducerStreams {
- public:
-  bool empty() const noexcept { return used_ == 0; }
-  void clear() noexcept { used_ = 0; }
-
-  /// Adds a stream unless it is present.
-  void add(StreamHandle stream) {
-    const auto end = producers_.begin() + static_cast<std::ptrdiff_t>(used_);
-    if (std::any_of(producers_.begin(), end, [&](const Producer& known) { return known.stream == stream; })) return;
-    if (used_ == producers_.size()) producers_.emplace_back();
-    producers_[used_++].stream = stream;
-  }
-
-  void add(const ProducerStreams& others) {
-    for (std::size_t i = 0; i < others.used_; ++i) {
-      add(others.producers_[i].stream);
-    }
-  }
-
-  /// Calls `act(stream)` with the StreamRef of each stream.
-  template <class Act>
-  void for_each(Act act) const {
-    for (std::size_t i = 0; i < used_; ++i) {
-      stream::cuda::with_stream(producers_[i].stream, act);
-    }
-  }
-
-  /// Whether one of the streams is captured in a graph.
-  bool is_captured() const {
-    bool captured = false;
-    for_each([&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
-    return captured;
-  }
-
-  /// Records an event at the present end of every stream.
-  void record() {
-    for (std::size_t i = 0; i < used_; ++i) {
-      stream::cuda::with_stream(producers_[i].stream,
-                                [&](stream::cuda::StreamRef stream) { stream.record(producers_[i].produced); });
-    }
-  }
-
-  /// Makes later work of `waiting` run after the recorded events.
-  void make_wait(stream::cuda::StreamRef waiting) const {
-    for (std::size_t i = 0; i < used_; ++i) {
-      waiting.wait(producers_[i].produced);
-    }
-  }
-
- private:
-  struct Producer {
-    StreamHandle stream{};
-    stream::cuda::Event produced;
-  };
-
-  std::vector<Producer> producers_;  ///< only the first used_ are present
-  std::size_t used_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -32910,66 +33055,14 @@ class GradientArena {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/reduction/gradient_sums.hpp
+// ---- dtrain/ddp/reduction/gradient_copier.hpp
 
 /// @file
-/// GradientSums: sums of the gradients of passes under no_sync(Adds::wrapper), in memory of dtrain's. Accumulation adds
-/// to them, BucketReduction owns them.
+/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish(). Selection
+/// of a reduction's gradient copier and of the class that measures norms, by the communicator's stream.
 
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A sum is rounded to the gradient's element type with each pass. Gradients in host memory. Steady state: allocates
-/// nothing. Threads: `add` concurrently, for different parameters; everything else between passes. Lifetime: the table
-/// outlives it.
-class GradientSums {
- public:
-  explicit GradientSums(const GradientTable& gradients) noexcept : gradients_(&gradients) {}
-
-  /// Memory for all sums; once. @throws Error (unsupported) for gradients on a GPU
-  void allocate();
-  bool is_allocated() const noexcept { return !sums_.empty(); }
-
-  /// Begins a pass under no_sync().
-  void begin_pass() noexcept;
-
-  /// Adds a gradient in a pass. @throws Error (invalid_argument) for a second call in the pass
-  void add_in_pass(std::size_t parameter, const std::byte* gradient);
-
-  /// Ends a pass: gradients that were added from their own memory become zeros, so that a model that adds up its passes
-  /// adds to zeros.
-  void end_pass() noexcept;
-
-  /// Whether passes have left a sum of the parameter.
-  bool has(std::size_t parameter) const noexcept { return is_allocated() && sums_[parameter].has_passes; }
-
-  /// Adds a gradient, or nothing if that is null. @returns the sum's memory
-  const std::byte* add(std::size_t parameter, const std::byte* gradient) noexcept;
-
-  /// A step has reduced the sums, or they are discarded.
-  void clear() noexcept;
-
- private:
-  struct alignas(arena_alignment) Line {
-    std::byte bytes[arena_alignment];
-  };
-  struct Sum {
-    std::byte* memory = nullptr;
-    bool has_passes = false;
-    bool is_in_pass = false;  ///< whether this pass has added to it
-    bool clears_own = false;  ///< whether this pass has added from the gradient's own memory
-  };
-
-  const GradientTable* gradients_;
-  std::vector<Line> memory_;
-  std::vector<Sum> sums_;  ///< of each parameter
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/reduction/host_gradient_copier.hpp
-
-/// @file
-/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish().
+#if DTRAIN_WITH_CUDA
+#endif
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33099,18 +33192,6 @@ class HostGradientCopier {
   StepMeter* meter_;
   std::vector<Event> reduced_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/reduction/gradient_copier.hpp
-
-/// @file
-/// Selection of BucketReduction's gradient copier and of the class that measures norms, by the communicator's stream.
-
-#if DTRAIN_WITH_CUDA
-#endif
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
@@ -33449,131 +33530,6 @@ class ReadyGradients {
   std::atomic<std::uint64_t> step_{0};
   std::atomic<bool> open_{false};
 };
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/setup/bucket_order_broadcast.hpp
-
-/// @file
-/// Setup of a wrapper's bucket order: rank 0 publishes its ready order in the store, by which every rank plans buckets.
-/// Driver calls it for its BucketRebuild.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Blocking: until rank 0 has published its order of `count` parameters. Each of the other ranks reads it once.
-/// @throws the job's first cause; Error (timeout)
-std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
-                                             std::size_t count, Deadline deadline);
-
-/// Sets the callbacks of `rebuild`, so that all ranks of the group use rank 0's order. @param prefix used once
-void set_up_order_broadcast(BucketRebuild& rebuild, const std::shared_ptr<const group::GroupHandle>& group,
-                            const std::string& prefix);
-
-#if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-inline constexpr std::size_t order_entry_bytes = 4;
-
-/// @throws Error (protocol) for bytes that are not `count` indices.
-inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
-  if (bytes.size() != count * order_entry_bytes) {
-    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
-                {bytes.size(), count * order_entry_bytes});
-  }
-  Serializer reader(bytes);
-  std::vector<std::size_t> order(count);
-  for (std::size_t& parameter : order) {
-    std::uint32_t index = 0;
-    reader.number(index);
-    parameter = index;
-  }
-  return order;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
-                                                            std::size_t count, Deadline deadline) {
-  const backend::StoreRef store = group.store_ref();
-  std::string bytes;
-  try {
-    bytes = rendezvous::join_value_chunks(
-        prefix + "order", count * detail::order_entry_bytes,
-        [&](const std::string& name) { return store.take_blocking(name, group.members().world_size - 1, deadline); });
-  } catch (const Error&) {
-    group.failure()->throw_if_failed(group.members().rank_in_job());  // the first cause names its rank
-    throw;
-  }
-  return detail::order_in(bytes, count);
-}
-
-DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
-                                           const std::shared_ptr<const group::GroupHandle>& group,
-                                           const std::string& prefix) {
-  const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
-  if (group->members().rank == 0 && group->members().world_size > 1) {
-    rebuild.publish_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
-      Serializer writer;
-      for (const std::size_t parameter : order) {
-        auto index = static_cast<std::uint32_t>(parameter);
-        writer.number(index);
-      }
-      *wait_until_published = group->set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
-    };
-  }
-  rebuild.agreed_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
-    const Deadline deadline = Deadline::after(group->timeout());
-    group->start_pending();  // other ranks may wait for this work before they have their order
-    if (group->members().rank != 0) return read_order_blocking(*group, prefix, order.size(), deadline);
-    if (*wait_until_published) (*wait_until_published)(deadline);
-    return order;
-  };
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/setup/model_functions.hpp
-
-/// @file
-/// ModelFunctions: tensors and callbacks of a model, of the same type for every model. The wrapper makes it by
-/// model_functions() and gives it to Driver.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Functions and tensors of a model, for its wrapper. Lifetime: the model outlives the object.
-struct ModelFunctions {
-  std::vector<Parameter> parameters;
-  std::vector<TensorView> buffers;
-  AddressCheck::Read read_parameters;
-  std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
-  ReadValue read_value;                                               ///< empty: values stay where they are
-  std::vector<const void*> identities;  ///< of the parameters; empty: their values' addresses
-};
-
-/// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
-template <Model M>
-ModelFunctions model_functions(M& model) {
-  ModelFunctions functions{collect_parameters(model), collect_buffers(model), AddressCheck::reading(model), {}, {}, {}};
-  if constexpr (BindsGradients<M>) {
-    functions.bind_gradient = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
-  }
-  if constexpr (MovesValues<M>) {
-    functions.read_value = model.value_reader();
-    for (std::size_t i = 0; i < functions.parameters.size(); ++i) {
-      functions.identities.push_back(model.identity(i));
-    }
-  }
-  return functions;
-}
-
-/// The same for a list, which is copied. @throws Error (invalid_argument) for parameters that cannot be trained
-inline ModelFunctions model_functions(ParameterList list) {
-  check_parameters(list, false);
-  return {std::move(list), {}, {}, {}, {}, {}};
-}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -34988,9 +34944,56 @@ using ddp::Step;
 
 /// @file
 /// NoSync: the scope in which a program's steps reduce nothing, from no_sync(). Accumulation: target of these steps,
-/// which checks each ready gradient and reduces none; Driver owns it.
+/// which checks each ready gradient and reduces none; Driver owns it. GradientSums: sums of their gradients with
+/// Adds::wrapper, in memory of dtrain's; BucketReduction owns them.
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// A sum is rounded to the gradient's element type with each pass. Gradients in host memory. Steady state: allocates
+/// nothing. Threads: `add` concurrently, for different parameters; everything else between passes. Lifetime: the table
+/// outlives it.
+class GradientSums {
+ public:
+  explicit GradientSums(const GradientTable& gradients) noexcept : gradients_(&gradients) {}
+
+  /// Memory for all sums; once. @throws Error (unsupported) for gradients on a GPU
+  void allocate();
+  bool is_allocated() const noexcept { return !sums_.empty(); }
+
+  /// Begins a pass under no_sync().
+  void begin_pass() noexcept;
+
+  /// Adds a gradient in a pass. @throws Error (invalid_argument) for a second call in the pass
+  void add_in_pass(std::size_t parameter, const std::byte* gradient);
+
+  /// Ends a pass: gradients that were added from their own memory become zeros, so that a model that adds up its passes
+  /// adds to zeros.
+  void end_pass() noexcept;
+
+  /// Whether passes have left a sum of the parameter.
+  bool has(std::size_t parameter) const noexcept { return is_allocated() && sums_[parameter].has_passes; }
+
+  /// Adds a gradient, or nothing if that is null. @returns the sum's memory
+  const std::byte* add(std::size_t parameter, const std::byte* gradient) noexcept;
+
+  /// A step has reduced the sums, or they are discarded.
+  void clear() noexcept;
+
+ private:
+  struct alignas(arena_alignment) Line {
+    std::byte bytes[arena_alignment];
+  };
+  struct Sum {
+    std::byte* memory = nullptr;
+    bool has_passes = false;
+    bool is_in_pass = false;  ///< whether this pass has added to it
+    bool clears_own = false;  ///< whether this pass has added from the gradient's own memory
+  };
+
+  const GradientTable* gradients_;
+  std::vector<Line> memory_;
+  std::vector<Sum> sums_;  ///< of each parameter
+};
 
 /// Who adds up the gradients of the passes under no_sync().
 /// @ingroup training
@@ -35071,6 +35074,74 @@ class Accumulation final : public Step::Target {
 };
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void GradientSums::allocate() {
+  if (is_allocated()) return;
+  std::vector<std::size_t> first_line;
+  std::size_t lines = 0;
+  for (std::size_t i = 0; i < gradients_->size(); ++i) {
+    if (gradients_->view(i).device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "no_sync(Adds::wrapper) adds gradients in host memory, and that of {} is on {}; let the model add up "
+                  "its passes, under no_sync()",
+                  {gradients_->names().describe(i), to_string(gradients_->view(i).device)});
+    }
+    first_line.push_back(lines);
+    lines += detail::padded((*gradients_)[i].bytes) / sizeof(Line);
+  }
+  memory_ = std::vector<Line>(lines);
+  std::vector<Sum> sums(gradients_->size());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    sums[i].memory = reinterpret_cast<std::byte*>(memory_.data() + first_line[i]);
+  }
+  sums_ = std::move(sums);
+}
+
+DTRAIN_DEFINED void GradientSums::begin_pass() noexcept {
+  for (Sum& sum : sums_) {
+    sum.is_in_pass = sum.clears_own = false;
+  }
+}
+
+DTRAIN_DEFINED void GradientSums::add_in_pass(std::size_t parameter, const std::byte* gradient) {
+  Sum& sum = sums_[parameter];
+  if (sum.is_in_pass) {
+    gradients_->names().refuse_ready(
+        parameter, "came twice in a pass under no_sync(Adds::wrapper); call it once, when the gradient is final");
+  }
+  sum.is_in_pass = true;
+  sum.clears_own = gradient == (*gradients_)[parameter].own;
+  add(parameter, gradient);
+  sum.has_passes = true;
+}
+
+DTRAIN_DEFINED void GradientSums::end_pass() noexcept {
+  for (std::size_t i = 0; i < sums_.size(); ++i) {
+    const GradientSlot& slot = (*gradients_)[i];
+    if (sums_[i].clears_own && slot.bytes != 0) std::memset(slot.own, 0, slot.bytes);
+  }
+}
+
+DTRAIN_DEFINED const std::byte* GradientSums::add(std::size_t parameter, const std::byte* gradient) noexcept {
+  const Sum& sum = sums_[parameter];
+  const TensorView& view = gradients_->view(parameter);
+  if (gradient == nullptr || view.bytes() == 0) return sum.memory;
+  if (!sum.has_passes) {
+    kernels::copy_bytes(sum.memory, gradient, view.bytes());
+    return sum.memory;
+  }
+  const std::array<const std::byte*, 2> sources{sum.memory, gradient};
+  const std::array<std::byte*, 1> targets{sum.memory};
+  kernels::Reduction::of(view.dtype, ReduceOp::sum)({sources.data(), sources.size()}, {targets.data(), targets.size()},
+                                                    static_cast<std::size_t>(view.shape.element_count()));
+  return sum.memory;
+}
+
+DTRAIN_DEFINED void GradientSums::clear() noexcept {
+  for (Sum& sum : sums_) {
+    sum.has_passes = false;
+  }
+}
 
 DTRAIN_DEFINED void Accumulation::use(Adds adds, bool is_nested) {
   if (is_nested && adds != adds_) {
@@ -39151,7 +39222,6 @@ ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions&
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/un.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <csignal>
@@ -39687,7 +39757,9 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 // ---- dtrain/kernels/arithmetic/arithmetic.hpp
 
 /// @file
-/// Floating-point operations for the loops of instruction_sets/: one rounding each, in the order they are written.
+/// Arithmetic for the loops of instruction_sets/. FloatArithmetic: sums, averages and products of f32 and f64, by
+/// floating-point operations with one rounding each, in the order they are written. Integer sums, averages and
+/// products; minimum and maximum of all types, by comparing integers.
 ///
 /// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
 /// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
@@ -39820,15 +39892,6 @@ struct Multiply {
   }
 };
 
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
-
-/// @file
-/// FloatArithmetic: sums, averages and products of f32 and f64. avx2.hpp and baseline.hpp compile it into kernels.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
 /// `Operation` is Add, AddWeighted, Average or Multiply. An average is the sum times the rounded reciprocal, because a
 /// division for each element costs more than reading it. A sum is multiplied by one, which changes only a NaN and saves
 /// a second loop.
@@ -39879,6 +39942,112 @@ class FloatArithmetic {
  private:
   Vector<Float, Width> factor_;
   const double* weights_;
+};
+
+/// The sum modulo 2^bits. `Lane` is unsigned and also serves the signed type.
+template <class Lane, std::size_t Width>
+struct IntegerSum {
+  static constexpr std::size_t bytes = Width;
+  using Partial = Vector<Lane, Width>;
+  using Result = Partial;
+  static constexpr bool averages = false;
+
+  DTRAIN_ALWAYS_INLINE explicit IntegerSum(const KernelArguments& /*nothing varies*/) noexcept {}
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    load(partial, from);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    Partial value;
+    load(value, from);
+    partial = partial + value;
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept { result = partial; }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
+};
+
+/// At any alignment.
+template <class T>
+T element(const std::byte* from) noexcept {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+/// The product modulo 2^bits, one element after the other, because training does not use it.
+template <class Unsigned>
+DTRAIN_OPTIMIZED void integer_product(const KernelArguments& arguments) noexcept {
+  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Unsigned)) {
+    std::uint64_t product = 1;
+    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
+      product *= element<Unsigned>(arguments.sources[rank] + i);
+    }
+    const auto result = static_cast<Unsigned>(product);
+    for (std::size_t target = 0; target < arguments.target_count; ++target) {
+      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
+    }
+  }
+}
+
+/// The exact sum, which fits `Wide`, divided by KernelArguments::divisor and truncated toward zero.
+template <class Integer, class Wide>
+DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept {
+  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Integer)) {
+    Wide sum = 0;
+    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
+      sum += element<Integer>(arguments.sources[rank] + i);
+    }
+    const auto result = static_cast<Integer>(sum / static_cast<Wide>(arguments.divisor));
+    for (std::size_t target = 0; target < arguments.target_count; ++target) {
+      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
+    }
+  }
+}
+
+__extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
+
+/// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, for f16 and bf16
+/// too, without conversion; the differences are in KernelArguments::key.
+/// - Floats: a negative value has the bits below its sign inverted, so that -0 < +0; NaN is the greatest key. This is
+///   minimum and maximum of IEEE 754-2019.
+/// - Unsigned integers: the highest bit is inverted.
+/// - For min, all keys but NaN's are inverted.
+template <class Lane, std::size_t Width>
+class MinMax {
+ public:
+  static constexpr std::size_t bytes = Width;
+  using Partial = Vector<Lane, Width>;
+  using Result = Partial;
+  static constexpr bool averages = false;
+
+  DTRAIN_ALWAYS_INLINE explicit MinMax(const KernelArguments& arguments) noexcept {
+    fill<Lane, Width>(flip_, static_cast<Lane>(arguments.key.flip));
+    fill<Lane, Width>(magnitude_, static_cast<Lane>(arguments.key.magnitude));
+    fill<Lane, Width>(infinity_, static_cast<Lane>(arguments.key.infinity));
+    fill<Lane, Width>(greatest_, static_cast<Lane>(arguments.key.greatest));
+    fill<Lane, Width>(greatest_key_, greatest_key);
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    Partial value;
+    load(value, from);
+    partial = value ^ ((Partial)(value < Partial{}) & magnitude_) ^ flip_;
+    replace_where(partial, (Partial)((value & greatest_key_) > infinity_), greatest_key_);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    replace_where(partial, (Partial)(value > partial), value);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    result = partial ^ flip_;
+    result = result ^ ((Partial)(result < Partial{}) & magnitude_);
+    replace_where(result, (Partial)(partial == greatest_key_), greatest_);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
+
+ private:
+  static constexpr Lane greatest_key = std::numeric_limits<Lane>::max();
+
+  Partial flip_, magnitude_, infinity_, greatest_, greatest_key_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -40081,121 +40250,6 @@ struct F16Native {
   }
 };
 #endif
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/integer_arithmetic.hpp
-
-/// @file
-/// Integer sums, averages and products for instruction_sets/; minimum and maximum of all types, by comparing integers.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// The sum modulo 2^bits. `Lane` is unsigned and also serves the signed type.
-template <class Lane, std::size_t Width>
-struct IntegerSum {
-  static constexpr std::size_t bytes = Width;
-  using Partial = Vector<Lane, Width>;
-  using Result = Partial;
-  static constexpr bool averages = false;
-
-  DTRAIN_ALWAYS_INLINE explicit IntegerSum(const KernelArguments& /*nothing varies*/) noexcept {}
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
-    load(partial, from);
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
-    Partial value;
-    load(value, from);
-    partial = partial + value;
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept { result = partial; }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
-};
-
-/// At any alignment.
-template <class T>
-T element(const std::byte* from) noexcept {
-  T value;
-  std::memcpy(&value, from, sizeof(T));
-  return value;
-}
-
-/// The product modulo 2^bits, one element after the other, because training does not use it.
-template <class Unsigned>
-DTRAIN_OPTIMIZED void integer_product(const KernelArguments& arguments) noexcept {
-  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Unsigned)) {
-    std::uint64_t product = 1;
-    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
-      product *= element<Unsigned>(arguments.sources[rank] + i);
-    }
-    const auto result = static_cast<Unsigned>(product);
-    for (std::size_t target = 0; target < arguments.target_count; ++target) {
-      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
-    }
-  }
-}
-
-/// The exact sum, which fits `Wide`, divided by KernelArguments::divisor and truncated toward zero.
-template <class Integer, class Wide>
-DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept {
-  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Integer)) {
-    Wide sum = 0;
-    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
-      sum += element<Integer>(arguments.sources[rank] + i);
-    }
-    const auto result = static_cast<Integer>(sum / static_cast<Wide>(arguments.divisor));
-    for (std::size_t target = 0; target < arguments.target_count; ++target) {
-      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
-    }
-  }
-}
-
-__extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
-
-/// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, for f16 and bf16
-/// too, without conversion; the differences are in KernelArguments::key.
-/// - Floats: a negative value has the bits below its sign inverted, so that -0 < +0; NaN is the greatest key. This is
-///   minimum and maximum of IEEE 754-2019.
-/// - Unsigned integers: the highest bit is inverted.
-/// - For min, all keys but NaN's are inverted.
-template <class Lane, std::size_t Width>
-class MinMax {
- public:
-  static constexpr std::size_t bytes = Width;
-  using Partial = Vector<Lane, Width>;
-  using Result = Partial;
-  static constexpr bool averages = false;
-
-  DTRAIN_ALWAYS_INLINE explicit MinMax(const KernelArguments& arguments) noexcept {
-    fill<Lane, Width>(flip_, static_cast<Lane>(arguments.key.flip));
-    fill<Lane, Width>(magnitude_, static_cast<Lane>(arguments.key.magnitude));
-    fill<Lane, Width>(infinity_, static_cast<Lane>(arguments.key.infinity));
-    fill<Lane, Width>(greatest_, static_cast<Lane>(arguments.key.greatest));
-    fill<Lane, Width>(greatest_key_, greatest_key);
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
-    Partial value;
-    load(value, from);
-    partial = value ^ ((Partial)(value < Partial{}) & magnitude_) ^ flip_;
-    replace_where(partial, (Partial)((value & greatest_key_) > infinity_), greatest_key_);
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    replace_where(partial, (Partial)(value > partial), value);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    result = partial ^ flip_;
-    result = result ^ ((Partial)(result < Partial{}) & magnitude_);
-    replace_where(result, (Partial)(partial == greatest_key_), greatest_);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
-
- private:
-  static constexpr Lane greatest_key = std::numeric_limits<Lane>::max();
-
-  Partial flip_, magnitude_, infinity_, greatest_, greatest_key_;
-};
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -40489,37 +40543,6 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED std::uint64_t digest(const std::byte* bytes, std
     hash = detail::mixed(hash, static_cast<std::uint64_t>(*bytes));
   }
   return hash;
-}
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/dot_product.hpp
-
-/// @file
-/// Dot product of floats in host memory, a kernel for hooks::Adasum and low_rank.hpp (ddp/), in an order that depends
-/// on the count alone.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Element i is added to partial sum i modulo `lanes`, in `Sum`; these are added in order, and then the elements that
-/// fill no more lanes. Threads: any.
-template <class Sum, std::size_t lanes>
-DTRAIN_OPTIMIZED Sum dot_product(const float* a, const float* b, std::size_t count) noexcept {
-  Sum sums[lanes] = {};
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      sums[lane] += static_cast<Sum>(a[i + lane]) * static_cast<Sum>(b[i + lane]);
-    }
-  }
-  Sum sum = 0;
-  for (const Sum lane : sums) {
-    sum += lane;
-  }
-  for (; i < count; ++i) {
-    sum += static_cast<Sum>(a[i]) * static_cast<Sum>(b[i]);
-  }
-  return sum;
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -40903,7 +40926,7 @@ DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sour
 
 /// @file
 /// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, optimizers and
-/// hooks; is_finite(), also under -ffast-math, for hooks and gradient norms.
+/// hooks; dot product, for hooks; is_finite(), also under -ffast-math, for hooks and gradient norms.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -40918,6 +40941,27 @@ inline bool is_finite(double value) noexcept {
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));
   return (bits & 0x7ff0000000000000U) != 0x7ff0000000000000U;
+}
+
+/// Element i is added to partial sum i modulo `lanes`, in `Sum`; these are added in order, and then the elements that
+/// fill no more lanes. Threads: any.
+template <class Sum, std::size_t lanes>
+DTRAIN_OPTIMIZED Sum dot_product(const float* a, const float* b, std::size_t count) noexcept {
+  Sum sums[lanes] = {};
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      sums[lane] += static_cast<Sum>(a[i + lane]) * static_cast<Sum>(b[i + lane]);
+    }
+  }
+  Sum sum = 0;
+  for (const Sum lane : sums) {
+    sum += lane;
+  }
+  for (; i < count; ++i) {
+    sum += static_cast<Sum>(a[i]) * static_cast<Sum>(b[i]);
+  }
+  return sum;
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -42260,226 +42304,6 @@ class Listener {
   Descriptor socket_;
   SocketAddress local_;
   bool has_warned_ = false;  ///< whether a failure to accept was logged
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/unix_socket.hpp
-
-/// @file
-/// UnixConnection and UnixListener: blocking connections between processes of a host, beside the TCP connections of
-/// connection.hpp, by abstract Unix sockets; their messages carry descriptors. SharedMemory (backend/) sends the
-/// descriptors of its segments by them.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// Credentials of the peer process, as the kernel recorded them when the connection was made.
-struct PeerCredentials {
-  pid_t pid = 0;
-  uid_t uid = 0;
-  gid_t gid = 0;
-};
-
-/// A message, with the descriptor that it carried, if any.
-struct ReceivedDescriptor {
-  Descriptor descriptor;
-  std::vector<std::byte> bytes;
-};
-
-namespace detail {
-
-/// Abstract address of a name of 1 to 107 bytes. It has no file, and ends with its socket.
-struct AbstractAddress {
-  explicit AbstractAddress(std::string_view name) {
-    if (name.empty() || name.size() > sizeof address.sun_path - 1) {
-      throw_error(Errc::invalid_argument, "a Unix socket's name has 1 to 107 bytes, not {}", {name.size()});
-    }
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, name.data(), name.size());
-    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  }
-  const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
-
-  sockaddr_un address{};
-  socklen_t size = 0;
-};
-
-inline Descriptor unix_socket(const std::string& doing) {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket) {
-    throw_errno(doing);
-  }
-  return socket;
-}
-
-}  // namespace detail
-
-/// One end of a connection that keeps message boundaries.
-/// Blocking: every function with a deadline, up to it. Threads: one sends and one receives at a time.
-class UnixConnection {
- public:
-  static constexpr std::size_t max_message_bytes = 4096;
-
-  explicit UnixConnection(Descriptor socket) noexcept : socket_(std::move(socket)) {}
-
-  /// @throws Error (posix): ECONNREFUSED if no process listens under that name; Error (timeout)
-  static UnixConnection connect(std::string_view name, Deadline deadline) {
-    const std::string doing = format_text("connecting to the Unix socket '{}'", {name});
-    const detail::AbstractAddress address(name);
-    Descriptor socket = detail::unix_socket(doing);
-    while (::connect(socket.get(), address.data(), address.size) != 0) {
-      if (errno != EAGAIN && errno != EINTR) {
-        throw_errno("{}", {doing},
-                    "the process that listens there must run on this host, in the same network namespace");
-      }
-      pause_before_retry(deadline, doing);  // its backlog is full
-    }
-    return UnixConnection(std::move(socket));
-  }
-
-  /// Sends a message of 1 to 4096 bytes with a descriptor; the receiver gets a copy of it. The caller keeps
-  /// `descriptor`. @throws Error (timeout, closed, posix)
-  void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
-    if (bytes.empty() || bytes.size() > max_message_bytes) {
-      throw_error(Errc::invalid_argument, "a Unix socket's message has 1 to 4096 bytes, not {}", {bytes.size()});
-    }
-    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message = message_of(part, control);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
-      const int error = errno;
-      if (error == EPIPE || error == ECONNRESET) {
-        throw_error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
-      }
-      if (error == EAGAIN) {
-        wait_descriptor(socket_.get(), POLLOUT, deadline, "sending to a process on this host");
-      } else if (error != EINTR) {
-        throw_posix(error, "sending to a process on this host");
-      }
-    }
-  }
-
-  /// Receives the next message and its descriptor, which is close-on-exec.
-  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
-  /// or longer than 4096 bytes (its descriptors are closed)
-  ReceivedDescriptor receive_descriptor(Deadline deadline) {
-    ReceivedDescriptor received;
-    received.bytes.resize(max_message_bytes);
-    std::vector<Descriptor> descriptors;
-    descriptors.reserve(max_control_descriptors);
-    iovec part{received.bytes.data(), received.bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(max_control_descriptors * sizeof(int))] = {};
-    msghdr message{};
-    ssize_t count = -1;
-    bool was_reset = false;
-    while (count < 0) {
-      message = message_of(part, control);
-      count = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
-      const int error = errno;
-      if (count < 0 && error == EAGAIN) {
-        wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
-      } else if (count < 0 && error == ECONNRESET && !was_reset) {
-        was_reset = true;  // the peer closed without reading everything; its earlier messages are still readable
-      } else if (count < 0 && error != EINTR && error != ECONNRESET) {
-        throw_posix(error, "receiving from a process on this host");
-      } else if (count == 0 || (count < 0 && error == ECONNRESET)) {
-        throw_error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
-      }
-    }
-    received.bytes.resize(static_cast<std::size_t>(count));
-    adopt_descriptors(message, descriptors);  // first, so that none stays open
-    if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || descriptors.size() > 1) {
-      throw_error(Errc::protocol,
-                  "receiving from a process on this host: the message is too long or carries more than one descriptor");
-    }
-    if (descriptors.empty()) {
-      throw_error(Errc::protocol, "receiving a descriptor: the message came without one");
-    }
-    received.descriptor = std::move(descriptors.front());
-    return received;
-  }
-
-  /// @throws Error (posix)
-  PeerCredentials peer_credentials() const {
-    ucred credentials{};
-    socklen_t size = sizeof credentials;
-    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-      throw_errno("asking who is at the other end of a Unix socket");
-    }
-    return {credentials.pid, credentials.uid, credentials.gid};
-  }
-
-  int descriptor() const noexcept { return socket_.get(); }
-
- private:
-  template <std::size_t Bytes>
-  static msghdr message_of(iovec& part, char (&control)[Bytes]) noexcept {
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = Bytes;
-    return message;
-  }
-
-  /// Allocates nothing, so no exception can leave a descriptor without an owner.
-  static void adopt_descriptors(msghdr& message, std::vector<Descriptor>& descriptors) noexcept {
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
-        continue;
-      }
-      const std::size_t number = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (std::size_t i = 0; i < number; ++i) {
-        int descriptor = -1;
-        std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
-        descriptors.emplace_back(descriptor);
-      }
-    }
-  }
-
-  static constexpr std::size_t max_control_descriptors = 8;
-
-  Descriptor socket_;
-};
-
-/// Listens under a name that processes of this host (in one network namespace) can connect to.
-class UnixListener {
- public:
-  /// @throws Error (posix): EADDRINUSE if another socket has the name
-  explicit UnixListener(std::string_view name) {
-    const std::string doing = format_text("listening at the Unix socket '{}'", {name});
-    const detail::AbstractAddress address(name);
-    socket_ = detail::unix_socket(doing);
-    if (::bind(socket_.get(), address.data(), address.size) != 0 || ::listen(socket_.get(), 128) != 0) {
-      throw_errno(doing);
-    }
-  }
-
-  /// The next connection. Blocking: until the deadline. @throws Error (timeout, posix)
-  UnixConnection accept(Deadline deadline) {
-    const std::string doing = "accepting a process on this host";
-    for (;;) {
-      Descriptor accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (accepted) {
-        return UnixConnection(std::move(accepted));
-      }
-      if (errno == EAGAIN) {
-        wait_descriptor(socket_.get(), POLLIN, deadline, doing);
-      } else if (errno == EINTR || errno == ECONNABORTED) {
-        pause_before_retry(deadline, doing);
-      } else {
-        throw_errno(doing);
-      }
-    }
-  }
-
- private:
-  Descriptor socket_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::net
@@ -50719,7 +50543,8 @@ struct SegmentBarrier {
 
 /// @file
 /// All-reduce in shared memory: through slots, in place, or copied in chunks, with equal bits; or by the algorithm that
-/// a topology selects, over the mailboxes. Communicator enqueues it.
+/// a topology selects, over the mailboxes. Reduce-scatter: through slots, in place, or copied in chunks, with the bits
+/// of an all-reduce. Communicator enqueues them.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -50976,6 +50801,95 @@ struct SegmentAllReduce {
   };
 };
 
+/// Every rank publishes its input, in place or chunk by chunk, and reduces its own block of all inputs. Bytes moved for
+/// S bytes on n ranks: in an arena (n+1)S, copied about 3nS, because a rank does not copy its own block.
+struct SegmentReduceScatter {
+  const std::byte* input;
+  std::byte* output;  ///< may be this rank's block of the input
+  Arena arena;        ///< of the input, if any
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const Layout layout{operation.count, size_bytes(operation.dtype), channel.size(), channel.rank()};
+    if (layout.ranks == 1) {
+      if (input != output) {
+        kernels::copy_bytes(output, input, layout.all_bytes());
+      }
+    } else if (layout.all_bytes() <= small_bytes(layout.ranks)) {
+      small(channel, operation, layout);
+    } else {
+      large(channel, operation, layout);
+    }
+  }
+
+ private:
+  /// Blocks of the input, or of a chunk of it.
+  struct Layout {
+    std::size_t count;  ///< elements of a block
+    std::size_t element;
+    int ranks;
+    int rank;
+
+    std::size_t block_bytes() const noexcept { return count * element; }
+    std::size_t all_bytes() const noexcept { return block_bytes() * static_cast<std::size_t>(ranks); }
+    std::size_t block(int of) const noexcept { return static_cast<std::size_t>(of) * block_bytes(); }
+  };
+
+  static kernels::Reduction reduction(const Channel& channel, const Operation& operation) noexcept {
+    return kernels::Reduction::of(operation.dtype, operation.op, channel.isa());
+  }
+
+  /// Through slots, with one barrier.
+  void small(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
+    kernels::copy_bytes(channel.small_input_of(layout.rank, layout.all_bytes()), input, layout.all_bytes());
+    if (channel.arrive_and_compare()) {
+      const Sources sources(layout.ranks, [&](int rank) {
+        return channel.small_input_of(rank, layout.all_bytes()) + layout.block(layout.rank);
+      });
+      reduction(channel, operation)(sources, std::span(&output, 1), layout.count);
+    }
+  }
+
+  void large(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
+    const kernels::Reduction reduce = reduction(channel, operation);
+    const ChunkRange chunks(layout.count,
+                            channel.control().chunk_bytes() / layout.element / static_cast<std::size_t>(layout.ranks));
+    const auto offset_in_chunk = [&](int rank, std::size_t chunk) {
+      return static_cast<std::size_t>(rank) * chunks.length(chunk) * layout.element;
+    };
+    run_chunked(
+        channel, operation, [&] { return chunks.number(); }, layout.all_bytes(),
+        [&] {
+          in_abortable_steps(channel, 0, layout.count, layout.element, [&](std::size_t begin, std::size_t length) {
+            const Sources sources(layout.ranks, [&](int rank) {
+              return arena.buffer(rank, channel.operation_of(rank)) + layout.block(layout.rank) +
+                     begin * layout.element;
+            });
+            std::byte* const target = output + begin * layout.element;
+            reduce(sources, std::span(&target, 1), length);
+          });
+        },
+        [&](std::size_t chunk) {
+          for (int rank = 0; rank < layout.ranks; ++rank) {
+            if (rank != layout.rank) {
+              channel.copy_path().copy(channel.control().chunk_input(layout.rank, chunk) + offset_in_chunk(rank, chunk),
+                                       input + layout.block(rank) + chunks.begin(chunk) * layout.element,
+                                       chunks.length(chunk) * layout.element);
+            }
+          }
+        },
+        [&](std::size_t chunk) {
+          const std::size_t begin = chunks.begin(chunk) * layout.element;
+          const Sources sources(layout.ranks, [&](int rank) -> const std::byte* {
+            return rank == layout.rank
+                       ? input + layout.block(rank) + begin
+                       : channel.control().chunk_input(rank, chunk) + offset_in_chunk(layout.rank, chunk);
+          });
+          std::byte* const target = output + begin;
+          reduce(sources, std::span(&target, 1), chunks.length(chunk));
+        });
+  }
+};
+
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
 // ---- dtrain/backend/shared_memory/collectives/exchange_blocks.hpp
@@ -51230,330 +51144,6 @@ struct SegmentExchangeBlocks {
     const std::uint64_t staged = for_each_block(published, ranks, self, [](int, const BlockRange&, const Range&) {});
     run_chunked(channel, operation, count_chunks, staged * element, read_in_place, publish, read);
   }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/collectives/reduce_scatter.hpp
-
-/// @file
-/// Reduce-scatter in shared memory: through slots, in place, or copied in chunks, with the bits of an all-reduce.
-/// Communicator enqueues it.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Every rank publishes its input, in place or chunk by chunk, and reduces its own block of all inputs. Bytes moved for
-/// S bytes on n ranks: in an arena (n+1)S, copied about 3nS, because a rank does not copy its own block.
-struct SegmentReduceScatter {
-  const std::byte* input;
-  std::byte* output;  ///< may be this rank's block of the input
-  Arena arena;        ///< of the input, if any
-
-  void operator()(Channel& channel, const Operation& operation) const noexcept {
-    const Layout layout{operation.count, size_bytes(operation.dtype), channel.size(), channel.rank()};
-    if (layout.ranks == 1) {
-      if (input != output) {
-        kernels::copy_bytes(output, input, layout.all_bytes());
-      }
-    } else if (layout.all_bytes() <= small_bytes(layout.ranks)) {
-      small(channel, operation, layout);
-    } else {
-      large(channel, operation, layout);
-    }
-  }
-
- private:
-  /// Blocks of the input, or of a chunk of it.
-  struct Layout {
-    std::size_t count;  ///< elements of a block
-    std::size_t element;
-    int ranks;
-    int rank;
-
-    std::size_t block_bytes() const noexcept { return count * element; }
-    std::size_t all_bytes() const noexcept { return block_bytes() * static_cast<std::size_t>(ranks); }
-    std::size_t block(int of) const noexcept { return static_cast<std::size_t>(of) * block_bytes(); }
-  };
-
-  static kernels::Reduction reduction(const Channel& channel, const Operation& operation) noexcept {
-    return kernels::Reduction::of(operation.dtype, operation.op, channel.isa());
-  }
-
-  /// Through slots, with one barrier.
-  void small(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
-    kernels::copy_bytes(channel.small_input_of(layout.rank, layout.all_bytes()), input, layout.all_bytes());
-    if (channel.arrive_and_compare()) {
-      const Sources sources(layout.ranks, [&](int rank) {
-        return channel.small_input_of(rank, layout.all_bytes()) + layout.block(layout.rank);
-      });
-      reduction(channel, operation)(sources, std::span(&output, 1), layout.count);
-    }
-  }
-
-  void large(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
-    const kernels::Reduction reduce = reduction(channel, operation);
-    const ChunkRange chunks(layout.count,
-                            channel.control().chunk_bytes() / layout.element / static_cast<std::size_t>(layout.ranks));
-    const auto offset_in_chunk = [&](int rank, std::size_t chunk) {
-      return static_cast<std::size_t>(rank) * chunks.length(chunk) * layout.element;
-    };
-    run_chunked(
-        channel, operation, [&] { return chunks.number(); }, layout.all_bytes(),
-        [&] {
-          in_abortable_steps(channel, 0, layout.count, layout.element, [&](std::size_t begin, std::size_t length) {
-            const Sources sources(layout.ranks, [&](int rank) {
-              return arena.buffer(rank, channel.operation_of(rank)) + layout.block(layout.rank) +
-                     begin * layout.element;
-            });
-            std::byte* const target = output + begin * layout.element;
-            reduce(sources, std::span(&target, 1), length);
-          });
-        },
-        [&](std::size_t chunk) {
-          for (int rank = 0; rank < layout.ranks; ++rank) {
-            if (rank != layout.rank) {
-              channel.copy_path().copy(channel.control().chunk_input(layout.rank, chunk) + offset_in_chunk(rank, chunk),
-                                       input + layout.block(rank) + chunks.begin(chunk) * layout.element,
-                                       chunks.length(chunk) * layout.element);
-            }
-          }
-        },
-        [&](std::size_t chunk) {
-          const std::size_t begin = chunks.begin(chunk) * layout.element;
-          const Sources sources(layout.ranks, [&](int rank) -> const std::byte* {
-            return rank == layout.rank
-                       ? input + layout.block(rank) + begin
-                       : channel.control().chunk_input(rank, chunk) + offset_in_chunk(layout.rank, chunk);
-          });
-          std::byte* const target = output + begin;
-          reduce(sources, std::span(&target, 1), chunks.length(chunk));
-        });
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/segment_setup.hpp
-
-/// @file
-/// SegmentSetup: maps a new segment of shared memory on every rank of a channel, or on none; rank 0 sends its
-/// descriptor to the others by a Unix socket. SharedMemory's Communicator calls it when it opens or allocates.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Under ThreadSanitizer, which cannot relate two mappings of one memory, passes a mapping to another thread of the
-/// same process. The message carries the address of an InProcessTransfer on the heap, which the receiver then owns. (A
-/// receiver that fails before it reads the message leaks it.) In other builds, every rank maps the segment itself.
-struct InProcessTransfer {
-  std::shared_ptr<Segment> segment;
-  std::atomic<bool> ready{false};  ///< orders the two threads; in C++'s memory model a socket does not
-
-  static std::uint64_t give(const std::shared_ptr<Segment>& segment) {
-    auto transfer = std::make_unique<InProcessTransfer>();
-    transfer->segment = segment;
-    transfer->ready.store(true, std::memory_order_release);
-    return reinterpret_cast<std::uintptr_t>(transfer.release());
-  }
-  static std::shared_ptr<Segment> take(std::uint64_t address) {
-    const std::unique_ptr<InProcessTransfer> transfer(
-        reinterpret_cast<InProcessTransfer*>(static_cast<std::uintptr_t>(address)));
-    return transfer->ready.load(std::memory_order_acquire) ? std::move(transfer->segment) : nullptr;
-  }
-};
-
-/// The message beside the descriptor. Processes outside the job do not know the token.
-struct SegmentMessage {
-  char token[32]{};
-  std::uint64_t address = 0;  ///< of an InProcessTransfer, for a thread of the same process
-};
-
-/// Receives one segment. Listens under a random name, which leaves nothing in the file system.
-class SegmentReceiver {
- public:
-  /// @throws Error (posix)
-  SegmentReceiver() : listener_(name_) {}
-
-  /// "NAME TOKEN", for rank 0.
-  std::string address() const { return format_text("{} {}", {name_, token_}); }
-
-  /// The segment that rank 0 has sent. Closes connections of other processes. Blocking: no.
-  /// @throws Error (timeout) if rank 0 has sent none; as Segment::adopt
-  std::shared_ptr<Segment> receive(std::size_t bytes, Deadline deadline) {
-    const Deadline now = Deadline::after({});
-    for (;;) {
-      net::UnixConnection connection = listener_.accept(now);
-      net::ReceivedDescriptor received;
-      try {
-        received = connection.receive_descriptor(now);
-      } catch (const Error&) {
-        // another process's connection: rank 0 has sent its message already
-      }
-      SegmentMessage message;
-      if (received.bytes.size() == sizeof message) {
-        std::memcpy(&message, received.bytes.data(), sizeof message);
-      }
-      if (token_ == std::string_view(message.token, sizeof message.token)) {
-        if (DTRAIN_THREAD_SANITIZER && message.address != 0) {
-          return InProcessTransfer::take(message.address);
-        }
-        return Segment::adopt(std::move(received.descriptor), bytes);
-      }
-      if (deadline.passed()) {
-        throw_error(Errc::timeout, "the Unix socket '{}' gets messages of other processes only", {name_});
-      }
-    }
-  }
-
- private:
-  const std::string name_ = "dtrain-" + random_job_id();
-  const std::string token_ = random_job_id();
-  net::UnixListener listener_;
-};
-
-/// Rank 0's half. @param address SegmentReceiver::address() of the receiver
-/// @throws Error (protocol) for a malformed address; (refused) for another user's process; (timeout, posix)
-inline void send_segment(const std::string& address, const std::shared_ptr<Segment>& segment, Deadline deadline) {
-  SegmentMessage message;
-  const std::size_t space = address.find(' ');
-  if (space == 0 || space == std::string::npos || address.size() - space - 1 != sizeof message.token) {
-    throw_error(Errc::protocol, "its socket's address came as {}", {in_quotes(address)});
-  }
-  address.copy(message.token, sizeof message.token, space + 1);
-  net::UnixConnection connection = net::UnixConnection::connect(address.substr(0, space), deadline);
-  const net::PeerCredentials peer = connection.peer_credentials();
-  if (peer.uid != ::geteuid()) {
-    throw_error(Errc::refused, "it runs as user {} and this rank as user {}; start all ranks of a host as one user",
-                {peer.uid, ::geteuid()});
-  }
-  if (DTRAIN_THREAD_SANITIZER && peer.pid == ::getpid()) {
-    message.address = InProcessTransfer::give(segment);
-  }
-  try {
-    connection.send_descriptor(segment->descriptor(), std::as_bytes(std::span(&message, 1)), deadline);
-  } catch (...) {
-    if (DTRAIN_THREAD_SANITIZER && message.address != 0) {
-      InProcessTransfer::take(message.address);
-    }
-    throw;
-  }
-}
-
-/// A segment, and the nonce that rank 0 drew for it.
-struct MappedSegment {
-  std::shared_ptr<Segment> segment;
-  std::size_t stride = 0;  ///< from one rank's memory to the next
-  std::uint64_t nonce = 0;
-};
-
-/// One setup. Ends the same way on every rank:
-/// - every rank states a size and its socket; rank 0 compares the sizes and sends every rank the segment's descriptor;
-/// - every rank maps the segment and reserves its pages, or all ranks throw the error of one rank.
-class SegmentSetup {
- public:
-  /// @param number of the setup on this channel: 1, 2, ...
-  /// @param check see StoreRank
-  SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline,
-               std::function<void()> check = {})
-      : self_(
-            StoreRank::of(context, deadline, format_text("setting up shared memory for channel '{}'", {context.name}))),
-        failure_(context.failure),
-        name_(format_text("{}/memory-{}", {context.name, number})),
-        bytes_(bytes) {
-    self_.check = std::move(check);
-    const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
-    shared_.stride = round_up(std::max<std::size_t>(bytes, 1), unit);
-  }
-
-  /// Collective, blocking. @throws JobFailed; Error, the same on every rank that can still be reached: disagreement if
-  /// sizes differ (naming both), out_of_memory, timeout
-  MappedSegment run() {
-    const std::string nonce = store_gather(
-        self_, name_ + "/offer", [this] { return request(); },
-        [this](const std::vector<std::string>& requests) { return offer(requests); });
-    shared_.nonce = std::strtoull(nonce.c_str(), nullptr, 10);
-    const auto map = [this] {
-      map_and_reserve();
-      return std::string();
-    };
-    // Under ThreadSanitizer, ranks that are threads of one process share the Segment: rank 0 closes the descriptor
-    // first.
-    const auto close = [this](const auto&) {
-      shared_.segment->close_descriptor();
-      return std::string();
-    };
-    store_gather(self_, name_ + "/mapped", map, close);
-    if (self_.rank != 0) {
-      shared_.segment->close_descriptor();
-    }
-    return std::move(shared_);
-  }
-
- private:
-  /// "BYTES NAME TOKEN"; rank 0 has no socket.
-  std::string request() {
-    if (self_.rank == 0) {
-      return std::to_string(bytes_);
-    }
-    receiver_.emplace();
-    return format_text("{} {}", {bytes_, receiver_->address()});
-  }
-
-  /// On rank 0. @returns the nonce
-  std::string offer(const std::vector<std::string>& requests) {
-    for (int peer = 1; peer < self_.ranks; ++peer) {
-      const std::string& request = requests[static_cast<std::size_t>(peer)];
-      const std::string bytes = request.substr(0, request.find(' '));
-      if (bytes != requests[0]) {
-        throw_error(Errc::disagreement,
-                    "{} allocates {} bytes of shared memory and {} allocates {}; every rank asks for the same size",
-                    {self_.name_of_rank(0), requests[0], self_.name_of_rank(peer), sanitize(bytes)});
-      }
-    }
-    const auto ranks = static_cast<std::size_t>(self_.ranks);
-    if (bytes_ > (std::size_t{1} << 56) / ranks) {
-      throw_error(Errc::out_of_memory,
-                  "allocating {} bytes of shared memory for each of {} ranks: no machine has an address space for that",
-                  {bytes_, ranks});
-    }
-    shared_.segment = Segment::create(ranks * shared_.stride, ranks * bytes_);
-    for (int peer = 1; peer < self_.ranks; ++peer) {
-      const std::string& request = requests[static_cast<std::size_t>(peer)];
-      try {
-        send_segment(request.substr(std::min(requests[0].size() + 1, request.size())), shared_.segment, self_.deadline);
-      } catch (const Error& error) {
-        // A launcher's store posts the loss of a peer after StoreJobOptions::loss_grace, 500 ms, at the latest.
-        if (failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(700)))) {
-          failure_->throw_if_failed(self_.job_rank);
-        }
-        throw Error(error.code(), format_text("{} with {}: {}", {self_.doing, self_.name_of_rank(peer), error.what()}));
-      }
-    }
-    std::uint64_t nonce = 0;
-    const auto random = random_bytes<sizeof(nonce)>();
-    std::memcpy(&nonce, random.data(), sizeof(nonce));
-    return std::to_string(nonce);
-  }
-
-  void map_and_reserve() {
-    try {
-      if (receiver_) {
-        shared_.segment = receiver_->receive(static_cast<std::size_t>(self_.ranks) * shared_.stride, self_.deadline);
-        receiver_.reset();
-      }
-      shared_.segment->reserve(static_cast<std::size_t>(self_.rank) * shared_.stride, bytes_);
-    } catch (const Error& error) {
-      throw Error(error.code(), self_.rank == 0
-                                    ? error.what()
-                                    : format_text("on {}: {}", {self_.name_of_rank(self_.rank), error.what()}));
-    }
-  }
-
-  StoreRank self_;
-  const std::shared_ptr<FailureLatch> failure_;
-  const std::string name_;  ///< of keys in the store
-  const std::size_t bytes_;
-  MappedSegment shared_;
-  std::optional<SegmentReceiver> receiver_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -57750,9 +57340,79 @@ DTRAIN_DEFINED void report_lost_output(int rank) {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
-// ---- dtrain/ddp/agreement/model_agreement.hpp (definitions)
+// ---- dtrain/ddp/agreement/model_signature.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// A number of extents as u8, and each as i64.
+inline void fields(Serializer& of, Shape& shape) {
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  std::copy(shape.extents().begin(), shape.extents().end(), extents.begin());
+  auto rank = static_cast<std::uint8_t>(shape.extents().size());
+  of.number(rank, 0, Shape::max_rank);
+  for (std::size_t i = 0; i < rank; ++i) {
+    of.number(extents[i]);
+  }
+  try {
+    shape = Shape(std::span(extents).first(rank));
+  } catch (const Error&) {
+    of.fail("has an impossible shape");
+  }
+}
+
+/// Fields of a tensor that checkpoint files have as well.
+inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
+  of.raw_text(tensor.name, max_parameter_name_bytes);
+  of.choice(tensor.dtype, first_dtype, last_dtype);
+  fields(of, tensor.shape);
+}
+
+DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
+  of.constant("dtrain ddp 8\n");
+  of.number(signature.bucket_bytes);
+  of.number(signature.first_bucket_bytes);
+  of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
+  of.flag(signature.deterministic);
+  of.flag(signature.reorder_gradients);
+  of.flag(signature.allow_unused_parameters);
+  of.flag(signature.broadcast_buffers);
+  of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
+  of.flag(signature.scales_averages);
+  of.text(signature.hook, max_parameter_name_bytes);
+  of.flag(signature.measures_plan);
+  of.number(signature.check_values_every);
+  of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
+    tensor_fields(of, parameter);
+    of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
+  });
+}
+
+DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
+                                              std::span<const TensorView> buffers, bool scales_averages,
+                                              const std::string& hook) {
+  ModelSignature signature{options.bucket_bytes,
+                           options.first_bucket_bytes,
+                           options.reduce_op,
+                           {},
+                           options.deterministic,
+                           options.reorder_gradients,
+                           options.allow_unused_parameters,
+                           options.broadcast_buffers,
+                           options.accumulate,
+                           scales_averages,
+                           hook.substr(0, max_parameter_name_bytes),
+                           options.plan.is_measured()};
+  signature.parameters.reserve(parameters.size() + buffers.size());
+  for (const Parameter& parameter : parameters) {
+    signature.parameters.push_back(
+        {parameter.name, parameter.value.shape, parameter.value.dtype, parameter.value.device.kind});
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    signature.parameters.push_back(
+        {format_text("(buffer {})", {i}), buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
+  }
+  return signature;
+}
 
 namespace detail {
 
@@ -58665,6 +58325,43 @@ DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) 
 
 }  // namespace DTRAIN_NAMESPACE::hooks
 
+// ---- dtrain/ddp/hooks/cast.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+DTRAIN_DEFINED void detail::allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters,
+                                            const CastOptions& options) {
+  if (!errors.is_empty()) ddp::refuse_second_model("hooks::Cast with error feedback");
+  std::vector<std::size_t> kept;
+  for (const Parameter& parameter : parameters) {
+    const TensorView& gradient = parameter.gradient;
+    const bool keeps = gradient.dtype == DType::f32 && options.error_feedback(parameter);
+    if (keeps && gradient.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "CastOptions::error_feedback is for gradients in host memory, but that of {} is on {}; leave "
+                  "it out",
+                  {ddp::describe_parameter(kept.size(), parameter.name), to_string(gradient.device)});
+    }
+    kept.push_back(keeps ? gradient.flat().count : 0);
+  }
+  errors.allocate(kept);
+}
+
+DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
+                                       float divisor) noexcept {
+  for (const ddp::BucketGradient& gradient : gradients) {
+    const std::span<float> error = errors.of(gradient.parameter);
+    if (!error.empty()) kernels::add_cast_error(gradient.view.data, error.data(), error.size(), to, divisor);
+  }
+}
+
+DTRAIN_DEFINED void detail::convert_elements(const BufferView& from, const BufferView& to) noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  kernels::convert(from.dtype, from.data, to.dtype, to.data, from.count);
+}
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
 // ---- dtrain/ddp/hooks/low_rank.hpp
 
 /// @file
@@ -59116,22 +58813,13 @@ DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/hooks/widen.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-DTRAIN_DEFINED void detail::convert_elements(const BufferView& from, const BufferView& to) noexcept {
-  const kernels::DefaultFloatEnvironment environment;
-  kernels::convert(from.dtype, from.data, to.dtype, to.data, from.count);
-}
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/planning/saved_plan.hpp
+// ---- dtrain/ddp/planning/plan_search.hpp
 
 /// @file
-/// SavedPlan: the buckets and the variant that MeasuredPlan chose (PlanSettings), as numbers of a checkpoint, and the
-/// conditions under which MeasuredPlan uses them again.
+/// Plan search: the ranks' measurements as messages, and their combination on rank 0; the cost of reductions that fits
+/// them, and the bucket sizes with the shortest step of a model: when gradients are ready, when their buckets are
+/// reduced, and which part of the reductions is hidden. SavedPlan: the buckets and the variant that were chosen
+/// (PlanSettings), as numbers of a checkpoint. MeasuredPlan calls it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -59206,17 +58894,6 @@ inline std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<con
   std::memcpy(&number, digest.data(), sizeof number);
   return number;
 }
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/planning/step_model.hpp
-
-/// @file
-/// A model of a training step: when gradients are ready, when their buckets are reduced, and which part of the
-/// reductions is hidden; plan_search.hpp compares plans by it. StepProfile: the times that MeasuredPlan measured on one
-/// rank.
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 /// Times of a measured step, in seconds from the step's begin.
 struct StepProfile {
@@ -59293,16 +58970,6 @@ inline StepProfile step_profile(std::span<const StepRecord> records, std::uint64
   }
   return profile;
 }
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/planning/plan_search.hpp
-
-/// @file
-/// Plan search: the ranks' measurements as messages, and their combination on rank 0; the cost of reductions that fits
-/// them, and the bucket sizes with the shortest modelled step. MeasuredPlan calls it.
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 /// Bound for the ready times that rank 0 reads from each rank. With more parameters, a rank sends the last ready time
 /// of each of 256 groups of successive parameters.
@@ -59938,80 +59605,6 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
 DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
   norm_ = gradient_norm().times(factor);
   multiply_elements(buffer_view(std::span(gradients_)), factor);
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/reduction/gradient_sums.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED void GradientSums::allocate() {
-  if (is_allocated()) return;
-  std::vector<std::size_t> first_line;
-  std::size_t lines = 0;
-  for (std::size_t i = 0; i < gradients_->size(); ++i) {
-    if (gradients_->view(i).device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "no_sync(Adds::wrapper) adds gradients in host memory, and that of {} is on {}; let the model add up "
-                  "its passes, under no_sync()",
-                  {gradients_->names().describe(i), to_string(gradients_->view(i).device)});
-    }
-    first_line.push_back(lines);
-    lines += detail::padded((*gradients_)[i].bytes) / sizeof(Line);
-  }
-  memory_ = std::vector<Line>(lines);
-  std::vector<Sum> sums(gradients_->size());
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    sums[i].memory = reinterpret_cast<std::byte*>(memory_.data() + first_line[i]);
-  }
-  sums_ = std::move(sums);
-}
-
-DTRAIN_DEFINED void GradientSums::begin_pass() noexcept {
-  for (Sum& sum : sums_) {
-    sum.is_in_pass = sum.clears_own = false;
-  }
-}
-
-DTRAIN_DEFINED void GradientSums::add_in_pass(std::size_t parameter, const std::byte* gradient) {
-  Sum& sum = sums_[parameter];
-  if (sum.is_in_pass) {
-    gradients_->names().refuse_ready(
-        parameter, "came twice in a pass under no_sync(Adds::wrapper); call it once, when the gradient is final");
-  }
-  sum.is_in_pass = true;
-  sum.clears_own = gradient == (*gradients_)[parameter].own;
-  add(parameter, gradient);
-  sum.has_passes = true;
-}
-
-DTRAIN_DEFINED void GradientSums::end_pass() noexcept {
-  for (std::size_t i = 0; i < sums_.size(); ++i) {
-    const GradientSlot& slot = (*gradients_)[i];
-    if (sums_[i].clears_own && slot.bytes != 0) std::memset(slot.own, 0, slot.bytes);
-  }
-}
-
-DTRAIN_DEFINED const std::byte* GradientSums::add(std::size_t parameter, const std::byte* gradient) noexcept {
-  const Sum& sum = sums_[parameter];
-  const TensorView& view = gradients_->view(parameter);
-  if (gradient == nullptr || view.bytes() == 0) return sum.memory;
-  if (!sum.has_passes) {
-    kernels::copy_bytes(sum.memory, gradient, view.bytes());
-    return sum.memory;
-  }
-  const std::array<const std::byte*, 2> sources{sum.memory, gradient};
-  const std::array<std::byte*, 1> targets{sum.memory};
-  kernels::Reduction::of(view.dtype, ReduceOp::sum)({sources.data(), sources.size()}, {targets.data(), targets.size()},
-                                                    static_cast<std::size_t>(view.shape.element_count()));
-  return sum.memory;
-}
-
-DTRAIN_DEFINED void GradientSums::clear() noexcept {
-  for (Sum& sum : sums_) {
-    sum.has_passes = false;
-  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
