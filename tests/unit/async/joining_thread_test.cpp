@@ -1,4 +1,3 @@
-#include "dtrain/async/thread.hpp"
 #include "unit/async/prelude.hpp"
 
 namespace {

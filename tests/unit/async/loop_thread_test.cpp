@@ -1,13 +1,8 @@
 #include "dtrain/async/loop_handle.hpp"
-#include "dtrain/async/thread.hpp"
 #include "support/no_threads.hpp"
 #include "unit/async/prelude.hpp"
 
 namespace {
-
-Deadline soon() {
-  return Deadline::after(60s);
-}
 
 TEST_CASE("run_blocking returns a task's value, and throws what it throws") {
   LoopThread thread;

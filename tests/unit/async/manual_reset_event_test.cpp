@@ -3,10 +3,6 @@
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(60s);
-}
-
 TEST_CASE("an event wakes all its waiters in order, and later ones pass at once until it is reset") {
   EventLoop loop;
   async::ManualResetEvent event(loop);
@@ -19,7 +15,7 @@ TEST_CASE("an event wakes all its waiters in order, and later ones pass at once 
   std::vector<async::TaskHandle> tasks;
   for (int i = 0; i < 3; ++i)
     tasks.push_back(loop.spawn(waiter(i)));
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     co_await loop.sleep_for(1ms);
     CHECK(event.has_waiters());
     event.set();
@@ -29,8 +25,7 @@ TEST_CASE("an event wakes all its waiters in order, and later ones pass at once 
     const WakeReason ready = co_await event.wait(Deadline::after(2ms));
     CHECK(ready == WakeReason::timed_out);
     CHECK_FALSE(event.has_waiters());
-  };
-  loop.run_until(body(), soon());
+  });
   CHECK(order == std::vector<int>{9, 0, 1, 2});
 }
 
@@ -45,14 +40,13 @@ TEST_CASE("a waiter that is destroyed, also after it was woken, does not run") {
   async::TaskHandle before = loop.spawn(waiter());
   async::TaskHandle after = loop.spawn(waiter());
   async::TaskHandle kept = loop.spawn(waiter());
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     co_await loop.sleep_for(1ms);
     before.cancel();
     event.set();
     after.cancel();
     co_await loop.sleep_for(1ms);
-  };
-  loop.run_until(body(), soon());
+  });
   CHECK(passed == 1);
   CHECK(kept.done());
 }
@@ -71,7 +65,7 @@ TEST_CASE("each set of an auto-reset event lets one coroutine pass, and unused s
   for (int i = 0; i < 3; ++i)
     tasks.push_back(loop.spawn(waiter(soon())));
   tasks.push_back(loop.spawn(waiter(Deadline::after(30ms))));  // in vain: it is the last
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     co_await loop.sleep_for(1ms);
     CHECK(passed == 1);
     event.set();
@@ -81,8 +75,7 @@ TEST_CASE("each set of an auto-reset event lets one coroutine pass, and unused s
     co_await loop.sleep_for(50ms);
     CHECK(passed == 3);
     CHECK_FALSE(event.is_set());
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("a set given to a waiter that is destroyed before it runs goes to the next one") {
@@ -95,15 +88,14 @@ TEST_CASE("a set given to a waiter that is destroyed before it runs goes to the 
   };
   async::TaskHandle first = loop.spawn(waiter());
   async::TaskHandle second = loop.spawn(waiter());
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     co_await loop.sleep_for(1ms);
     event.set();
     first.cancel();
     co_await loop.sleep_for(1ms);
     CHECK(passed == 1);
     CHECK(second.done());
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 }  // namespace

@@ -14,8 +14,11 @@
 #include <vector>
 
 #include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/async/thread.hpp"
 #include "support/expect_error.hpp"
+#include "support/loop_test.hpp"
 
 using namespace dtrain::async;
 using namespace dtrain;
+using namespace loop_test;
 using namespace std::chrono_literals;

@@ -1,5 +1,4 @@
 #include "dtrain/backend/block_until_complete.hpp"
-#include "dtrain/stream/host/communication_stream.hpp"
 #include "support/fake_communicator.hpp"
 #include "unit/backend/prelude.hpp"
 

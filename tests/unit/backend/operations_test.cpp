@@ -3,12 +3,7 @@
 
 namespace operations_test {
 
-using dtrain::BufferView;
-using dtrain::ConstBufferView;
-using dtrain::DType;
-using dtrain::Errc;
 using dtrain::Error;
-using dtrain::ReduceOp;
 using namespace dtrain::backend;
 
 std::array<std::byte, 256> memory;

@@ -16,6 +16,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -29,14 +30,20 @@
 
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
 #include "dtrain/backend/shared_memory.hpp"
+#include "support/captured_stderr.hpp"
+#include "support/channel_context.hpp"
+#include "support/communicator_contract.hpp"
 #include "support/element_bytes.hpp"
 #include "support/exact_values.hpp"
 #include "support/expect_error.hpp"
 #include "support/gate.hpp"
 #include "support/host_rank.hpp"
+#include "support/large_values.hpp"
 #include "support/memory_endpoint.hpp"
+#include "support/open_descriptors.hpp"
 #include "support/reference_reduction.hpp"
 #include "support/routine_ranks.hpp"
+#include "support/scalar_chain.hpp"
 #include "support/scalar_reduction.hpp"
 #include "support/thread_ranks.hpp"
 

@@ -1,4 +1,3 @@
-#include "dtrain/kernels/reduction.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

@@ -1,4 +1,3 @@
-#include "support/block_checks.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

@@ -1,6 +1,3 @@
-#include <dirent.h>
-
-#include "support/communicator_contract.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {
@@ -163,16 +160,6 @@ TEST_CASE("a rank that does not come to the opening is named, and the others hea
   });
 }
 
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  DIR* directory = opendir("/proc/self/fd");
-  REQUIRE(directory != nullptr);
-  while (readdir(directory) != nullptr)
-    ++count;
-  closedir(directory);
-  return count;
-}
-
 std::size_t mapped_memories() {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;
@@ -198,9 +185,9 @@ TEST_CASE("channels and allocations leave no descriptor and no mapping behind, w
     });
   };
   use();
-  const std::size_t before = open_descriptors();
+  const std::size_t before = support::open_descriptors();
   use();
-  CHECK(open_descriptors() == before);
+  CHECK(support::open_descriptors() == before);
   CHECK(mapped_memories() == 0);
 }
 

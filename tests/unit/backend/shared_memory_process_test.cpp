@@ -1,5 +1,3 @@
-#include <dirent.h>
-
 #include <csignal>
 
 #include "support/process_ranks.hpp"
@@ -53,20 +51,11 @@ int sockets_named(const std::string& name) {
   return count;
 }
 
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  DIR* directory = opendir("/proc/self/fd");
-  while (directory != nullptr && readdir(directory) != nullptr)
-    ++count;
-  closedir(directory);
-  return count;
-}
-
 TEST_CASE("processes reduce in one memory with the bits of a plain loop, and leave nothing behind") {
   for (const int ranks : {2, 4}) {
     const ForkStore store;
     const ExitCodes codes = run_process_ranks(store, ranks, [&](int rank) {
-      const std::size_t descriptors = open_descriptors();
+      const std::size_t descriptors = support::open_descriptors();
       {
         if (rank == 0 && sockets_named(door_of(store)) == 0) return 2;
         Rank self(store, rank, ranks, 20s);
@@ -83,7 +72,7 @@ TEST_CASE("processes reduce in one memory with the bits of a plain loop, and lea
           }
         }
       }
-      return open_descriptors() == descriptors ? 0 : 4;
+      return support::open_descriptors() == descriptors ? 0 : 4;
     });
     CHECK(codes == ExitCodes(static_cast<std::size_t>(ranks), 0));
     CHECK(sockets_named(door_of(store)) == 0);

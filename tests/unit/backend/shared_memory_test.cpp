@@ -1,5 +1,4 @@
 #include "support/allocation_count.hpp"
-#include "support/communicator_contract.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

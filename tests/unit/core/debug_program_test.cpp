@@ -1,8 +1,8 @@
 #include "dtrain/core/debug_program.hpp"
 
-#include <doctest/doctest.h>
-
 #include <cassert>
+
+#include "unit/core/prelude.hpp"
 
 // tests/package/check.py builds programs of files with and without NDEBUG.
 TEST_CASE("a program of which a file was compiled without NDEBUG is a debug program") {

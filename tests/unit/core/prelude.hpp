@@ -40,6 +40,7 @@
 #include "dtrain/core/process/control_groups.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/small_floats.hpp"
 #include "support/expect_error.hpp"
 #include "support/in_child.hpp"
 #include "support/temporary_directory.hpp"

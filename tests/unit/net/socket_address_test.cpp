@@ -1,6 +1,5 @@
 #include "dtrain/net/socket_address.hpp"
 
-#include <cstdint>
 #include <tuple>
 
 #include "unit/net/prelude.hpp"

@@ -1,13 +1,11 @@
-#include <dirent.h>
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
 
-#include "dtrain/net/connection.hpp"
 #include "dtrain/net/listener.hpp"
 #include "support/name_service.hpp"
+#include "support/open_descriptors.hpp"
 #include "support/skip.hpp"
 #include "unit/net/prelude.hpp"
 
@@ -15,20 +13,7 @@ namespace {
 
 using async::EventLoop;
 using async::Task;
-
-Deadline soon() {
-  return Deadline::after(60s);
-}
-
-std::size_t open_descriptors() {
-  DIR* directory = ::opendir("/proc/self/fd");
-  REQUIRE(directory != nullptr);
-  std::size_t count = 0;
-  while (::readdir(directory) != nullptr)
-    ++count;
-  ::closedir(directory);
-  return count;
-}
+using support::open_descriptors;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -82,10 +67,19 @@ Task<Ends> connected(EventLoop& loop) {
   co_return ends;
 }
 
-TEST_CASE("bytes go both ways, ends know each other, and the end of a stream is a value") {
+/// Runs `body(loop, ends)` on a loop of its own.
+template <class Body>
+void with_ends(Body body) {
   EventLoop loop;
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     Ends ends = co_await connected(loop);
+    Task<void> running = body(loop, ends);
+    co_await std::move(running);
+  });
+}
+
+TEST_CASE("bytes go both ways, ends know each other, and the end of a stream is a value") {
+  with_ends([&](EventLoop&, Ends& ends) -> Task<void> {
     CHECK(ends.client.local() == ends.server.peer());
     CHECK(ends.client.peer() == ends.server.local());
     ends.client.set_keepalive(1s, 1s, 3);
@@ -106,14 +100,11 @@ TEST_CASE("bytes go both ways, ends know each other, and the end of a stream is 
     CHECK(result.ok());
     result = co_await read_some(ends.client, buffer, soon());
     CHECK(result.bytes == 4);
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("a peer that is gone is a value for the writer, without a signal") {
-  EventLoop loop;
-  const auto body = [&]() -> Task<void> {
-    Ends ends = co_await connected(loop);
+  with_ends([&](EventLoop& loop, Ends& ends) -> Task<void> {
     { const Connection gone = std::move(ends.server); }
     net::IoResult result;
     for (int i = 0; i < 100 && result.ok(); ++i) {
@@ -123,27 +114,23 @@ TEST_CASE("a peer that is gone is a value for the writer, without a signal") {
     CHECK(result.status == IoStatus::closed);
     CHECK(result.error != 0);
     CHECK_FALSE(result.reason().empty());
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("a write that nobody reads ends at its deadline and says how much went") {
   EventLoop loop;
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     Ends ends = co_await connected(loop);
     const std::vector<std::byte> much(64 << 20);
     const net::IoResult result = co_await write_all(ends.client, much, Deadline::after(20ms));
     CHECK(result.status == IoStatus::timed_out);
     CHECK(result.bytes < much.size());
-  };
-  loop.run_until(body(), soon());
+  });
   CHECK(loop.registered_descriptors() == 0);
 }
 
 TEST_CASE("shutdown wakes who reads the same connection") {
-  EventLoop loop;
-  const auto body = [&]() -> Task<void> {
-    Ends ends = co_await connected(loop);
+  with_ends([&](EventLoop& loop, Ends& ends) -> Task<void> {
     IoStatus status = IoStatus::ok;
     const auto reader = [&]() -> Task<void> {
       std::array<std::byte, 4> buffer;
@@ -156,8 +143,7 @@ TEST_CASE("shutdown wakes who reads the same connection") {
     co_await loop.sleep_for(5ms);
     CHECK(task.done());
     CHECK(status == IoStatus::closed);
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("a port in use is an error that names the port and what to set") {
@@ -172,7 +158,7 @@ TEST_CASE("a port in use is an error that names the port and what to set") {
 
 TEST_CASE("a refused connection is a value, and accepting ends at its deadline") {
   EventLoop loop;
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     SocketAddress closed;
     {
       const Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
@@ -184,8 +170,7 @@ TEST_CASE("a refused connection is a value, and accepting ends at its deadline")
     Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
     const std::optional<Connection> nobody = co_await listener.accept(Deadline::after(2ms));
     CHECK_FALSE(nobody.has_value());
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("connecting waits for a listener that appears later") {
@@ -220,9 +205,7 @@ TEST_CASE("connecting to nobody names host, port, reason and time, and ends at i
 }
 
 TEST_CASE("frames that share bytes with each other come whole and in order, also where not all of them goes at once") {
-  EventLoop loop;
-  const auto body = [&]() -> Task<void> {
-    Ends ends = co_await connected(loop);
+  with_ends([&](EventLoop& loop, Ends& ends) -> Task<void> {
     net::FrameWriter writer(ends.client, 4 << 20);
     net::FrameReader reader(ends.server, 4 << 20);
     const auto large = std::make_shared<const std::string>(1 << 20, 'x');
@@ -256,8 +239,7 @@ TEST_CASE("frames that share bytes with each other come whole and in order, also
     }
     CHECK(writer.queued_bytes() == 0);
     CHECK(large.use_count() == 3);  // this test's, and twice in `around`
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("a host that does not resolve is named, with what to set") {
@@ -284,13 +266,12 @@ TEST_CASE("a name that is unknown is asked for again until it is known, and each
       support::NameService::get().set_address("127.0.0.1");
     }
   };
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     Task<Connection> connecting =
         net::connect_with_backoff(loop, "train-0.train.test", listener.port(), soon(), patient);
     const Connection connection = co_await std::move(connecting);
     CHECK(connection.peer().port() == listener.port());
-  };
-  loop.run_until(body(), soon());
+  });
   CHECK(names.asked() == 31);
   REQUIRE(sentences.size() == 30);
   CHECK(sentences.front().find("resolving host 'train-0.train.test': Name or service not known (tried for ") == 0);
@@ -328,10 +309,9 @@ TEST_CASE("a lookup that is cancelled leaves nothing dangling, even when the loo
       CHECK(resolution.addresses.empty());
       CHECK_FALSE(resolution.reason.empty());
     };
-    loop.run_until(body(), soon());
+    run(loop, body);
     async::TaskHandle cancelled = loop.spawn(body());
-    const auto turn = [&]() -> Task<void> { co_await loop.sleep_for(0ms); };
-    loop.run_until(turn(), soon());
+    run(loop, [&]() -> Task<void> { co_await loop.sleep_for(0ms); });
   }
 }
 
@@ -358,7 +338,7 @@ TEST_CASE("a listener at every address takes IPv4 and IPv6, and IPv6 peers are r
 
 TEST_CASE("frames cross a connection; the bound, the end and a truncated frame are distinguished") {
   EventLoop loop;
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     Ends ends = co_await connected(loop);
     net::FrameWriter writer(ends.client, 1 << 20);
     net::FrameReader reader(ends.server, 1 << 19);
@@ -390,8 +370,7 @@ TEST_CASE("frames cross a connection; the bound, the end and a truncated frame a
     frame = co_await reader.read_frame(soon());
     CHECK(frame.status == net::FrameStatus::truncated);
     CHECK_CONTAINS(frame.reason, "inside a frame");
-  };
-  loop.run_until(body(), soon());
+  });
   const auto hostile = [&]() -> Task<void> {
     Ends ends = co_await connected(loop);
     net::FrameReader reader(ends.server);
@@ -407,9 +386,7 @@ TEST_CASE("frames cross a connection; the bound, the end and a truncated frame a
 }
 
 TEST_CASE("a full queue takes no more until the peer reads") {
-  EventLoop loop;
-  const auto body = [&]() -> Task<void> {
-    Ends ends = co_await connected(loop);
+  with_ends([&](EventLoop&, Ends& ends) -> Task<void> {
     net::FrameWriter writer(ends.client, 100, 250);
     const std::vector<std::byte> hundred(100);
     CHECK(writer.queue(hundred));
@@ -419,8 +396,7 @@ TEST_CASE("a full queue takes no more until the peer reads") {
     const net::IoResult io = co_await writer.flush(soon());
     CHECK(io.bytes == 208);
     CHECK(writer.queue(hundred));
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("a hundred connections, cancelled halfway, leave no descriptor open") {

@@ -10,10 +10,6 @@
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(60s);
-}
-
 std::string fresh_name(const char* what) {
   return "dtrain-test-" + std::to_string(::getpid()) + "-" + what;
 }

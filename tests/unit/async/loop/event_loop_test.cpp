@@ -8,10 +8,6 @@
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(60s);
-}
-
 struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
@@ -46,8 +42,7 @@ TEST_CASE("thousands of timers can be cancelled in any order and leave at once")
   std::vector<async::TaskHandle> tasks;
   for (int i = 0; i < 5000; ++i)
     tasks.push_back(loop.spawn(sleeper(i)));
-  const auto turn = [&]() -> Task<void> { co_await loop.sleep_for(1ms); };
-  loop.run_until(turn(), soon());
+  run(loop, [&]() -> Task<void> { co_await loop.sleep_for(1ms); });
   CHECK(loop.pending_timers() == 5000);
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     tasks[(i * 4999) % tasks.size()].cancel();
@@ -58,7 +53,7 @@ TEST_CASE("thousands of timers can be cancelled in any order and leave at once")
 TEST_CASE("readable and writable tell readiness and time as values, and leave nothing in epoll") {
   EventLoop loop;
   const Pipe pipe;
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     WakeReason ready = co_await loop.readable(pipe.read.get(), Deadline::after(5ms));
     CHECK(ready == WakeReason::timed_out);
     CHECK(loop.registered_descriptors() == 0);
@@ -69,8 +64,7 @@ TEST_CASE("readable and writable tell readiness and time as values, and leave no
     CHECK(ready == WakeReason::ready);
     CHECK(loop.registered_descriptors() == 0);
     CHECK(loop.pending_timers() == 1);  // run_until's own
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("a reader and a writer wait for one socket at the same time") {
@@ -139,8 +133,7 @@ TEST_CASE("an event of a closed descriptor does not wake who waits for its numbe
   };
   async::TaskHandle first_task = loop.spawn(closer());
   victim = loop.spawn(waiter(number, 10s));
-  const auto turns = [&]() -> Task<void> { co_await loop.sleep_for(60ms); };
-  loop.run_until(turns(), soon());
+  run(loop, [&]() -> Task<void> { co_await loop.sleep_for(60ms); });
   CHECK(outcomes == std::vector<WakeReason>{WakeReason::timed_out});
   CHECK(loop.registered_descriptors() == 0);
 }
@@ -151,7 +144,7 @@ TEST_CASE("a number that was closed and opened again while somebody waited can s
   const int number = pipe.read.get();
   const auto abandoned = [&]() -> Task<void> { co_await loop.readable(number, Deadline::after(60s)); };
   async::TaskHandle careless = loop.spawn(abandoned());
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     co_await loop.sleep_for(2ms);
     pipe.read.reset();  // against the rules: somebody waits
     Pipe next;
@@ -159,8 +152,7 @@ TEST_CASE("a number that was closed and opened again while somebody waited can s
     next.put();
     const WakeReason ready = co_await loop.readable(number, soon());
     CHECK(ready == WakeReason::ready);
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("a file that a copy keeps open does not wake who waits for its number's next owner") {
@@ -170,7 +162,7 @@ TEST_CASE("a file that a copy keeps open does not wake who waits for its number'
   const Descriptor copy(::fcntl(number, F_DUPFD_CLOEXEC, 0));  // as in a process forked meanwhile
   const auto abandoned = [&]() -> Task<void> { co_await loop.readable(number, Deadline::after(60s)); };
   async::TaskHandle careless = loop.spawn(abandoned());
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     co_await loop.sleep_for(2ms);
     pipe.read.reset();  // against the rules: somebody waits
     Pipe next;
@@ -178,8 +170,7 @@ TEST_CASE("a file that a copy keeps open does not wake who waits for its number'
     pipe.put();
     const WakeReason ready = co_await loop.readable(number, Deadline::after(10ms));
     CHECK(ready == WakeReason::timed_out);
-  };
-  loop.run_until(body(), soon());
+  });
 }
 
 TEST_CASE("a descriptor that epoll refuses is an error at the await, and nothing stays behind") {

@@ -3,10 +3,6 @@
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(60s);
-}
-
 Task<std::unique_ptr<int>> later(EventLoop& loop, int value, std::chrono::milliseconds time,
                                  std::shared_ptr<int> alive) {
   co_await loop.sleep_for(time);
@@ -37,20 +33,19 @@ TEST_CASE("with_deadline of a void task says whether it ended, also for one that
   EventLoop loop;
   const auto at_once = []() -> Task<void> { co_return; };
   const auto never = [&]() -> Task<void> { co_await loop.sleep_for(1h); };
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     const bool ended = co_await async::with_deadline(loop, at_once(), Deadline::after(-1s));
     CHECK(ended);
     const bool in_vain = co_await async::with_deadline(loop, never(), Deadline::after(2ms));
     CHECK_FALSE(in_vain);
-  };
-  loop.run_until(body(), soon());
+  });
   CHECK(loop.pending_timers() == 0);
 }
 
 TEST_CASE("when_all keeps the order of its tasks, whichever ends first") {
   EventLoop loop;
   const auto alive = std::make_shared<int>(0);
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     std::vector<Task<std::unique_ptr<int>>> tasks;
     for (int i = 0; i < 10; ++i)
       tasks.push_back(later(loop, i, std::chrono::milliseconds(10 - i), alive));
@@ -60,8 +55,7 @@ TEST_CASE("when_all keeps the order of its tasks, whichever ends first") {
       CHECK(*values[static_cast<std::size_t>(i)] == i);
     std::vector<Task<void>> none;
     co_await async::when_all(loop, std::move(none), soon());
-  };
-  loop.run_until(body(), soon());
+  });
   CHECK(alive.use_count() == 1);
 }
 

@@ -6,10 +6,6 @@
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(60s);
-}
-
 /// Counts how many of it are alive.
 struct Counted {
   explicit Counted(int& live) : count(&live) { ++*count; }
@@ -66,14 +62,13 @@ TEST_CASE("a task that is never awaited frees its parameters") {
 TEST_CASE("move-only values, locals, parameters and results are each destroyed once") {
   int live = 0;
   async::EventLoop loop;
-  const auto body = [&]() -> Task<void> {
+  run(loop, [&]() -> Task<void> {
     const std::unique_ptr<int> number = co_await move_only(5);
     CHECK(*number == 5);
     Task<Counted> child = counted_result(loop, live, Counted(live));
     const Counted result = co_await std::move(child);
     CHECK(live == 1);
-  };
-  loop.run_until(body(), soon());
+  });
   CHECK(live == 0);
 }
 

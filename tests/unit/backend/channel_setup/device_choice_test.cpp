@@ -1,5 +1,4 @@
 #include "dtrain/backend/channel_setup/device_choice.hpp"
-#include "support/contains.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

@@ -3,7 +3,6 @@
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 
 #include <cerrno>
-#include <new>
 #include <sstream>
 #include <string_view>
 #include <system_error>

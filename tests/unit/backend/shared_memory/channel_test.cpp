@@ -2,7 +2,6 @@
 
 #include "dtrain/backend/shared_memory/channel.hpp"
 
-#include "support/channel_context.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

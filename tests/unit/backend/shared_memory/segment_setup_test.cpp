@@ -4,7 +4,6 @@
 
 #include <sys/socket.h>
 
-#include "support/channel_context.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

@@ -1,14 +1,11 @@
 /// @file
 /// dtrain/backend/shared_memory/policy.hpp
 
+#include <sched.h>
 #include "dtrain/backend/shared_memory/channel.hpp"
 
-#include <sched.h>
-
 #include <cstdlib>
-#include <new>
 
-#include "dtrain/stream/host/progress.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace shared_memory = dtrain::backend::shared_memory;

@@ -1,5 +1,3 @@
-#include "dtrain/core/text/format_text.hpp"
-
 #include <cstdio>
 
 #include "support/german_locale.hpp"

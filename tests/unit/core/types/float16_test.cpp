@@ -1,4 +1,3 @@
-#include "dtrain/core/types/small_floats.hpp"
 #include "support/scalar_reduction.hpp"
 #include "unit/core/prelude.hpp"
 

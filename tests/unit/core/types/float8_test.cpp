@@ -1,4 +1,3 @@
-#include "dtrain/core/types/small_floats.hpp"
 #include "unit/core/prelude.hpp"
 
 // Known at compile time.

@@ -1,14 +1,12 @@
-#include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
-#include "dtrain/backend/message_passing/algorithms/halving_doubling.hpp"
-#include "dtrain/kernels/partial_reduction.hpp"
 #include "support/algorithm_traffic.hpp"
-#include "unit/backend/prelude.hpp"
+#include "unit/backend/message_passing/algorithms/memory_ranks.hpp"
 
 /// Each algorithm runs for real, on up to 64 ranks: its results are right, and each rank sends exactly what the formula
 /// says.
 namespace {
 
 using dtrain::backend::LinkCost;
+using memory_ranks::operation;
 using passing::CollectiveShape;
 using passing::CriticalPath;
 using passing::Tuning;
@@ -32,15 +30,6 @@ Tuning fine(std::size_t small_bytes) {
   tuning.chunks_in_flight = 3;
   tuning.direct_exchange_ranks = 0;
   return tuning;
-}
-
-Operation operation(OperationKind kind, std::size_t count, DType dtype) {
-  Operation made;
-  made.sequence = 1;
-  made.kind = kind;
-  made.count = count;
-  made.dtype = dtype;
-  return made;
 }
 
 /// broadcast.hpp, the tree: after a header to the next rank, ceil(log2(n)) (alpha + S beta).

@@ -1,90 +1,25 @@
 #include <tuple>
 
-#include "support/large_values.hpp"
-#include "support/scalar_chain.hpp"
-#include "unit/backend/prelude.hpp"
+#include "unit/backend/message_passing/algorithms/memory_ranks.hpp"
 
 namespace {
 
+using namespace memory_ranks;
 using passing::Buffers;
-using passing::OperationContext;
-using support::MemoryEndpoint;
-using support::MemoryNetwork;
-
-/// Chunks of 256 bytes: a few thousand elements take many rounds.
-passing::Tuning fine() {
-  passing::Tuning tuning;
-  tuning.small_bytes = 64;
-  tuning.chunk_bytes = 256;
-  tuning.chunks_in_flight = 3;
-  tuning.point_to_point_chunk_bytes = 500;
-  return tuning;
-}
-
-passing::ChannelInfo channel_info(const passing::Tuning& tuning, int size,
-                                  Accumulate accumulate = Accumulate::element) {
-  passing::ChannelInfo made{"test", {}, tuning, {}, accumulate};
-  for (int rank = 0; rank < size; ++rank)
-    made.job_ranks.push_back(rank);
-  return made;
-}
-
-/// Runs a routine to its end. @throws what it throws
-void run(const passing::Routine& routine) {
-  routine.resume();
-  REQUIRE(routine.done());
-  routine.check();
-}
-
-Operation operation(OperationKind kind, std::size_t count, DType dtype = DType::f32, ReduceOp op = ReduceOp::sum) {
-  Operation made;
-  made.sequence = 1;
-  made.kind = kind;
-  made.count = count;
-  made.dtype = dtype;
-  made.op = op;
-  return made;
-}
+using Bytes = ByteVector;
 
 constexpr int sizes[] = {1, 2, 3, 4, 8};
 constexpr std::size_t counts[] = {0, 1, 7, 16, 17, 100, 1000, 4099};
 
-using Bytes = std::vector<std::byte>;
-
-std::vector<Bytes> inputs(int size, DType dtype, std::size_t count) {
-  std::vector<Bytes> made;
-  for (int rank = 0; rank < size; ++rank)
-    made.push_back(support::awkward_bytes(dtype, count, static_cast<std::uint64_t>(rank) + count));
-  return made;
-}
-
-/// What every rank's output is after `kind`, one operation each on ranks that are threads.
+/// What every rank's output is after `what`.
 std::vector<Bytes> outputs(const Operation& what, const passing::Tuning& tuning, const std::vector<Bytes>& given,
                            std::size_t output_bytes, bool in_place, Accumulate accumulate = Accumulate::element) {
-  const int size = static_cast<int>(given.size());
-  const auto network = std::make_shared<MemoryNetwork>();
-  std::vector<Bytes> made(given.size());
-  const passing::ChannelInfo where = channel_info(tuning, size, accumulate);
-  run_thread_ranks(size, [&](RankThread& thread) {
-    thread.doing("a collective");
-    const auto self = static_cast<std::size_t>(thread.rank());
-    passing::Scratch scratch;
-    MemoryEndpoint endpoint(network, thread.rank(), size);
-    OperationContext<MemoryEndpoint> context{endpoint, scratch, where, what};
-    Bytes input = given[self];
-    Bytes output(in_place ? 0 : output_bytes);
-    const Buffers buffers{input.data(), in_place ? input.data() : output.data()};
-    run(passing::collective(context, buffers));
-    if (!in_place) {
-      CHECK(input == given[self]);
-    }
-    made[self] = in_place ? input : output;
-  });
-  return made;
+  return memory_ranks::outputs(passing::collective<MemoryEndpoint>, what,
+                               support::test_channel(tuning, given.size(), accumulate), given, output_bytes, in_place);
 }
 
 TEST_CASE("direct exchange and all-to-all reduce every type and operation in rank order, to the bit") {
-  passing::Tuning tuning = fine();
+  passing::Tuning tuning = fine;
   tuning.direct_reduce_scatter = true;
   for (const int size : {2, 3, 8}) {
     for (const DType dtype : support::all_dtypes) {
@@ -138,7 +73,7 @@ TEST_CASE("a ring reduces every type and operation in its own order, the same on
           const std::size_t count = 1003;
           const std::vector<Bytes> given = inputs(size, dtype, count);
           const Bytes expected = ring_reduction(dtype, op, given, accumulate);
-          for (const Bytes& output : outputs(operation(OperationKind::all_reduce, count, dtype, op), fine(), given,
+          for (const Bytes& output : outputs(operation(OperationKind::all_reduce, count, dtype, op), fine, given,
                                              expected.size(), false, accumulate)) {
             CHECK(output == expected);
           }
@@ -159,7 +94,7 @@ TEST_CASE("an average of values whose sum overflows is right on 9 and 10 ranks, 
           CAPTURE(count);
           const std::vector<Bytes> given(static_cast<std::size_t>(size), support::large_values(dtype, count));
           const Operation average = operation(OperationKind::all_reduce, count, dtype, ReduceOp::average);
-          for (const Bytes& output : outputs(average, fine(), given, given[0].size(), true, accumulate)) {
+          for (const Bytes& output : outputs(average, fine, given, given[0].size(), true, accumulate)) {
             const bool is_half = dtype == DType::f16 || dtype == DType::bf16;
             CHECK(support::is_large_value(dtype, output, is_half && accumulate == Accumulate::f32 ? 0 : 2 * size));
           }
@@ -173,7 +108,7 @@ TEST_CASE("an average of values whose sum overflows is right on 9 and 10 ranks, 
 TEST_CASE("all_reduce is right for any length and number of ranks, by every algorithm, in place and not") {
   for (const bool direct : {false, true}) {
     for (const int direct_exchange_ranks : {0, 8}) {
-      passing::Tuning tuning = fine();
+      passing::Tuning tuning = fine;
       tuning.direct_reduce_scatter = direct;
       tuning.direct_exchange_ranks = direct_exchange_ranks;
       for (const int size : sizes) {
@@ -195,7 +130,7 @@ TEST_CASE("all_reduce is right for any length and number of ranks, by every algo
 }
 
 TEST_CASE("an average of integers by recursive doubling divides once, at the end") {
-  passing::Tuning tuning = fine();
+  passing::Tuning tuning = fine;
   tuning.direct_exchange_ranks = 0;
   for (const int size : {2, 3, 5, 6, 7, 8}) {
     std::vector<Bytes> given;
@@ -214,7 +149,7 @@ TEST_CASE("an average of integers by recursive doubling divides once, at the end
 
 TEST_CASE("reduce_scatter gives each rank its block, all_gather puts them together") {
   for (const bool direct : {false, true}) {
-    passing::Tuning tuning = fine();
+    passing::Tuning tuning = fine;
     tuning.direct_reduce_scatter = direct;
     for (const int size : sizes) {
       const auto ranks = static_cast<std::size_t>(size);
@@ -248,7 +183,7 @@ TEST_CASE("broadcast reaches every rank from every root") {
         const std::vector<Bytes> given = inputs(size, DType::f32, count);
         Operation what = operation(OperationKind::broadcast, count);
         what.root = root;
-        for (const Bytes& output : outputs(what, fine(), given, count * 4, true))
+        for (const Bytes& output : outputs(what, fine, given, count * 4, true))
           CHECK(output == given[static_cast<std::size_t>(root)]);
       }
     }
@@ -259,11 +194,11 @@ TEST_CASE("no rank leaves a barrier before the last has come") {
   for (const int size : sizes) {
     const auto network = std::make_shared<MemoryNetwork>();
     std::atomic<int> came{0};
-    const passing::ChannelInfo where = channel_info(fine(), size);
+    const passing::ChannelInfo where = support::test_channel(fine, static_cast<std::size_t>(size));
     run_thread_ranks(size, [&](RankThread& thread) {
       passing::Scratch scratch;
       MemoryEndpoint endpoint(network, thread.rank(), size);
-      OperationContext<MemoryEndpoint> context{endpoint, scratch, where, operation(OperationKind::barrier, 0)};
+      Context context{endpoint, scratch, where, operation(OperationKind::barrier, 0)};
       const Buffers none;
       came.fetch_add(1);
       run(passing::collective(context, none));
@@ -277,13 +212,13 @@ TEST_CASE("messages go round a ring of ranks that all send and receive at once")
     for (const std::size_t count : {std::size_t{0}, std::size_t{16}, std::size_t{17}, std::size_t{999}}) {
       const auto network = std::make_shared<MemoryNetwork>();
       const std::vector<Bytes> given = inputs(size, DType::f32, count);
-      const passing::ChannelInfo where = channel_info(fine(), size);
+      const passing::ChannelInfo where = support::test_channel(fine, static_cast<std::size_t>(size));
       run_thread_ranks(size, [&](RankThread& thread) {
         passing::Scratch scratch;
         MemoryEndpoint endpoint(network, thread.rank(), size);
         Operation what = operation(OperationKind::send_recv, count);
         what.sequence = 0;
-        OperationContext<MemoryEndpoint> context{endpoint, scratch, where, what};
+        Context context{endpoint, scratch, where, what};
         const int previous = context.before(1);
         Bytes output(count * 4);
         const passing::PointToPoint work{given[static_cast<std::size_t>(thread.rank())], output, context.after(1),
@@ -302,7 +237,7 @@ TEST_CASE("a message of another length or type than is received fails with a sen
        {std::tuple(std::size_t{100}, DType::i32, "100 i32"), std::tuple(std::size_t{99}, DType::f32, "99 f32")}) {
     CAPTURE(text);
     const auto network = std::make_shared<MemoryNetwork>();
-    const passing::ChannelInfo where = channel_info(fine(), 2);
+    const passing::ChannelInfo where = support::test_channel(fine, 2);
     Operation expected = operation(OperationKind::recv, count, dtype);
     expected.sequence = 0;
     std::string sentence;
@@ -310,7 +245,7 @@ TEST_CASE("a message of another length or type than is received fails with a sen
       passing::Scratch scratch;
       MemoryEndpoint endpoint(network, thread.rank(), 2);
       const Operation& what = thread.rank() == 0 ? sent : expected;
-      OperationContext<MemoryEndpoint> context{endpoint, scratch, where, what};
+      Context context{endpoint, scratch, where, what};
       Bytes memory(what.count * 4);
       if (thread.rank() == 0) {
         run(passing::point_to_point(context, passing::PointToPoint{memory, {}, 1, -1, what}));
@@ -328,28 +263,7 @@ TEST_CASE("a message of another length or type than is received fails with a sen
 }
 
 std::string disagreement(const Operation& first, const Operation& second) {
-  const auto network = std::make_shared<MemoryNetwork>();
-  const passing::ChannelInfo where = channel_info(fine(), 2);
-  std::mutex mutex;
-  std::string sentence;
-  run_thread_ranks(2, [&](RankThread& thread) {
-    thread.doing("a collective that the other rank does not call");
-    Bytes input(100'000);
-    Bytes output(100'000);
-    passing::Scratch scratch;
-    MemoryEndpoint endpoint(network, thread.rank(), 2);
-    OperationContext<MemoryEndpoint> context{endpoint, scratch, where, thread.rank() == 0 ? first : second};
-    const Buffers buffers{input.data(), output.data()};
-    try {
-      run(passing::collective(context, buffers));
-    } catch (const dtrain::Error& error) {
-      if (error.code() == make_error_code(dtrain::Errc::disagreement)) {
-        const std::lock_guard lock(mutex);
-        sentence = sentence.empty() ? error.what() : sentence;
-      }
-    }
-  });
-  return sentence;
+  return memory_ranks::disagreement(passing::collective<MemoryEndpoint>, support::test_channel(fine, 2), first, second);
 }
 
 TEST_CASE("ranks that call different operations fail with a sentence that names both") {

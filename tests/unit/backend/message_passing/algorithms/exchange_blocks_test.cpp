@@ -1,18 +1,12 @@
 #include "dtrain/backend/message_passing/algorithms/exchange_blocks.hpp"
-#include "unit/backend/prelude.hpp"
+#include "unit/backend/message_passing/algorithms/memory_ranks.hpp"
 
 namespace exchange_blocks_test {
 
-namespace backend = dtrain::backend;
-namespace passing = dtrain::backend::message_passing;
 using backend::BlockExchange;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using support::MemoryEndpoint;
-using support::MemoryNetwork;
-using support::RankThread;
-using support::run_thread_ranks;
-using Bytes = std::vector<std::byte>;
+using memory_ranks::MemoryEndpoint;
+using memory_ranks::MemoryNetwork;
+using Bytes = ByteVector;
 using List = std::vector<std::size_t>;
 
 /// Counts what a rank sends.
@@ -32,14 +26,8 @@ class CountedEndpoint : public MemoryEndpoint {
 
 /// Pieces of 128 bytes, messages of 500, and 64 in a header.
 passing::ChannelInfo channel_info(int size) {
-  passing::Tuning tuning;
-  tuning.small_bytes = 64;
-  tuning.chunk_bytes = 128;
-  tuning.point_to_point_chunk_bytes = 500;
-  passing::ChannelInfo made{"test", {}, tuning, {}, {}};
-  made.job_ranks.resize(static_cast<std::size_t>(size));
-  std::iota(made.job_ranks.begin(), made.job_ranks.end(), 0);
-  return made;
+  return support::test_channel({.small_bytes = 64, .chunk_bytes = 128, .point_to_point_chunk_bytes = 500},
+                               static_cast<std::size_t>(size));
 }
 
 struct Sent {
@@ -57,10 +45,7 @@ Sent run(const std::shared_ptr<MemoryNetwork>& network, int rank, int size, cons
   operation.sequence = 1;
   passing::OperationContext<CountedEndpoint> context{endpoint, scratch, channel, operation};
   const passing::Buffers buffers{input.data(), output.data(), &blocks};
-  passing::Routine routine = passing::collective(context, buffers);
-  routine.resume();
-  REQUIRE(routine.done());
-  routine.check();
+  memory_ranks::run(passing::collective(context, buffers));
   return {endpoint.messages, endpoint.bytes};
 }
 
@@ -185,22 +170,11 @@ TEST_CASE("blocks are reduced in rank order, to the bit, by every type and opera
 /// The first sentence of a rank that finds that `make(rank)` of the ranks disagree.
 template <class Make>
 std::string disagreement(int size, Make make) {
-  const auto network = std::make_shared<MemoryNetwork>();
-  std::mutex mutex;
-  std::string sentence;
-  run_thread_ranks(size, [&](RankThread& thread) {
+  return memory_ranks::disagreement(size, [&](const std::shared_ptr<MemoryNetwork>& network, int rank) {
     const Bytes input(1'000'000);
     Bytes output(1'000'000);
-    try {
-      run(network, thread.rank(), size, make(thread.rank()), DType::f32, ReduceOp::sum, input, output);
-    } catch (const dtrain::Error& error) {
-      if (error.code() == make_error_code(dtrain::Errc::disagreement)) {
-        const std::lock_guard lock(mutex);
-        sentence = sentence.empty() ? error.what() : sentence;
-      }
-    }
+    run(network, rank, size, make(rank), DType::f32, ReduceOp::sum, input, output);
   });
-  return sentence;
 }
 
 dtrain::ConstBufferView floats(std::size_t count) {

@@ -1,27 +1,9 @@
 #include "dtrain/backend/message_passing/algorithms/halving_doubling.hpp"
-#include "support/large_values.hpp"
-#include "unit/backend/prelude.hpp"
+#include "unit/backend/message_passing/algorithms/memory_ranks.hpp"
 
 namespace {
 
-/// Chunks of 256 bytes: a few thousand elements take many. 64 bytes in a header.
-passing::Tuning fine() {
-  passing::Tuning tuning;
-  tuning.small_bytes = 64;
-  tuning.chunk_bytes = 256;
-  tuning.chunks_in_flight = 3;
-  return tuning;
-}
-
-Operation all_reduce(std::size_t count, DType dtype, ReduceOp op) {
-  Operation made;
-  made.sequence = 1;
-  made.kind = OperationKind::all_reduce;
-  made.count = count;
-  made.dtype = dtype;
-  made.op = op;
-  return made;
-}
+using namespace memory_ranks;
 
 /// The routine keeps references to what it works on.
 passing::Routine run_halving_doubling(passing::OperationContext<RoutineEndpoint>& context,
@@ -32,7 +14,7 @@ passing::Routine run_halving_doubling(passing::OperationContext<RoutineEndpoint>
 
 std::vector<ByteVector> outputs(const Operation& operation, const std::vector<ByteVector>& inputs, bool in_place,
                                 Accumulate accumulate = Accumulate::element) {
-  return support::run_routines(support::test_channel(fine(), inputs.size(), accumulate), operation, inputs,
+  return support::run_routines(support::test_channel(fine, inputs.size(), accumulate), operation, inputs,
                                operation.count * size_bytes(operation.dtype), in_place, run_halving_doubling)
       .outputs;
 }
@@ -47,11 +29,9 @@ TEST_CASE("halving-doubling reduces integers of any length on any number of rank
           CAPTURE(size);
           CAPTURE(count);
           CAPTURE(dtrain::name(op));
-          std::vector<ByteVector> inputs;
-          for (int rank = 0; rank < size; ++rank)
-            inputs.push_back(support::awkward_bytes(DType::i32, count, static_cast<std::uint64_t>(rank) + count));
-          const ByteVector expected = support::scalar_reduction(DType::i32, op, inputs);
-          for (const ByteVector& output : outputs(all_reduce(count, DType::i32, op), inputs, in_place))
+          const std::vector<ByteVector> given = inputs(size, DType::i32, count);
+          const ByteVector expected = support::scalar_reduction(DType::i32, op, given);
+          for (const ByteVector& output : outputs(all_reduce(count, DType::i32, op), given, in_place))
             CHECK(output == expected);
         }
       }
@@ -166,7 +146,7 @@ TEST_CASE("ranks in halving-doubling detect that others call something else") {
         CAPTURE(count);
         CAPTURE(other);
         support::RoutineNetwork network(size);
-        const passing::ChannelInfo channel = support::test_channel(fine(), static_cast<std::size_t>(size));
+        const passing::ChannelInfo channel = support::test_channel(fine, static_cast<std::size_t>(size));
         struct Rank {
           Rank(support::RoutineNetwork& network, int rank, const passing::ChannelInfo& channel, const Operation& what)
               : endpoint(network, rank), context{endpoint, scratch, channel, what}, memory(what.count * 4) {}

@@ -1,42 +1,16 @@
-#include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/topology/message_algorithms.hpp"
-#include "support/scalar_chain.hpp"
-#include "unit/backend/prelude.hpp"
+#include "unit/backend/message_passing/algorithms/memory_ranks.hpp"
 
 namespace {
 
 namespace topology = dtrain::topology;
-using support::MemoryEndpoint;
-using support::MemoryNetwork;
-using Bytes = std::vector<std::byte>;
-using Context = passing::OperationContext<MemoryEndpoint>;
+using namespace memory_ranks;
+using Bytes = ByteVector;
 
-/// Chunks of 256 bytes: a few thousand elements take many of them.
-passing::ChannelInfo channel_info(int size, std::size_t chunks_in_flight, Accumulate accumulate) {
-  passing::ChannelInfo made{"test", {}, {}, {}, accumulate};
-  made.tuning.small_bytes = 64;
-  made.tuning.chunk_bytes = 256;
-  made.tuning.all_pieces_bytes = 1024;
-  made.tuning.chunks_in_flight = chunks_in_flight;
-  for (int rank = 0; rank < size; ++rank)
-    made.job_ranks.push_back(rank);
-  return made;
-}
-
-Operation all_reduce(std::size_t count, DType dtype = DType::i32, ReduceOp op = ReduceOp::sum) {
-  Operation made;
-  made.sequence = 1;
-  made.kind = OperationKind::all_reduce;
-  made.count = count;
-  made.dtype = dtype;
-  made.op = op;
-  return made;
-}
-
-std::vector<Bytes> inputs(int size, DType dtype, std::size_t count) {
-  std::vector<Bytes> made;
-  for (int rank = 0; rank < size; ++rank)
-    made.push_back(support::awkward_bytes(dtype, count, static_cast<std::uint64_t>(rank) + count));
+passing::Tuning tuning(std::size_t chunks_in_flight) {
+  passing::Tuning made = fine;
+  made.all_pieces_bytes = 1024;
+  made.chunks_in_flight = chunks_in_flight;
   return made;
 }
 
@@ -44,27 +18,9 @@ std::vector<Bytes> inputs(int size, DType dtype, std::size_t count) {
 template <class Topology>
 std::vector<Bytes> outputs(const Operation& what, const std::vector<Bytes>& given, bool in_place,
                            std::size_t chunks_in_flight = 3, Accumulate accumulate = Accumulate::element) {
-  const int size = static_cast<int>(given.size());
-  const auto network = std::make_shared<MemoryNetwork>();
-  std::vector<Bytes> made(given.size());
-  const passing::ChannelInfo channel = channel_info(size, chunks_in_flight, accumulate);
-  support::run_thread_ranks(size, [&](RankThread& thread) {
-    thread.doing("an all_reduce");
-    const auto self = static_cast<std::size_t>(thread.rank());
-    Bytes input = given[self];
-    Bytes output(in_place ? 0 : input.size());
-    passing::Scratch scratch;
-    MemoryEndpoint endpoint(network, thread.rank(), size);
-    Context context{endpoint, scratch, channel, what};
-    const passing::Buffers buffers{input.data(), in_place ? input.data() : output.data()};
-    const passing::Routine routine = Topology::all_reduce(context, buffers);
-    routine.resume();
-    REQUIRE(routine.done());
-    routine.check();
-    CHECK((in_place || input == given[self]));
-    made[self] = in_place ? input : output;
-  });
-  return made;
+  return memory_ranks::outputs(Topology::template all_reduce<MemoryEndpoint>, what,
+                               support::test_channel(tuning(chunks_in_flight), given.size(), accumulate), given,
+                               given[0].size(), in_place);
 }
 
 /// Integers: every order gives the same.
@@ -90,28 +46,11 @@ void check_lengths() {
 /// What two ranks say whose second rank calls `second`.
 template <class Topology>
 std::string disagreement(const Operation& second) {
-  const auto network = std::make_shared<MemoryNetwork>();
-  const passing::ChannelInfo channel = channel_info(2, 3, Accumulate::element);
-  std::mutex mutex;
-  std::string sentence;
-  support::run_thread_ranks(2, [&](RankThread& thread) {
-    Bytes input(100'000);
-    passing::Scratch scratch;
-    MemoryEndpoint endpoint(network, thread.rank(), 2);
-    Context context{endpoint, scratch, channel, thread.rank() == 0 ? all_reduce(5000) : second};
-    const passing::Buffers buffers{input.data(), input.data()};
-    const bool reduces = context.operation.kind == OperationKind::all_reduce;
-    const passing::Routine routine =
-        reduces ? Topology::all_reduce(context, buffers) : passing::collective(context, buffers);
-    routine.resume();
-    try {
-      routine.check();
-    } catch (const dtrain::Error& error) {
-      const std::lock_guard lock(mutex);
-      if (error.code() == dtrain::Errc::disagreement) sentence = error.what();
-    }
-  });
-  return sentence;
+  const auto call = [](Context& context, const passing::Buffers& buffers) {
+    return context.operation.kind == OperationKind::all_reduce ? Topology::all_reduce(context, buffers)
+                                                               : passing::collective(context, buffers);
+  };
+  return memory_ranks::disagreement(call, support::test_channel(tuning(3), 2), all_reduce(5000), second);
 }
 
 template <class Topology>

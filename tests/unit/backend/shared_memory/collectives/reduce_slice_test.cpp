@@ -1,4 +1,3 @@
-#include "dtrain/backend/shared_memory/control_block.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

@@ -1,0 +1,23 @@
+#pragma once
+/// @file
+/// open_descriptors(), for tests that look for descriptors that are left behind.
+
+#include <dirent.h>
+#include <doctest/doctest.h>
+
+#include <cstddef>
+
+namespace support {
+
+/// How many descriptors this process has open, two more with "." and "..", and that of the listing.
+inline std::size_t open_descriptors() {
+  DIR* directory = ::opendir("/proc/self/fd");
+  REQUIRE(directory != nullptr);
+  std::size_t count = 0;
+  while (::readdir(directory) != nullptr)
+    ++count;
+  ::closedir(directory);
+  return count;
+}
+
+}  // namespace support
