@@ -1,38 +1,11 @@
-#include <doctest/doctest.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <functional>
 #include <future>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <set>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/elastic.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/elastic_process.hpp"
-#include "support/expect_error.hpp"
-#include "support/gate.hpp"
-#include "unit/rendezvous/formation/formation_process.hpp"
-
-using namespace std::chrono_literals;
-using dtrain::elastic::ElasticWorker;
-using rendezvous_test::FormationProcess;
+#include "unit/elastic/prelude.hpp"
 
 namespace {
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using Group = dtrain::ProcessGroup<Policy>;
 
 struct Model {
   std::vector<float> weights = std::vector<float>(300, 1);

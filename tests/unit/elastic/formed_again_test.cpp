@@ -2,39 +2,16 @@
 // with the same weights, and holds nothing of the attempts that have failed.
 //   DTRAIN_FORMATIONS=1000 unit_elastic --source-file='*formed_again*'
 
-#include <doctest/doctest.h>
 #include <malloc.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <cstdlib>
 #include <optional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/elastic.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/elastic_model.hpp"
-#include "support/elastic_process.hpp"
 #include "support/process_holdings.hpp"
-#include "unit/rendezvous/formation/formation_process.hpp"
+#include "unit/elastic/prelude.hpp"
 
-using namespace std::chrono_literals;
-using dtrain::elastic::ElasticWorker;
-using rendezvous_test::FormationProcess;
 using support::ElasticModel;
 
 namespace {
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using Group = dtrain::ProcessGroup<Policy>;
 
 /// Where a worker fails.
 enum class Point { called, wrapped, before_ready, last_ready, behind_step, in_commit, committed };

@@ -1,12 +1,6 @@
 #include "dtrain/elastic/kept_state.hpp"
 
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "support/expect_error.hpp"
+#include "unit/elastic/prelude.hpp"
 
 using dtrain::elastic::KeptState;
 

@@ -1,36 +1,11 @@
 // hooks::LocalSgd in elastic jobs: commits after averages only, and weights that are put back when a rank is lost.
 
-#include <doctest/doctest.h>
+#include "unit/elastic/prelude.hpp"
 
-#include <array>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/ddp/hooks/local_sgd.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/elastic.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/elastic_model.hpp"
-#include "support/elastic_process.hpp"
-#include "support/expect_error.hpp"
-#include "unit/rendezvous/formation/formation_process.hpp"
-
-using namespace std::chrono_literals;
-using dtrain::elastic::ElasticWorker;
 using dtrain::hooks::LocalSgd;
-using rendezvous_test::FormationProcess;
 
 namespace {
 
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using Group = dtrain::ProcessGroup<Policy>;
 using Job = dtrain::Elastic<Policy>;
 
 /// Whole numbers. The ranks' steps differ, but their mean depends on the step only.

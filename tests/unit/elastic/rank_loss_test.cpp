@@ -6,21 +6,10 @@
 
 #include "unit/elastic/rank_loss.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <mutex>
 #include <numeric>
 #include <random>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "support/gate.hpp"
-
-using namespace std::chrono_literals;
+#include "unit/elastic/prelude.hpp"
 
 namespace {
 

@@ -1,37 +1,14 @@
 // A rank is lost while another one's backward pass runs, in a thread of the model's or in a function that may not
 // throw: ready() drops the gradients that are left, and the end of the step throws.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
 #include <span>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/elastic.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/cutting_proxy.hpp"
-#include "support/elastic_model.hpp"
-#include "support/elastic_process.hpp"
-#include "support/gate.hpp"
-#include "unit/rendezvous/formation/formation_process.hpp"
+#include "unit/elastic/prelude.hpp"
 
 using dtrain_test::CuttingProxy;
-using rendezvous_test::FormationProcess;
 using support::ElasticModel;
 
 namespace {
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using Group = dtrain::ProcessGroup<Policy>;
 
 constexpr float computed = 42;
 

@@ -1,42 +1,14 @@
 // ShardedOptimizers in elastic jobs: each call of the function begins with a checkpoint.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/elastic.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/captured_stderr.hpp"
-#include "support/elastic_model.hpp"
-#include "support/elastic_process.hpp"
-#include "support/expect_error.hpp"
-#include "support/gate.hpp"
 #include "support/temporary_directory.hpp"
-#include "unit/rendezvous/formation/formation_process.hpp"
+#include "unit/elastic/prelude.hpp"
 
-using namespace std::chrono_literals;
-using dtrain::elastic::ElasticWorker;
-using rendezvous_test::FormationProcess;
 using support::TemporaryFile;
 
 namespace {
 
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using Group = dtrain::ProcessGroup<Policy>;
 using Job = dtrain::Elastic<Policy>;
 
 /// All ranks have the same gradients, small whole numbers, so that the weights are those of one rank, to the bit.

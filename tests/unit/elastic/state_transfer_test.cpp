@@ -1,14 +1,8 @@
 #include "dtrain/elastic/state_transfer.hpp"
 
-#include <doctest/doctest.h>
-
-#include <cstdint>
 #include <cstring>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
-#include "support/captured_stderr.hpp"
+#include "unit/elastic/prelude.hpp"
 
 using dtrain::NamedTensor;
 using dtrain::elastic::KeptState;

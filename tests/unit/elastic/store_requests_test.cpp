@@ -1,31 +1,13 @@
 // What an elastic job's steps cost the store: nothing.
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <chrono>
-#include <exception>
 #include <memory>
-#include <string>
-#include <thread>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/elastic.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/cutting_proxy.hpp"
-#include "support/elastic_model.hpp"
-#include "support/elastic_process.hpp"
-#include "unit/rendezvous/formation/formation_process.hpp"
+#include "unit/elastic/prelude.hpp"
 
 using dtrain::rendezvous::MessageKind;
 using dtrain_test::CuttingProxy;
-using rendezvous_test::FormationProcess;
 
 namespace {
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using Group = dtrain::ProcessGroup<Policy>;
 
 /// What a worker has sent to the store.
 struct Sent {

@@ -1,12 +1,5 @@
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include "examples/gpt2/half_model.hpp"
-#include "examples/gpt2/model.hpp"
+#include "unit/examples/prelude.hpp"
 
 namespace {
 

@@ -1,12 +1,5 @@
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "examples/gpt2/options.hpp"
 #include "examples/gpt2/sequences.hpp"
@@ -15,6 +8,7 @@
 #include "examples/shared/hook_choice.hpp"
 #include "support/contains.hpp"
 #include "support/temporary_directory.hpp"
+#include "unit/examples/prelude.hpp"
 
 namespace {
 

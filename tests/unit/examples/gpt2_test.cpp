@@ -1,13 +1,4 @@
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "examples/gpt2/model.hpp"
+#include "unit/examples/prelude.hpp"
 
 namespace {
 

@@ -2,21 +2,14 @@
 // nothing is left of an attempt, and the weights are the same on both ranks. Under AddressSanitizer, no model uses
 // memory of a wrapper that is gone.
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <new>
-#include <vector>
 
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/elastic.hpp"
-#include "examples/gpt2/model.hpp"
-#include "loss.hpp"
 #include "mlp.hpp"
 #include "support/wrapped_again.hpp"
+#include "unit/examples/prelude.hpp"
 
 namespace {
 

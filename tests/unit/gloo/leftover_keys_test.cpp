@@ -1,7 +1,6 @@
 // ctest: TIMEOUT 120
 #include "support/leftover_keys.hpp"
 #include "dtrain/policy.hpp"
-#include "dtrain/topology/topology.hpp"
 #include "unit/gloo/prelude.hpp"
 
 #if !DTRAIN_WITH_GLOO

@@ -4,15 +4,9 @@
 #include <signal.h>
 #include <cerrno>
 
-#include "dtrain/async/thread.hpp"
-#include "dtrain/core/deadline.hpp"
-#include "dtrain/core/futex.hpp"
-#include "dtrain/core/process/blocked_write_signals.hpp"
-
 namespace {
 
 using dtrain::BlockedWriteSignals;
-using dtrain::Deadline;
 using dtrain::async::WorkerThread;
 using dtrain::backend::gloo::MonitoredOperation;
 using dtrain::backend::gloo::OperationMonitor;

@@ -2,7 +2,6 @@
 // ids.
 
 #include "dtrain/identity/formats/addresses.hpp"
-#include "dtrain/identity/launchers/variable_tables.hpp"
 #include "unit/identity/prelude.hpp"
 
 namespace {

@@ -1,4 +1,3 @@
-#include "dtrain/identity/process_sources.hpp"
 #include "unit/identity/prelude.hpp"
 
 namespace {

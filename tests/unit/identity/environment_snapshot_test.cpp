@@ -1,5 +1,3 @@
-#include "dtrain/identity/variables.hpp"
-
 #include <cstdlib>
 
 #include "unit/identity/prelude.hpp"

@@ -2,7 +2,6 @@
 
 #include <cfenv>
 
-#include "dtrain/core/config.hpp"
 #include "unit/kernels/prelude.hpp"
 
 namespace {

@@ -1,5 +1,3 @@
-#include "dtrain/core/types/small_floats.hpp"
-#include "support/scalar_reduction.hpp"
 #include "unit/topology/prelude.hpp"
 
 namespace flat_over_test {
@@ -7,8 +5,6 @@ namespace flat_over_test {
 namespace wire = dtrain::wire;
 using dtrain::backend::Determinism;
 using dtrain::backend::determinism_of;
-using dtrain::backend::SharedMemory;
-using dtrain::topology::FlatOver;
 template <class Wire>
 using Channels = typename FlatOver<Wire>::template Rebind<SharedMemory>;
 

@@ -1,5 +1,3 @@
-#include "dtrain/topology/topology.hpp"
-
 #include <concepts>
 
 #include "unit/topology/prelude.hpp"

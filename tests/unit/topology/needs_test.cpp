@@ -1,4 +1,3 @@
-#include "dtrain/stream/host/communication_stream.hpp"
 #include "support/memory_endpoint.hpp"
 #include "unit/topology/prelude.hpp"
 

@@ -1,5 +1,3 @@
-#include "dtrain/topology/sub_channel.hpp"
-
 #include <stdexcept>
 
 #include "unit/topology/prelude.hpp"

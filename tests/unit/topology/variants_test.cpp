@@ -6,11 +6,9 @@ namespace variants_test {
 
 namespace wire = dtrain::wire;
 using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
 using dtrain::backend::AllReduceWithoutCast;
 using dtrain::backend::HasVariants;
 using dtrain::backend::ReduceScatter;
-using dtrain::backend::SharedMemory;
 using Nodes = std::vector<int>;
 using Names = std::vector<std::string>;
 template <class Wire = wire::Same>

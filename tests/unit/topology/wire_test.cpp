@@ -6,7 +6,6 @@ namespace wire_test {
 using dtrain::backend::AllGather;
 using dtrain::backend::ReduceScatter;
 namespace wire = dtrain::wire;
-using dtrain::backend::SharedMemory;
 template <class Wire>
 using Channels = typename dtrain::topology::Hierarchical<SharedMemory, Wire>::template Rebind<SharedMemory>;
 using Nodes = std::vector<int>;

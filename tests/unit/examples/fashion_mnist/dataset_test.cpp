@@ -1,11 +1,6 @@
 #include "dataset.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <vector>
+#include "unit/examples/prelude.hpp"
 
 namespace {
 

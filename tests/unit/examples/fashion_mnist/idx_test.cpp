@@ -1,19 +1,13 @@
 #include "idx.hpp"
 
-#include <doctest/doctest.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include <zlib.h>
 
-#include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <initializer_list>
-#include <iterator>
-#include <string>
-#include <vector>
 
 #include "dataset.hpp"
+#include "unit/examples/prelude.hpp"
 
 namespace {
 

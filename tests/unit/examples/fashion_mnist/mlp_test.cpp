@@ -1,17 +1,8 @@
 #include "mlp.hpp"
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <span>
-#include <string>
-#include <vector>
 
-#include "loss.hpp"
+#include "unit/examples/prelude.hpp"
 
 namespace {
 

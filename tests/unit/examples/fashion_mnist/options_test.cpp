@@ -1,9 +1,6 @@
 #include "options.hpp"
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
+#include "unit/examples/prelude.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 #include "overlap_probe.hpp"
 
-#include <doctest/doctest.h>
+#include "unit/examples/prelude.hpp"
 
 TEST_CASE("communication is exposed or hidden, and neither is ever less than nothing") {
   const auto cost = [](double step, double no_sync, double communication_alone) {

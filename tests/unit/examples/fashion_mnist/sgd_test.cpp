@@ -1,10 +1,6 @@
 #include "sgd.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <span>
-#include <vector>
+#include "unit/examples/prelude.hpp"
 
 TEST_CASE("a step of gradient descent follows Nesterov's formula") {
   float value[2] = {1, -1};

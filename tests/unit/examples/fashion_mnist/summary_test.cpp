@@ -1,9 +1,8 @@
 #include "summary.hpp"
 
-#include <doctest/doctest.h>
-
 #include <limits>
-#include <string>
+
+#include "unit/examples/prelude.hpp"
 
 TEST_CASE("a summary is JSON with the fields that scripts rely on") {
   fashion_mnist::Summary summary{.world_size = 2,

@@ -1,15 +1,8 @@
 #include "examples/shared/atomic_file.hpp"
 
-#include <doctest/doctest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <array>
-#include <cstddef>
-#include <fstream>
-#include <iterator>
-#include <span>
-#include <string>
+#include "unit/examples/prelude.hpp"
 
 TEST_CASE("a file is replaced whole, is readable for others, and leaves nothing beside it") {
   std::string folder = "/tmp/dtrain-file-XXXXXX";

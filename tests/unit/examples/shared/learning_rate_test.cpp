@@ -1,6 +1,6 @@
 #include "examples/shared/learning_rate.hpp"
 
-#include <doctest/doctest.h>
+#include "unit/examples/prelude.hpp"
 
 TEST_CASE("the learning rate rises, then falls to zero at the last step") {
   using shared::learning_rate;

@@ -1,6 +1,6 @@
 #include "examples/shared/progress.hpp"
 
-#include <doctest/doctest.h>
+#include "unit/examples/prelude.hpp"
 
 TEST_CASE("the progress line shows epoch, bar, step, loss and speed in a fixed width") {
   using shared::progress_text;

@@ -1,6 +1,6 @@
 #include "examples/shared/random.hpp"
 
-#include <doctest/doctest.h>
+#include "unit/examples/prelude.hpp"
 
 TEST_CASE("the random numbers are SplitMix64's published ones") {
   shared::SplitMix64 random(1234567);

@@ -1,6 +1,5 @@
 // Slurm's two compressed lists: hosts, and counts of tasks.
 
-#include "dtrain/identity/environment/slurm_step.hpp"
 #include "unit/identity/prelude.hpp"
 
 TEST_CASE("a host list's first host is the first one it stands for") {

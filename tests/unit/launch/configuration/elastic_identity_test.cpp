@@ -1,17 +1,10 @@
-#include <doctest/doctest.h>
-
-#include <chrono>
 #include <deque>
 #include <map>
-#include <string>
 
-#include "dtrain/launch/rank_process.hpp"
-#include "support/expect_error.hpp"
 #include "support/scoped_variable.hpp"
+#include "unit/launch/prelude.hpp"
 
 using dtrain::Errc;
-using dtrain::launch::RankProcess;
-using dtrain::launch::Takes;
 
 namespace {
 

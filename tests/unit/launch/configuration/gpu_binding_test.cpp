@@ -1,4 +1,3 @@
-#include "dtrain/launch/configuration/core_binding.hpp"
 #include "unit/launch/prelude.hpp"
 
 namespace {

@@ -1,4 +1,3 @@
-#include "dtrain/core/serializer.hpp"
 #include "unit/launch/prelude.hpp"
 
 namespace {

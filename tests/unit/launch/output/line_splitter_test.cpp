@@ -1,4 +1,3 @@
-#include "dtrain/launch/output/console.hpp"
 #include "unit/launch/prelude.hpp"
 
 namespace {

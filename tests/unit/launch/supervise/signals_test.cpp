@@ -5,7 +5,6 @@
 
 #include <atomic>
 
-#include "dtrain/core/deadline.hpp"
 #include "unit/launch/prelude.hpp"
 
 namespace {

@@ -1,4 +1,3 @@
-#include "dtrain/launch/exit_status.hpp"
 #include "unit/launch/prelude.hpp"
 
 using dtrain::Descriptor;
