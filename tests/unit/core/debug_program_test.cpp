@@ -1,8 +1,8 @@
 #include "dtrain/core/debug_program.hpp"
 
-#include <cassert>
+#include <doctest/doctest.h>
 
-#include "unit/core/prelude.hpp"
+#include <cassert>
 
 // tests/package/check.py builds programs of files with and without NDEBUG.
 TEST_CASE("a program of which a file was compiled without NDEBUG is a debug program") {
