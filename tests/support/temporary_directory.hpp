@@ -5,7 +5,9 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <cstddef>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <system_error>
 
@@ -23,6 +25,12 @@ struct TemporaryDirectory {
   ~TemporaryDirectory() {
     std::error_code ignored;  // what is left behind fails no test
     std::filesystem::remove_all(path, ignored);
+  }
+
+  /// How many entries it has.
+  std::size_t files() const {
+    const std::filesystem::directory_iterator first(path);
+    return static_cast<std::size_t>(std::distance(first, std::filesystem::directory_iterator()));
   }
 
   std::string path;

@@ -31,14 +31,7 @@ Vector adasum(const std::vector<Vector>& vectors) {
 /// One step; `value(i, k)` is element k of gradient i.
 template <class Ddp, class Value>
 void run_step(Ddp& ddp, BindingModel& model, Value value) {
-  ddp.backward([&](Ready ready) {
-    for (std::size_t i = model.list.size(); i-- > 0;) {
-      const auto gradient = model.list[i].gradient.template as<float>();
-      for (std::size_t k = 0; k < gradient.size(); ++k)
-        gradient[k] = value(i, k);
-      ready(i);
-    }
-  });
+  ddp.backward([&](Ready ready) { write_gradients(model, ready, value); });
 }
 
 void check_against_reference(int ranks, std::size_t bucket_bytes, const std::vector<std::size_t>& sizes) {

@@ -1,5 +1,4 @@
 #include "unit/public_interface/prelude.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
 
 namespace {
 

@@ -11,6 +11,7 @@
 #include "unit/public_interface/prelude.hpp"
 
 using dtrain::PendingCheckpoint;
+using whole_optimizer::backward;
 
 namespace async_checkpoint_test {
 
@@ -19,52 +20,6 @@ const std::vector<std::size_t> sizes{5, 2049, 0, 700, 17, 31};
 void fill(Model& model, float value) {
   for (std::vector<float>& values : model.values)
     values.assign(values.size(), value);
-}
-
-bool all_are(const Model& model, float value) {
-  for (const std::vector<float>& values : model.values) {
-    for (const float element : values) {
-      if (element != value) return false;
-    }
-  }
-  return true;
-}
-
-/// What a save or a wait throws, of each rank.
-class Sentences {
- public:
-  template <class Call>
-  void note(Call call) {
-    std::string text = "nothing";
-    try {
-      call();
-    } catch (const dtrain::Error& error) {
-      text = error.what();
-    }
-    const std::lock_guard lock(mutex_);
-    texts_.push_back(text);
-  }
-  /// Whether `count` ranks have the same sentence, which contains `part`.
-  bool all_say(std::size_t count, const std::string& part) const {
-    bool same = texts_.size() == count;
-    for (const std::string& text : texts_) {
-      INFO(text);
-      CHECK_CONTAINS(text, part);
-      same = same && text == texts_.front() && text.find(part) != std::string::npos;
-    }
-    return same;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> texts_;
-};
-
-std::size_t files_in(const TemporaryDirectory& folder) {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path))
-    ++count;
-  return count;
 }
 
 TEST_CASE("a snapshot has copies of the elements, with the same names and shapes") {
@@ -107,10 +62,10 @@ TEST_CASE("the file has the values of the call, also if they change before wait(
     for (const float value : {1.0F, 2.0F}) {
       const std::string path = folder.path + "/state" + std::to_string(static_cast<int>(value));
       CHECK(dtrain::load_checkpoint(group, path, dtrain::parameter_values(model.list)));
-      CHECK(all_are(model, value));
+      CHECK(model.all_are(value));
     }
   });
-  CHECK(files_in(folder) == 2);
+  CHECK(folder.files() == 2);
 }
 
 namespace {
@@ -144,7 +99,7 @@ void check_errors_in_wait(int ranks, const std::string& path, const char* text,
 TEST_CASE("a checkpoint that cannot be written is an error on every rank in wait(), and the job goes on") {
   const TemporaryDirectory folder;
   check_errors_in_wait(3, folder.path + "/none/state", "/none/state", [](const Group&, auto&) {});
-  CHECK(files_in(folder) == 0);
+  CHECK(folder.files() == 0);
 }
 
 TEST_CASE("a checkpoint that rank 0 cannot copy is an error on every rank in wait(), and the job goes on") {
@@ -154,7 +109,7 @@ TEST_CASE("a checkpoint that rank 0 cannot copy is an error on every rank in wai
                          // the group is on the host
                          if (group.rank() == 0) tensors.front().value.device = {dtrain::DeviceKind::cuda, 0};
                        });
-  CHECK(files_in(folder) == 0);
+  CHECK(folder.files() == 0);
 }
 
 TEST_CASE("a thread that the system cannot start is an error in wait(), not where a checkpoint is begun") {
@@ -174,14 +129,6 @@ TEST_CASE("a thread that the system cannot start is an error in wait(), not wher
   CHECK(code == 0);
 }
 
-void step(Model& model, const Ready& ready, int number) {
-  for (std::size_t i = sizes.size(); i-- > 0;) {
-    for (std::size_t k = 0; k < sizes[i]; ++k)
-      model.gradients[i][k] = std::sin(static_cast<float>(number + 31 * static_cast<int>(i)) + static_cast<float>(k));
-    ready(i);
-  }
-}
-
 /// Five steps, with a checkpoint before the fourth that is written meanwhile. @returns the weights at the end
 std::vector<std::vector<float>> trained(int ranks, const std::string& path, bool waits) {
   std::vector<std::vector<float>> end;
@@ -193,7 +140,7 @@ std::vector<std::vector<float>> trained(int ranks, const std::string& path, bool
     for (int number = 0; number < 5; ++number) {
       if (number == 3)
         pending = dtrain::save_checkpoint_async(group, path, dtrain::parameter_values(model.list), optimizer);
-      ddp.backward([&](const Ready& ready) { step(model, ready, number); }, optimizer);
+      ddp.backward(backward(model, number, 0), optimizer);
     }
     if (waits) pending.wait();
     if (group.rank() == 0) end = model.values;
@@ -211,7 +158,7 @@ std::vector<std::vector<float>> resumed(int ranks, const std::string& path) {
     CHECK(dtrain::load_checkpoint(group, path, dtrain::parameter_values(model.list), optimizer));
     CHECK(optimizer.steps() == 3);
     for (int number = 3; number < 5; ++number)
-      ddp.backward([&](const Ready& ready) { step(model, ready, number); }, optimizer);
+      ddp.backward(backward(model, number, 0), optimizer);
     if (group.rank() == 0) end = model.values;
   });
   return end;
@@ -220,11 +167,11 @@ std::vector<std::vector<float>> resumed(int ranks, const std::string& path) {
 TEST_CASE_FIXTURE(TemporaryFile,
                   "a sharded optimizer is saved while the training goes on, and resumes to the bit on other ranks") {
   const std::vector<std::vector<float>> expected = trained(2, path, true);
-  CHECK(files_in(folder) == 3);
+  CHECK(folder.files() == 3);
   CHECK(resumed(4, path) == expected);
   // Without wait() it is not known that every share is written: the checkpoint before stays.
   trained(4, path, false);
-  CHECK(files_in(folder) == 3);
+  CHECK(folder.files() == 3);
   CHECK(resumed(2, path) == expected);
 }
 
@@ -246,12 +193,12 @@ TEST_CASE("pending checkpoints that ranks wait for in another order are an error
     first.note([&] { (group.rank() == 0 ? of_one : of_two).wait(); });
     second.note([&] { (group.rank() == 0 ? of_two : of_one).wait(); });
     CHECK(dtrain::load_checkpoint(group, one, values, optimizer));
-    CHECK(all_are(model, 1));
+    CHECK(model.all_are(1));
     CHECK_FALSE(dtrain::load_checkpoint(group, folder.path + "/two", values, optimizer));
   });
   CHECK(first.all_say(2, "wait for pending checkpoints in the same order"));
   CHECK(second.all_say(2, "wait for pending checkpoints in the same order"));
-  CHECK(files_in(folder) == 3);
+  CHECK(folder.files() == 3);
 }
 
 TEST_CASE("ranks that give an asynchronous checkpoint different names are told on every rank") {

@@ -24,27 +24,6 @@ Training trained(int rank, std::int64_t steps) {
   return training;
 }
 
-/// What a call throws, of each rank.
-class Sentences {
- public:
-  template <class Call>
-  void note(Call call) {
-    std::string text = "nothing";
-    try {
-      call();
-    } catch (const dtrain::Error& error) {
-      text = error.code().message() + ": " + error.what();
-    }
-    const std::lock_guard lock(mutex_);
-    texts_.push_back(text);
-  }
-  const std::vector<std::string>& texts() const { return texts_; }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> texts_;
-};
-
 std::string host_if(bool named) {
   return named ? " on host " + dtrain::rendezvous::host_identity().name : "";
 }

@@ -3,20 +3,7 @@
 
 #include "support/crossed_channels.hpp"
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <thread>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/store_backend.hpp"
-#include "support/thread_group.hpp"
-
-using dtrain::stream::host::Progress;
-using support::RankEnd;
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 

@@ -279,10 +279,7 @@ TEST_CASE("the times of each step are recorded in an order that makes sense, and
     BindingModel model({4, 9, 2, 40});
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .timeline = true}};
     for (int step = 0; step < 5; ++step) {
-      ddp.backward([&](Ready ready) {
-        for (std::size_t i = 4; i-- > 0;)
-          ready(i);
-      });
+      ddp.backward([&](Ready ready) { all_ready(ready, 4); });
     }
     const std::vector<StepRecord> records = ddp.records(2);
     for (std::uint64_t step = 2; step <= 5; ++step) {

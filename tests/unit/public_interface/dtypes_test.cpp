@@ -104,8 +104,7 @@ int wrong_steps(const Group& group, ReduceOp op, std::size_t bucket_bytes, dtrai
       fill(p[5], longs, group.rank());
       fill(p[6], large, group.rank());
       fill(p[7], bytes, group.rank());
-      for (std::size_t i = p.size(); i-- > 0;)
-        ready(i);
+      all_ready(ready, p.size());
     });
     wrong += wrong_in(p[0], halves, op) + wrong_in(p[1], doubles, op) + wrong_in(p[2], bfloats, op) +
              wrong_in(p[3], ints, op) + wrong_in(p[4], floats, op) + wrong_in(p[5], longs, op) +

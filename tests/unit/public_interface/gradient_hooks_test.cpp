@@ -7,24 +7,6 @@ namespace gradient_hooks_test {
 
 using Shapes = std::vector<dtrain::Shape>;
 
-std::vector<std::size_t> sizes_of(const Shapes& shapes) {
-  std::vector<std::size_t> sizes;
-  for (const dtrain::Shape& shape : shapes)
-    sizes.push_back(static_cast<std::size_t>(shape.element_count()));
-  return sizes;
-}
-
-/// A model whose parameters have several extents.
-template <class Base>
-struct Shaped : Base {
-  explicit Shaped(const Shapes& shapes) : Base(sizes_of(shapes)) {
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      Base::list[i].value.shape = shapes[i];
-      Base::list[i].gradient.shape = shapes[i];
-    }
-  }
-};
-
 /// Two matrices worth compressing, one that is not, and tensors of other shapes between them.
 const Shapes shapes{{5}, {40, 30}, {0, 7}, {3, 2}, {}, {32, 4, 9}, {17}};
 
@@ -40,14 +22,7 @@ float element(int step, int rank, std::size_t i, std::size_t k) {
 /// One step; `value(i, k)` is element k of gradient i.
 template <class Ddp, class AnyModel, class Value>
 void run_step(Ddp& ddp, AnyModel& model, Value value) {
-  ddp.backward([&](Ready ready) {
-    for (std::size_t i = model.list.size(); i-- > 0;) {
-      const auto gradient = model.list[i].gradient.template as<float>();
-      for (std::size_t k = 0; k < gradient.size(); ++k)
-        gradient[k] = value(i, k);
-      ready(i);
-    }
-  });
+  ddp.backward([&](Ready ready) { write_gradients(model, ready, value); });
 }
 
 /// All gradients of a model, one after the other.

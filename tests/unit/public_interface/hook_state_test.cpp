@@ -5,25 +5,16 @@
 namespace hook_state_test {
 
 /// A matrix, a vector, and a matrix that is not worth compressing.
-struct Matrices : Model {
-  Matrices() : Model({40 * 30, 7, 6}) {
-    const std::vector<dtrain::Shape> shapes{{40, 30}, {7}, {3, 2}};
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      list[i].value.shape = shapes[i];
-      list[i].gradient.shape = shapes[i];
-    }
-  }
+struct Matrices : front_test::Shaped<> {
+  Matrices() : Shaped({{40, 30}, {7}, {3, 2}}) {}
 };
 
 template <class Ddp>
 void train(Ddp& ddp, Matrices& model, int step, int rank) {
   ddp.backward([&](Ready ready) {
-    for (std::size_t i = model.list.size(); i > 0; --i) {
-      for (std::size_t k = 0; k < model.gradients[i - 1].size(); ++k)
-        model.gradients[i - 1][k] =
-            std::sin(static_cast<float>(step * 7919 + rank * 1047) + static_cast<float>(k) * 3.7F);
-      ready(i - 1);
-    }
+    write_gradients(model, ready, [&](std::size_t, std::size_t k) {
+      return std::sin(static_cast<float>(step * 7919 + rank * 1047) + static_cast<float>(k) * 3.7F);
+    });
   });
   for (std::size_t i = 0; i < model.list.size(); ++i) {
     for (std::size_t k = 0; k < model.gradients[i].size(); ++k)
@@ -61,15 +52,12 @@ bool goes_on_alike(const Group& group, const Options& options, int saved, const 
   Matrices next;
   DistributedDataParallel next_ddp{next, group, {}, next_hook};
   const auto tensors = all_tensors(next, next_hook.state(group));
-  bool is_alike = dtrain::load_checkpoint(group, path, tensors);
+  const bool is_alike = dtrain::load_checkpoint(group, path, tensors);
   for (int step = saved; step < 10; ++step) {
     train(next_ddp, next, step, group.rank());
     after_step(next_hook, group);
   }
-  for (std::size_t i = 0; i < model.values.size(); ++i)
-    is_alike = is_alike &&
-               std::memcmp(model.values[i].data(), next.values[i].data(), model.values[i].size() * sizeof(float)) == 0;
-  return is_alike;
+  return is_alike && whole_optimizer::equal_bits(model.values, next.values);
 }
 
 TEST_CASE("a training that goes on with a hook's state from a checkpoint has the bits of the one that saved it") {

@@ -10,11 +10,8 @@ constexpr std::size_t rows = 64;
 constexpr int steps = 40;
 
 /// A matrix and a vector, beside each other in a bucket.
-struct Matrix : Model {
-  Matrix() : Model({rows * rows, 7}) {
-    list[0].value.shape = {rows, rows};
-    list[0].gradient.shape = {rows, rows};
-  }
+struct Matrix : front_test::Shaped<> {
+  Matrix() : Shaped({{rows, rows}, {7}}) {}
 };
 
 /// Some elements of one rank's gradient that are not finite.
@@ -49,8 +46,7 @@ void pass(Ddp& ddp, Matrix& model, float scale, int step, int rank, const std::v
   ddp.backward(
       [&](Ready ready) {
         add_gradients(model, scale, step, rank, faults);
-        for (const std::size_t i : {1U, 0U})
-          ready(i);
+        all_ready(ready, 2);
       },
       {.measure_norm = true});
 }

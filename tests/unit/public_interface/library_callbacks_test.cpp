@@ -1,13 +1,8 @@
 // What libraries need that call the program: gradients that lie elsewhere in each step, sharded steps by begin(), and
 // parameters that the first forward pass makes.
 #include "unit/public_interface/prelude.hpp"
-#include "unit/public_interface/whole_optimizer.hpp"
 
-using whole_optimizer::element;
-using whole_optimizer::equal_bits;
-using whole_optimizer::fill_values;
-using whole_optimizer::sizes;
-using whole_optimizer::WholeOptimizer;
+using namespace whole_optimizer;
 
 namespace {
 

@@ -3,27 +3,13 @@
 #include "unit/public_interface/prelude.hpp"
 
 using dtrain::hooks::LocalSgd;
+using whole_optimizer::backward;
+using whole_optimizer::element;
 
 namespace local_sgd_test {
 
 /// Small ones, one without elements, and one that is averaged in place.
 const std::vector<std::size_t> sizes{5, 0, 1000, 3, 400'000, 17};
-
-/// Element k of rank's gradient i in a step.
-float element(int step, int rank, std::size_t i, std::size_t k) {
-  return std::sin(static_cast<float>(step * 7919 + rank * 104729) + static_cast<float>(i) * 31 +
-                  static_cast<float>(k) * 0.37F);
-}
-
-auto backward(Model& model, int step, int rank) {
-  return [&model, step, rank](Ready ready) {
-    for (std::size_t i = model.list.size(); i > 0; --i) {
-      for (std::size_t k = 0; k < sizes[i - 1]; ++k)
-        model.gradients[i - 1][k] = element(step, rank, i - 1, k);
-      ready(i - 1);
-    }
-  };
-}
 
 void update(Model& model) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {

@@ -2,8 +2,6 @@
 // Bytes of any length in checkpoints: a library's own serialisation.
 #include "unit/public_interface/prelude.hpp"
 
-#include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
-
 namespace {
 
 /// A parameter, and bytes around it.

@@ -1,19 +1,8 @@
 // The rules of optimizers, beside values that other programs have computed.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <type_traits>
-
 #include "dtrain/ddp/sharded/optimizers.hpp"
 #include "unit/public_interface/optimizer_values.hpp"
-
-namespace optimizers = dtrain::optimizers;
+#include "unit/public_interface/prelude.hpp"
 
 namespace optimizers_test {
 

@@ -4,15 +4,6 @@
 
 namespace overlap_forward_jobs_test {
 
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using dtrain::ShardedOptimizer;
-using dtrain::stream::host::Progress;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
-namespace optimizers = dtrain::optimizers;
-
 const std::vector<std::size_t> sizes{5, 2049, 0, 1, 700, 17, 4096, 31};
 
 /// Each step subtracts 1 from all weights.
@@ -21,15 +12,6 @@ void step(Ready ready, Model& model) {
     model.gradients[i].assign(sizes[i], 1.0F);
     ready(i);
   }
-}
-
-bool all_are(const Model& model, float value) {
-  for (const std::vector<float>& values : model.values) {
-    for (const float element : values) {
-      if (element != value) return false;
-    }
-  }
-  return true;
 }
 
 /// A model of the rank after two steps, the second of which has left the weights to wait_for.
@@ -66,7 +48,7 @@ int wrong_checkpoints(const Group& group, Progress progress, const std::string& 
     training.run();  // its weights are not to replace those that are loaded
     wrong += dtrain::load_checkpoint(group, path + suffix, values, *training.optimizer) ? 0 : 1;
     training.optimizer->wait();
-    wrong += all_are(training.model, *suffix == '2' ? -3.0F : -2.0F) ? 0 : 1;
+    wrong += training.model.all_are(*suffix == '2' ? -3.0F : -2.0F) ? 0 : 1;
     wrong += training.optimizer->steps() == (*suffix == '2' ? 3 : 2) ? 0 : 1;
   }
   return wrong;
@@ -88,7 +70,7 @@ int wrong_destructions(const Group& group, Progress progress) {
   int wrong = 0;
   OpenStep<Stage> training(group, progress);
   training.optimizer.reset();
-  wrong += all_are(training.model, -2) ? 0 : 1;
+  wrong += training.model.all_are(-2) ? 0 : 1;
   std::optional<DistributedDataParallel<Model, front_test::Policy>> ddp;
   Model model(sizes);
   ddp.emplace(model, group, dtrain::DdpOptions{.bucket_bytes = 3000, .progress = progress});
@@ -98,7 +80,7 @@ int wrong_destructions(const Group& group, Progress progress) {
     ddp->wait_for(1);
   }
   ddp.reset();
-  return wrong + (all_are(model, -1) ? 0 : 1);
+  return wrong + (model.all_are(-1) ? 0 : 1);
 }
 
 /// A checkpoint of the weights alone, while those of another training are to come too.
@@ -109,7 +91,7 @@ int wrong_plain_checkpoints(const Group& group, Progress progress, const std::st
   OpenStep<Stage> other(group, progress);
   const std::vector<dtrain::NamedTensor> values = dtrain::parameter_values(training.model.list);
   dtrain::save_checkpoint(group, folder + "/state", values);
-  wrong += all_are(training.model, -2) ? 0 : 1;
+  wrong += training.model.all_are(-2) ? 0 : 1;
   training.run();
   dtrain::PendingCheckpoint saving = dtrain::save_checkpoint_async(group, folder + "/async", values);
   training.run();
@@ -119,13 +101,13 @@ int wrong_plain_checkpoints(const Group& group, Progress progress, const std::st
     training.run();
     wrong += dtrain::load_checkpoint(group, folder + name, values) ? 0 : 1;
     training.optimizer->wait();
-    wrong += all_are(training.model, name[1] == 's' ? -2.0F : -3.0F) ? 0 : 1;
+    wrong += training.model.all_are(name[1] == 's' ? -2.0F : -3.0F) ? 0 : 1;
   }
   other.optimizer->wait();
-  wrong += all_are(other.model, -2) ? 0 : 1;
+  wrong += other.model.all_are(-2) ? 0 : 1;
   other.run();
   dtrain::save_checkpoint(group, folder + "/other", dtrain::parameter_values(other.model.list), *training.optimizer);
-  return wrong + (all_are(other.model, -3) ? 0 : 1);
+  return wrong + (other.model.all_are(-3) ? 0 : 1);
 }
 
 TEST_CASE("checkpoints without the optimizer wait for the weights that they have") {

@@ -45,6 +45,7 @@
 #include "support/temporary_directory.hpp"
 #include "support/thread_group.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
+#include "unit/public_interface/whole_optimizer.hpp"
 
 namespace optimizers = dtrain::optimizers;
 

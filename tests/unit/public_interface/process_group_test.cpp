@@ -1,26 +1,10 @@
 #include "dtrain/process_group.hpp"
 
-#include <doctest/doctest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <cstdint>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
+#include "unit/public_interface/prelude.hpp"
 
-#include "dtrain/run.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::ReduceOp;
 using dtrain::backend::AllReduce;
-using front_test::Group;
-using front_test::Policy;
-using front_test::run_well;
-using support::RankEnd;
 
 namespace {
 

@@ -3,30 +3,14 @@
 
 #include "unit/public_interface/prelude.hpp"
 
+using namespace whole_optimizer;
+
 namespace sharded_checkpoint_test {
 
-const std::vector<std::size_t> sizes{5, 2049, 0, 1, 700, 17, 4096, 31};
 using Values = std::vector<std::vector<float>>;
 
-/// The same on every rank, so that numbers of ranks that are powers of two give the same averages.
-void step(Model& model, const Ready& ready, int number) {
-  for (std::size_t i = sizes.size(); i-- > 0;) {
-    for (std::size_t k = 0; k < sizes[i]; ++k)
-      model.gradients[i][k] =
-          std::sin(static_cast<float>(number) + static_cast<float>(i) * 31 + static_cast<float>(k) * 0.37F);
-    ready(i);
-  }
-}
-
-bool equal_bits(const Values& a, const Values& b) {
-  bool equal = a.size() == b.size();
-  for (std::size_t i = 0; equal && i < a.size(); ++i)
-    equal = a[i].size() == b[i].size() &&
-            (a[i].empty() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) == 0);
-  return equal;
-}
-
-/// Three steps, a checkpoint, and two steps more. @returns the weights at the end
+/// Three steps, a checkpoint, and two steps more, with the same gradients on every rank, so that numbers of ranks that
+/// are powers of two give the same averages. @returns the weights at the end
 template <class Rule>
 Values saved(int ranks, const std::string& path, Rule rule, std::size_t bucket_bytes) {
   Values end;
@@ -36,7 +20,7 @@ Values saved(int ranks, const std::string& path, Rule rule, std::size_t bucket_b
     ShardedOptimizer optimizer{ddp, rule};
     for (int number = 0; number < 5; ++number) {
       if (number == 3) dtrain::save_checkpoint(group, path, dtrain::parameter_values(model.list), optimizer);
-      ddp.backward([&](const Ready& ready) { step(model, ready, number); }, optimizer);
+      ddp.backward(backward(model, number, 0), optimizer);
     }
     if (group.rank() == 0) end = model.values;
   });
@@ -54,23 +38,16 @@ int wrong_ranks(int ranks, const std::string& path, Rule rule, std::size_t bucke
     const bool loaded = dtrain::load_checkpoint(group, path, dtrain::parameter_values(model.list), optimizer);
     wrong += loaded && optimizer.steps() == 3 ? 0 : 1;
     for (int number = 3; number < 5; ++number)
-      ddp.backward([&](const Ready& ready) { step(model, ready, number); }, optimizer);
+      ddp.backward(backward(model, number, 0), optimizer);
     wrong += equal_bits(model.values, expected) ? 0 : 1;
   });
   return wrong;
 }
 
-std::size_t files_in(const TemporaryDirectory& folder) {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path))
-    ++count;
-  return count;
-}
-
 TEST_CASE_FIXTURE(TemporaryFile, "a training goes on to the bit on any number of ranks, with any buckets") {
   for (const int savers : {1, 2, 4}) {
     const Values expected = saved(savers, path, optimizers::AdamW{.rate = 0.01F}, 3000);
-    CHECK(files_in(folder) == static_cast<std::size_t>(savers) + 1);  // none of the checkpoint before
+    CHECK(folder.files() == static_cast<std::size_t>(savers) + 1);  // none of the checkpoint before
     for (const int ranks : {1, 2, 4}) {
       CAPTURE(savers);
       CAPTURE(ranks);
@@ -191,7 +168,7 @@ TEST_CASE_FIXTURE(TemporaryFile,
     if (group.rank() == 0) std::filesystem::remove(path + ".part");
   });
   CHECK(failed == 4);
-  CHECK(files_in(folder) == 3);
+  CHECK(folder.files() == 3);
   CHECK(wrong_ranks(2, path, rule, 3000, expected) == 0);
 }
 
@@ -204,7 +181,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "what a killed writer has left is removed by th
   for (const std::string& other : others)
     std::ofstream(other) << "no shard of this checkpoint";
   saved(2, path, optimizers::Adam{}, 3000);
-  CHECK(files_in(folder) == 3 + others.size());
+  CHECK(folder.files() == 3 + others.size());
   for (const std::string& other : others)
     CHECK(std::filesystem::exists(other));
 }
@@ -217,8 +194,8 @@ TEST_CASE("a symbolic link to a checkpoint is followed, and the shard files are 
   saved(2, path, optimizers::Adam{}, 3000);
   std::filesystem::create_symlink(path, link);
   const Values expected = saved(4, link, optimizers::Adam{}, 3000);
-  CHECK(files_in(target) == 5);
-  CHECK(files_in(folder) == 1);
+  CHECK(target.files() == 5);
+  CHECK(folder.files() == 1);
   CHECK(wrong_ranks(2, path, optimizers::Adam{}, 3000, expected) == 0);
   CHECK(wrong_ranks(2, link, optimizers::Adam{}, 3000, expected) == 0);
 }

@@ -1,16 +1,11 @@
 // ShardedOptimizer of f64 models: weights, state and arithmetic are f64.
 
 #include "unit/public_interface/prelude.hpp"
-#include "unit/public_interface/whole_optimizer.hpp"
 
+using namespace whole_optimizer;
 using dtrain::StepInfo;
 using dtrain::zero::Gradients;
 using dtrain::zero::States;
-using whole_optimizer::backward;
-using whole_optimizer::equal_bits;
-using whole_optimizer::fill_values;
-using whole_optimizer::sizes;
-using whole_optimizer::wrong_steps;
 
 namespace sharded_double_test {
 

@@ -1,17 +1,10 @@
 // ShardedOptimizer: the same weights as with all of the state on every rank, norms, scaled losses, and misuse.
 
 #include "unit/public_interface/prelude.hpp"
-#include "unit/public_interface/whole_optimizer.hpp"
 
+using namespace whole_optimizer;
 using dtrain::ShardedGradients;
 using dtrain::StepInfo;
-using whole_optimizer::backward;
-using whole_optimizer::element;
-using whole_optimizer::equal_bits;
-using whole_optimizer::fill_values;
-using whole_optimizer::sizes;
-using whole_optimizer::WholeOptimizer;
-using whole_optimizer::wrong_steps;
 
 namespace sharded_optimizer_test {
 
@@ -181,10 +174,7 @@ TEST_CASE("in stage 2 gradients take their share and the two largest buckets sid
       heap[rank] = heap_of(group, [&] { optimizer.emplace(ddp, optimizers::Sgd{}); }) - stage_1;
       bytes[rank] = optimizer->gradient_bytes();
       arenas[rank] = ddp.plan().arena_bytes;
-      const auto pass = [](Ready ready) {
-        for (std::size_t i = 1000; i-- > 0;)
-          ready(i);
-      };
+      const auto pass = [](Ready ready) { all_ready(ready, 1000); };
       for (int step = 0; step < 3; ++step)
         ddp.backward(pass, *optimizer);
       const std::size_t before = support::allocations_of_this_thread;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/launch/per_process.hpp"
+#include "support/contains.hpp"
 #include "support/thread_group.hpp"
 
 namespace front_test {
@@ -43,12 +45,82 @@ struct BasicModel {
     }
   }
   const std::vector<dtrain::Parameter>& parameters() const { return list; }
+  bool all_are(Element value) const {
+    return std::all_of(values.begin(), values.end(), [value](const std::vector<Element>& each) {
+      return std::all_of(each.begin(), each.end(), [value](Element element) { return element == value; });
+    });
+  }
 
   std::vector<std::vector<Element>> values;
   std::vector<std::vector<Element>> gradients;
   std::vector<dtrain::Parameter> list;
 };
 using Model = BasicModel<float>;
+
+/// A model whose parameters have several extents.
+template <class Base = Model>
+struct Shaped : Base {
+  explicit Shaped(const std::vector<dtrain::Shape>& shapes) : Base(sizes_of(shapes)) {
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      Base::list[i].value.shape = shapes[i];
+      Base::list[i].gradient.shape = shapes[i];
+    }
+  }
+  static std::vector<std::size_t> sizes_of(const std::vector<dtrain::Shape>& shapes) {
+    std::vector<std::size_t> sizes;
+    for (const dtrain::Shape& shape : shapes)
+      sizes.push_back(static_cast<std::size_t>(shape.element_count()));
+    return sizes;
+  }
+};
+
+/// Says of `count` gradients that they are ready, from the last to the first.
+inline void all_ready(const dtrain::Ready& ready, std::size_t count) {
+  for (std::size_t i = count; i-- > 0;)
+    ready(i);
+}
+
+/// A backward pass: element k of gradient i becomes `value(i, k)`, from the last gradient to the first.
+template <class AnyModel, class Value>
+void write_gradients(AnyModel& model, const dtrain::Ready& ready, Value value) {
+  for (std::size_t i = model.list.size(); i-- > 0;) {
+    const auto gradient = model.list[i].gradient.template as<float>();
+    for (std::size_t k = 0; k < gradient.size(); ++k)
+      gradient[k] = value(i, k);
+    ready(i);
+  }
+}
+
+/// What a call throws, of each rank.
+class Sentences {
+ public:
+  template <class Call>
+  void note(Call call) {
+    std::string text = "nothing";
+    try {
+      call();
+    } catch (const dtrain::Error& error) {
+      text = error.code().message() + ": " + error.what();
+    }
+    const std::lock_guard lock(mutex_);
+    texts_.push_back(text);
+  }
+  const std::vector<std::string>& texts() const { return texts_; }
+  /// Whether `count` ranks have the same sentence, which contains `part`.
+  bool all_say(std::size_t count, const std::string& part) const {
+    bool same = texts_.size() == count;
+    for (const std::string& text : texts_) {
+      INFO(text);
+      CHECK_CONTAINS(text, part);
+      same = same && text == texts_.front() && text.find(part) != std::string::npos;
+    }
+    return same;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
 
 /// Its gradients are where DistributedDataParallel wants them.
 struct BindingModel : Model {

@@ -59,10 +59,7 @@ void train_apart(const Group& group, int steps, std::size_t parameter) {
   Model model({10, 3000, 5});
   DistributedDataParallel ddp{model, group};
   for (int step = 1; step <= steps; ++step) {
-    ddp.backward([](Ready ready) {
-      for (const std::size_t i : {2U, 1U, 0U})
-        ready(i);
-    });
+    ddp.backward([](Ready ready) { all_ready(ready, 3); });
     for (std::vector<float>& values : model.values)
       values[0] += 1;
     if (step == 2 && group.rank() == 1) model.values[parameter][1] = 7.0F;
@@ -74,10 +71,7 @@ void train_by(const Group& group, int steps, float change) {
   Model model({10, 3000});
   DistributedDataParallel ddp{model, group};
   for (int step = 0; step < steps; ++step) {
-    ddp.backward([](Ready ready) {
-      for (const std::size_t i : {1U, 0U})
-        ready(i);
-    });
+    ddp.backward([](Ready ready) { all_ready(ready, 2); });
     model.values[1][2999] += change;
   }
 }
@@ -245,10 +239,7 @@ TEST_CASE("a value that has moved is named, and its old memory compared neither 
     Model model({10, 3000, 5});
     std::vector<float> moved(3000);
     DistributedDataParallel ddp{model, group};
-    ddp.backward([](Ready ready) {
-      for (const std::size_t i : {2U, 1U, 0U})
-        ready(i);
-    });
+    ddp.backward([](Ready ready) { all_ready(ready, 3); });
     model.list[1].value = dtrain::tensor_view(moved.data(), {3000});
     model.values[1][7] = static_cast<float>(group.rank());  // as what lies there next
     if (compares) ddp.compare_values();

@@ -57,12 +57,7 @@ const std::vector<std::size_t> sizes{5, 1200, 0, 6, 3000, 17};
 template <class Ddp, class AnyModel>
 void run_step(Ddp& ddp, AnyModel& model, int step, int rank) {
   ddp.backward([&](Ready ready) {
-    for (std::size_t i = model.list.size(); i-- > 0;) {
-      const auto gradient = model.list[i].gradient.template as<float>();
-      for (std::size_t k = 0; k < gradient.size(); ++k)
-        gradient[k] = element(step, rank, i, k);
-      ready(i);
-    }
+    write_gradients(model, ready, [&](std::size_t i, std::size_t k) { return element(step, rank, i, k); });
   });
 }
 

@@ -63,8 +63,7 @@ TEST_CASE("hooks::Widen rounds a sum of 16-bit gradients once, and sends twice t
             fill(model.half, step, group.rank());
             fill(model.single, step, group.rank());
             fill(model.bias, step, group.rank());
-            for (std::size_t i = model.list.size(); i-- > 0;)
-              ready(i);
+            all_ready(ready, model.list.size());
           });
           const double factor = op == dtrain::ReduceOp::average ? 1.0 / ranks : 1.0;
           wrong += wrong_elements(model.brain, step, ranks, factor, 1.0 / 256);
@@ -91,8 +90,7 @@ TEST_CASE("a hooks::Widen is for one model, and an infinity stays one") {
                          "a hooks::Widen is given to a second model; each model needs its own", dtrain::Error);
     ddp.backward([&](Ready ready) {
       model.half[7] = dtrain::float16(std::numeric_limits<float>::infinity());
-      for (std::size_t i = model.list.size(); i-- > 0;)
-        ready(i);
+      all_ready(ready, model.list.size());
     });
     CHECK(static_cast<float>(model.half[7]) == std::numeric_limits<float>::infinity());
   });

@@ -25,8 +25,7 @@ void expect_ready_waits_for_nobody(Train train, int ranks = 2) {
       parameter.value.shape = parameter.gradient.shape = {8, 8};
     train(group, model, [&](Ready ready) {
       CHECK((group.rank() == 0 || holds_soon([&] { return all_ready.load(); })));
-      for (std::size_t i = buckets; i-- > 0;)
-        ready(i);
+      front_test::all_ready(ready, buckets);
       if (group.rank() == 0) all_ready = true;
     });
   });
@@ -121,10 +120,7 @@ TEST_CASE("a hook may say how many work items a bucket takes when it knows the b
       value = static_cast<float>(2 * group.rank());
     DistributedDataParallel ddp{model, group, {.reorder_gradients = false}, OneByOne{}};
     REQUIRE(ddp.plan().buckets.front().parameters.size() > dtrain::ddp::default_hook_items);
-    ddp.backward([](Ready ready) {
-      for (std::size_t i = 40; i-- > 0;)
-        ready(i);
-    });
+    ddp.backward([](Ready ready) { all_ready(ready, 40); });
     CHECK(model.gradients[7] == std::vector<float>(3, 1));
     struct Endless : Enqueuing {
       std::int64_t items_per_bucket(int) const { return -1; }
