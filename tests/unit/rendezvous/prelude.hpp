@@ -13,13 +13,19 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <future>
+#include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
 #include <semaphore>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -34,12 +40,24 @@
 #include "dtrain/rendezvous/membership/origin.hpp"
 #include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
+#include "support/captured_stderr.hpp"
+#include "support/contains.hpp"
 #include "support/expect_error.hpp"
 #include "support/limited_child.hpp"
+#include "support/sanitized.hpp"
+#include "unit/rendezvous/proxied_ranks.hpp"
+#include "unit/rendezvous/raw_client.hpp"
+#include "unit/rendezvous/server/recording_sink.hpp"
+#include "unit/rendezvous/store_fixture.hpp"
+#include "unit/rendezvous/store_job.hpp"
 
 using namespace dtrain::rendezvous;
+using namespace rendezvous_test;
+using namespace std::chrono_literals;
 using dtrain::Cause;
 using dtrain::CauseKind;
+using dtrain::Errc;
+using dtrain::Error;
 using dtrain::async::EventLoop;
 using dtrain::async::Task;
 using support::contains;

@@ -2,8 +2,6 @@
 /// @file
 /// A store and its ranks in one process, over real connections on the loopback address.
 
-#include <dirent.h>
-
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -19,6 +17,7 @@
 #include "dtrain/rendezvous/server/listen.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
+#include "support/open_descriptors.hpp"
 #include "support/sanitized.hpp"
 
 namespace rendezvous_test {
@@ -28,6 +27,7 @@ using dtrain::Cause;
 using dtrain::CauseKind;
 using dtrain::Deadline;
 using dtrain::FailureLatch;
+using support::open_descriptors;
 
 inline Deadline soon() {
   return Deadline::after(std::chrono::seconds(support::is_sanitized ? 180 : 60));
@@ -155,6 +155,22 @@ inline std::vector<std::string> on_ranks(int world_size, const std::function<voi
   return errors;
 }
 
+/// Who listens in place of a store.
+using Serve = std::function<dtrain::async::Task<void>(dtrain::net::Listener)>;
+
+/// Runs `serve(listener)` on the thread. @returns the listener's port
+inline std::uint16_t start_serving(dtrain::async::LoopThread& thread, const Serve& serve) {
+  std::uint16_t port = 0;
+  const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
+    port = listener.port();
+    loop.spawn_detached(serve(std::move(listener)));
+    co_return;
+  };
+  thread.run_blocking(open, soon());
+  return port;
+}
+
 /// A port that is free in a moment.
 inline std::uint16_t free_port() {
   const StoreProcess probe(1);
@@ -171,19 +187,6 @@ inline void join_and_leave(const ControlPlaneOptions& options) {
 /// The sentence with which a rank with these options does not join; empty where it does.
 inline std::string error_of_joining(const ControlPlaneOptions& options) {
   return on_ranks(1, [&](int) { const ControlPlane control_plane(options); }).front();
-}
-
-/// How many descriptors this process has open.
-inline std::size_t open_descriptors() {
-  std::size_t count = 0;
-  ::DIR* directory = ::opendir("/proc/self/fd");
-  while (directory != nullptr && ::readdir(directory) != nullptr) {
-    ++count;
-  }
-  if (directory != nullptr) {
-    ::closedir(directory);
-  }
-  return count;
 }
 
 /// A latch that is set within the time, and its sentence.

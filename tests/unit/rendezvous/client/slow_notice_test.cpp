@@ -1,5 +1,4 @@
 #include "dtrain/rendezvous/client/slow_notice.hpp"
-#include "support/captured_stderr.hpp"
 #include "unit/rendezvous/prelude.hpp"
 
 namespace {

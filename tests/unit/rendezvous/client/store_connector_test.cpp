@@ -1,21 +1,9 @@
 // ctest: TIMEOUT 120
 #include "dtrain/rendezvous/client/store_connector.hpp"
-#include "support/cutting_proxy.hpp"
 #include "support/name_service.hpp"
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
 
-using namespace rendezvous_test;
 using dtrain_test::CuttingProxy;
-
-namespace {
-
-std::uint16_t free_port() {
-  dtrain::async::EventLoop loop;
-  return dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0)).port();
-}
-
-}  // namespace
 
 TEST_CASE("ranks wait for a name that nobody knows yet, rank 0 that listens there too, and join once it is known") {
   support::NameService& names = support::NameService::get();

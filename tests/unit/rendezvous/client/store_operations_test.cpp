@@ -1,9 +1,4 @@
-#include "dtrain/async/when_all.hpp"
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/raw_client.hpp"
-#include "unit/rendezvous/store_job.hpp"
-
-using namespace rendezvous_test;
 
 TEST_CASE("exactly one of many ranks wins a compare_set, and the others see its value") {
   std::atomic<int> winners{0};

@@ -1,7 +1,4 @@
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/store_job.hpp"
-
-using namespace rendezvous_test;
 
 TEST_CASE("what one rank sets the others get, also those who ask before") {
   run_job(4, [](ControlPlane& control_plane) {

@@ -1,4 +1,3 @@
-#include "dtrain/rendezvous/control/control_plane.hpp"
 #include "unit/rendezvous/prelude.hpp"
 
 namespace {

@@ -1,9 +1,5 @@
 #include "dtrain/rendezvous/client/store_client.hpp"
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/raw_client.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
-
-using namespace rendezvous_test;
 
 namespace {
 
@@ -187,35 +183,46 @@ TEST_CASE("rank 0 that hosts the store and fails tells the others its cause befo
 
 namespace {
 
-/// Welcomes one rank of a world of one, and then neither answers nor closes.
-dtrain::async::Task<void> frozen_store(dtrain::net::Listener listener) {
-  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
-  dtrain::net::FrameReader reader(*connection);
-  dtrain::net::FrameWriter writer(*connection);
-  const dtrain::net::FrameResult hello = co_await reader.read_frame(soon());
+/// The handshake with a rank of a world of one.
+dtrain::async::Task<void> welcome_rank(dtrain::net::FrameReader& reader, dtrain::net::FrameWriter& writer,
+                                       Accepted answer) {
+  dtrain::net::FrameResult received = co_await reader.read_frame(soon());
   const Frame challenge = encode(Challenge{});
   co_await writer.write_frame(challenge, soon());
-  const dtrain::net::FrameResult join = co_await reader.read_frame(soon());
-  Accepted answer;
-  answer.heartbeat_ms = answer.liveness_ms = 60000;
+  received = co_await reader.read_frame(soon());
   const Frame accepted = encode(answer);
   const Frame welcome = encode(Welcome{});
   co_await writer.write_frame(accepted, soon());
   co_await writer.write_frame(welcome, soon());
+}
+
+/// Welcomes one rank, and then neither answers nor closes.
+dtrain::async::Task<void> frozen_store(dtrain::net::Listener listener) {
+  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
+  dtrain::net::FrameReader reader(*connection);
+  dtrain::net::FrameWriter writer(*connection);
+  Accepted answer;
+  answer.heartbeat_ms = answer.liveness_ms = 60000;
+  dtrain::async::Task<void> welcoming = welcome_rank(reader, writer, answer);
+  co_await std::move(welcoming);
   co_await connection->loop().sleep_for(std::chrono::seconds(60));
 }
 
-/// @returns its port
-std::uint16_t start_frozen_store(dtrain::async::LoopThread& thread) {
-  std::uint16_t port = 0;
-  const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
-    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
-    port = listener.port();
-    loop.spawn_detached(frozen_store(std::move(listener)));
-    co_return;
-  };
-  thread.run_blocking(open, soon());
-  return port;
+/// Welcomes one rank, and answers every heartbeat at once.
+dtrain::async::Task<void> attentive_store(dtrain::net::Listener listener) {
+  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
+  dtrain::net::FrameReader reader(*connection);
+  dtrain::net::FrameWriter writer(*connection);
+  Accepted answer;
+  answer.liveness_ms = 1000;
+  answer.heartbeat_ms = 250;
+  dtrain::async::Task<void> welcoming = welcome_rank(reader, writer, answer);
+  co_await std::move(welcoming);
+  for (bool is_open = true; is_open;) {
+    const dtrain::net::FrameResult received = co_await reader.read_frame(soon());
+    is_open = received.ok();
+    co_await writer.write_frame(heartbeat_frame, soon());
+  }
 }
 
 dtrain::async::Task<void> set_large(Store store, std::string key) {
@@ -226,7 +233,7 @@ dtrain::async::Task<void> set_large(Store store, std::string key) {
 
 TEST_CASE("a store that takes nothing: requests are refused when too many bytes wait to be sent") {
   dtrain::async::LoopThread thread;
-  ControlPlane control_plane(rank_options(0, 1, start_frozen_store(thread)));
+  ControlPlane control_plane(rank_options(0, 1, start_serving(thread, frozen_store)));
   std::string refusal;
   const auto ask = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
     std::vector<dtrain::async::TaskHandle> tasks;
@@ -249,7 +256,7 @@ TEST_CASE("a store that takes nothing: requests are refused when too many bytes 
 
 TEST_CASE("a store that does not answer: a report becomes the own cause, and requests time out") {
   dtrain::async::LoopThread thread;
-  ControlPlane control_plane(rank_options(0, 1, start_frozen_store(thread)));
+  ControlPlane control_plane(rank_options(0, 1, start_serving(thread, frozen_store)));
   const auto set = [&] { control_plane.store().set("k", "v", Deadline::after(std::chrono::milliseconds(20))).wait(); };
   CHECK(sentence_of(set) == "setting key 'k': the deadline passed and the store does not answer");
   control_plane.failure()->report(Cause{CauseKind::exception, 0, "h", "own"});
@@ -270,42 +277,9 @@ TEST_CASE("a report after the store went away changes nothing, and does not hang
   CHECK(cause_of(*latch).find("later") == std::string::npos);
 }
 
-namespace {
-
-/// Welcomes one rank of a world of one, and answers every heartbeat at once.
-dtrain::async::Task<void> attentive_store(dtrain::net::Listener listener) {
-  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
-  dtrain::net::FrameReader reader(*connection);
-  dtrain::net::FrameWriter writer(*connection);
-  dtrain::net::FrameResult received = co_await reader.read_frame(soon());
-  const Frame challenge = encode(Challenge{});
-  co_await writer.write_frame(challenge, soon());
-  received = co_await reader.read_frame(soon());
-  Accepted answer;
-  answer.liveness_ms = 1000;
-  answer.heartbeat_ms = 250;
-  const Frame accepted = encode(answer);
-  const Frame welcome = encode(Welcome{});
-  co_await writer.write_frame(accepted, soon());
-  co_await writer.write_frame(welcome, soon());
-  while (received.ok()) {
-    received = co_await reader.read_frame(soon());
-    co_await writer.write_frame(heartbeat_frame, soon());
-  }
-}
-
-}  // namespace
-
 TEST_CASE("a rank that gets little processor time does not take the store for silent") {
   dtrain::async::LoopThread thread;
-  std::uint16_t port = 0;
-  const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
-    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
-    port = listener.port();
-    loop.spawn_detached(attentive_store(std::move(listener)));
-    co_return;
-  };
-  thread.run_blocking(open, soon());
+  const std::uint16_t port = start_serving(thread, attentive_store);
   dtrain::async::EventLoop loop;
   const auto latch = std::make_shared<dtrain::FailureLatch>();
   const auto starve = [&]() -> dtrain::async::Task<void> {

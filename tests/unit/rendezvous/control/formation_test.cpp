@@ -1,9 +1,4 @@
-#include <set>
-
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
-
-using namespace rendezvous_test;
 
 TEST_CASE("a rank alone forms its job, also where its port is taken") {
   StoreProcess other(1);

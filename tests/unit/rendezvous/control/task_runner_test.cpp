@@ -2,7 +2,6 @@
 #include "unit/rendezvous/prelude.hpp"
 
 using dtrain::Deadline;
-using dtrain::Errc;
 using dtrain::FailureLatch;
 using dtrain::async::BackgroundTask;
 using dtrain::async::LoopThread;

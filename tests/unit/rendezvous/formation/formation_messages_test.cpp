@@ -1,13 +1,6 @@
 #include "dtrain/rendezvous/formation/formation_messages.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <optional>
-#include <string>
-#include <variant>
-
-using namespace dtrain::rendezvous;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
 

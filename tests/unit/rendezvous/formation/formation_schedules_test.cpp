@@ -1,12 +1,5 @@
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-
-#include "support/sanitized.hpp"
 #include "unit/rendezvous/formation/model_job.hpp"
+#include "unit/rendezvous/prelude.hpp"
 
 using formation_model::ModelJob;
 

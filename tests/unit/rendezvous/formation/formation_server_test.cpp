@@ -1,37 +1,11 @@
 #include "dtrain/rendezvous/formation/formation_server.hpp"
 
-#include <doctest/doctest.h>
-#include <sys/resource.h>
-
-#include <atomic>
-#include <chrono>
-#include <exception>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <semaphore>
-#include <stdexcept>
-#include <string>
 #include <system_error>
-#include <thread>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "dtrain/rendezvous/formation/formation_client.hpp"
-#include "support/captured_stderr.hpp"
-#include "support/contains.hpp"
-#include "support/expect_error.hpp"
 #include "support/gate.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
-#include "unit/rendezvous/raw_client.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
-#include "unit/rendezvous/store_job.hpp"
-
-using namespace rendezvous_test;
-using namespace std::chrono_literals;
-using dtrain::Errc;
-using dtrain::Error;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
 

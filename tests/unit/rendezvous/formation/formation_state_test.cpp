@@ -1,22 +1,6 @@
 #include "dtrain/rendezvous/formation/formation_state.hpp"
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <limits>
-#include <map>
-#include <optional>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
-
-#include "support/contains.hpp"
-
-using namespace dtrain::rendezvous;
-using namespace std::chrono_literals;
-using dtrain::Cause;
-using dtrain::CauseKind;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
 
@@ -24,7 +8,11 @@ namespace {
 class Formation {
  public:
   explicit Formation(FormationOptions options) : state(*this, options, 7) {}
-  Formation(int least, int most) : Formation(sizes(least, most)) {}
+  /// @param here the workers that announce themselves at once
+  Formation(int least, int most, std::initializer_list<int> here = {}) : Formation(sizes(least, most)) {
+    for (const int worker : here)
+      announce(worker);
+  }
 
   static FormationOptions sizes(int least, int most) {
     FormationOptions options;
@@ -105,14 +93,10 @@ using Order = std::vector<int>;
 }  // namespace
 
 TEST_CASE("the first attempt has all workers, or after 30 s those that are there") {
-  Formation all(2, 3);
-  for (const int worker : {0, 1, 2}) {
-    all.announce(worker);
-  }
+  Formation all(2, 3, {0, 1, 2});
   CHECK(all.order == Order{0, 1, 2});
 
-  Formation some(2, 3);
-  some.announce(0);
+  Formation some(2, 3, {0});
   some.pass(40s);
   some.announce(1);
   some.pass(29s);
@@ -130,14 +114,11 @@ TEST_CASE("a job that is stopped before its first attempt, between two or in one
     job.announce(7);  // a late one
     CHECK_CONTAINS(job.told[Formation::connection(7)], "SIGTERM came");
   };
-  Formation before(2, 2);
-  before.announce(0);
+  Formation before(2, 2, {0});
   check_stopped(before);
   CHECK(before.order.empty());
 
-  Formation between(2, 2);
-  between.announce(0);
-  between.announce(1);
+  Formation between(2, 2, {0, 1});
   between.train(0);
   between.lose(1);
   REQUIRE(between.failed_by);
@@ -145,9 +126,7 @@ TEST_CASE("a job that is stopped before its first attempt, between two or in one
   check_stopped(between);
   CHECK(between.state.attempt() == 1);
 
-  Formation within(2, 2);
-  within.announce(0);
-  within.announce(1);
+  Formation within(2, 2, {0, 1});
   check_stopped(within);
   REQUIRE(within.failed_by);
   CHECK(within.failed_by->kind == CauseKind::stopped);
@@ -174,10 +153,7 @@ TEST_CASE("ranks of one host are neighbours behind rank 0") {
 }
 
 TEST_CASE("the greatest progress is rank 0, and the others keep their order") {
-  Formation job(3, 4);
-  for (const int worker : {0, 1, 2, 3}) {
-    job.announce(worker);
-  }
+  Formation job(3, 4, {0, 1, 2, 3});
   job.train(0);
   job.lose(0);
   job.announce(3, {1, 4});
@@ -188,10 +164,7 @@ TEST_CASE("the greatest progress is rank 0, and the others keep their order") {
 }
 
 TEST_CASE("ranks that have loaded a checkpoint of fewer steps have the job's state, and more progress than before") {
-  Formation job(2, 3);
-  for (const int worker : {0, 1, 2}) {
-    job.announce(worker);
-  }
+  Formation job(2, 3, {0, 1, 2});
   job.train(0);
   job.lose(0);
   job.announce(1, {1, 9, 0, true});
@@ -220,9 +193,7 @@ TEST_CASE("the progress of a worker counts a step that is trained again as one m
 }
 
 TEST_CASE("weights that differ after an attempt's first step end the job, which names keep()") {
-  Formation job(2, 2);
-  job.announce(0);
-  job.announce(1);
+  Formation job(2, 2, {0, 1});
   job.state.joined(1, job.now);
   job.state.committed(Formation::connection(0), {1, 5}, job.now);
   job.state.committed(Formation::connection(0), {0, 6}, job.now);  // of another attempt
@@ -236,10 +207,7 @@ TEST_CASE("weights that differ after an attempt's first step end the job, which 
 }
 
 TEST_CASE("a rank that stays in a failed attempt is waited for, 60 s at most") {
-  Formation job(1, 3);
-  for (const int worker : {0, 1, 2}) {
-    job.announce(worker);
-  }
+  Formation job(1, 3, {0, 1, 2});
   job.train(0);
   job.lose(2);
   job.announce(0, {1, 1});
@@ -258,9 +226,7 @@ TEST_CASE("a rank that stays in a failed attempt is waited for, 60 s at most") {
 }
 
 TEST_CASE("a rank whose connection has ended has 10 s from the attempt's failure on to come back") {
-  Formation job(1, 2);
-  job.announce(0);
-  job.announce(1);
+  Formation job(1, 2, {0, 1});
   job.train(0);
   job.state.disconnected(Formation::connection(1), job.now);
   CHECK_FALSE(job.failed_by);  // it trains all the same
@@ -274,17 +240,14 @@ TEST_CASE("a rank whose connection has ended has 10 s from the attempt's failure
 }
 
 TEST_CASE("the end of a connection fails an attempt that joins, and not one that trains") {
-  Formation job(1, 2);
-  job.announce(0);
-  job.announce(1);
+  Formation job(1, 2, {0, 1});
   job.state.disconnected(Formation::connection(1), job.now);
   REQUIRE(job.failed_by);
   CHECK(job.failed_by->rank == 1);
 }
 
 TEST_CASE("newcomers end an attempt after its first commit, together, and no more often than a pause allows") {
-  Formation job(1, 4);
-  job.announce(0);
+  Formation job(1, 4, {0});
   job.pass(30s);
   job.announce(1);
   job.pass(10s);
@@ -311,10 +274,7 @@ TEST_CASE("newcomers end an attempt after its first commit, together, and no mor
 }
 
 TEST_CASE("who is more than the most ranks waits, and takes the place of a loss") {
-  Formation job(2, 2);
-  for (const int worker : {0, 1, 2}) {
-    job.announce(worker);
-  }
+  Formation job(2, 2, {0, 1, 2});
   job.train(0);
   job.pass(100s);
   CHECK_FALSE(job.failed_by);
@@ -324,9 +284,7 @@ TEST_CASE("who is more than the most ranks waits, and takes the place of a loss"
 }
 
 TEST_CASE("the job waits for workers, and ends with the first cause where none will come") {
-  Formation waits(2, 2);
-  waits.announce(0);
-  waits.announce(1);
+  Formation waits(2, 2, {0, 1});
   waits.train(0);
   waits.lose(1);
   waits.announce(0, {1, 1});
@@ -349,8 +307,7 @@ TEST_CASE("the job waits for workers, and ends with the first cause where none w
 }
 
 TEST_CASE("a worker that was excluded long ago and lacks the state is dropped, and is welcome if it comes back") {
-  Formation job(1, 2);
-  job.announce(0);
+  Formation job(1, 2, {0});
   job.announce(1, {}, "b");
   job.train(0);
   job.state.lost(Formation::connection(1), CauseKind::lost, "silent", job.now);
@@ -376,9 +333,7 @@ TEST_CASE("a worker that was excluded long ago and lacks the state is dropped, a
 }
 
 TEST_CASE("a job that has trained waits for a worker that has its state") {
-  Formation job(1, 2);
-  job.announce(0);
-  job.announce(1);
+  Formation job(1, 2, {0, 1});
   job.train(0);
   job.announce(2);
   job.state.lost(Formation::connection(0), CauseKind::lost, "silent", job.now);
@@ -390,10 +345,7 @@ TEST_CASE("a job that has trained waits for a worker that has its state") {
 }
 
 TEST_CASE("a job goes on with a survivor that is a step behind, once the rank ahead of it is lost before they train") {
-  Formation job(1, 3);
-  for (const int worker : {0, 1, 2}) {
-    job.announce(worker);
-  }
+  Formation job(1, 3, {0, 1, 2});
   job.train(0);
   job.lose(0);
   job.announce(1, {1, 4});
@@ -424,10 +376,7 @@ TEST_CASE("a job goes on with a survivor that is a step behind, once the rank ah
 }
 
 TEST_CASE("a receiver that had no state of its own does not stand in for its lost source") {
-  Formation job(1, 3);
-  for (const int worker : {0, 1, 2}) {
-    job.announce(worker);
-  }
+  Formation job(1, 3, {0, 1, 2});
   job.lose(2);                  // while rank 1 joins
   job.announce(0, {1, 5'000});  // trains from a checkpoint
   job.announce(1);
@@ -439,29 +388,20 @@ TEST_CASE("a receiver that had no state of its own does not stand in for its los
 }
 
 TEST_CASE("a disagreement, and exit code 2, end a job before its first commit only") {
-  Formation early(1, 2);
-  early.announce(0);
-  early.announce(1);
+  Formation early(1, 2, {0, 1});
   early.fail(CauseKind::disagreement, 0, "models differ");
   CHECK(early.end->text == "models differ");
-  Formation usage(1, 2);
-  usage.announce(0);
-  usage.announce(1);
+  Formation usage(1, 2, {0, 1});
   usage.state.process_ended("a", 1, 2, "exit code 2", usage.now);
   CHECK(usage.end->text == "exit code 2");
-  Formation late(1, 2);
-  late.announce(0);
-  late.announce(1);
+  Formation late(1, 2, {0, 1});
   late.train(0);
   late.fail(CauseKind::disagreement, 0, "models differ");
   CHECK_FALSE(late.end);
 }
 
 TEST_CASE("one text of an exception twice without a commit, and ten attempts without one, end the job") {
-  Formation twice(1, 3);
-  for (const int worker : {0, 1, 2}) {
-    twice.announce(worker);
-  }
+  Formation twice(1, 3, {0, 1, 2});
   twice.fail(CauseKind::exception, 2, "no such file");
   twice.lose(2);
   twice.announce(0);
@@ -470,9 +410,7 @@ TEST_CASE("one text of an exception twice without a commit, and ten attempts wit
   twice.fail(CauseKind::exception, 1, "no such file");
   CHECK(twice.end->text == "no such file");
 
-  Formation ten(1, 2);
-  ten.announce(0);
-  ten.announce(1);
+  Formation ten(1, 2, {0, 1});
   for (int attempt = 1; attempt < 10; ++attempt) {
     CAPTURE(attempt);
     ten.fail(CauseKind::timeout, 0, "slow " + std::to_string(attempt));
@@ -485,8 +423,7 @@ TEST_CASE("one text of an exception twice without a commit, and ten attempts wit
 }
 
 TEST_CASE("a newcomer that breaks an attempt bars its host, which learns until when, and the ranks there go on") {
-  Formation job(1, 4);
-  job.announce(0);
+  Formation job(1, 4, {0});
   job.pass(30s);
   job.train(0);
   job.announce(1);
@@ -519,8 +456,7 @@ TEST_CASE("a newcomer that breaks an attempt bars its host, which learns until w
 }
 
 TEST_CASE("a barred worker is told once, and again if it connects again") {
-  Formation job(1, 4);
-  job.announce(0);
+  Formation job(1, 4, {0});
   job.pass(30s);
   job.train(0);
   job.announce(1);
@@ -587,8 +523,7 @@ TEST_CASE("a worker that waits learns that its host is barred, and a newcomer's 
 }
 
 TEST_CASE("a second connection of a worker takes the place of the first") {
-  Formation job(2, 2);
-  job.announce(0);
+  Formation job(2, 2, {0});
   Announce again;
   again.worker = {"a", 0, 0};
   again.settings = "kept=all\n";
@@ -599,8 +534,7 @@ TEST_CASE("a second connection of a worker takes the place of the first") {
 }
 
 TEST_CASE("a worker that is refused disturbs nobody") {
-  Formation job(1, 2);
-  job.announce(0);
+  Formation job(1, 2, {0});
   job.pass(30s);
   job.train(0);
   Announce unlike;
@@ -629,9 +563,7 @@ TEST_CASE("a store that cannot open an attempt ends the job, and every worker le
 }
 
 TEST_CASE("a worker that reports its error is a loss with that cause, and known by it until its process has ended") {
-  Formation job(1, 2);
-  job.announce(0);
-  job.announce(1);
+  Formation job(1, 2, {0, 1});
   job.train(0);
   job.state.lost(Formation::connection(1), CauseKind::exception, "no such file", job.now);
   REQUIRE(job.failed_by);
@@ -651,8 +583,7 @@ TEST_CASE("a worker that reports its error is a loss with that cause, and known 
 }
 
 TEST_CASE("exit code 2 of a worker that was refused ends the job with the reason") {
-  Formation job(2, 2);
-  job.announce(0);
+  Formation job(2, 2, {0});
   Announce unlike;
   unlike.worker = {"a", 9, 9};
   unlike.settings = "kept=less\n";
@@ -663,9 +594,7 @@ TEST_CASE("exit code 2 of a worker that was refused ends the job with the reason
 }
 
 TEST_CASE("all ranks of an attempt finish the job, and who comes later is told") {
-  Formation job(1, 2);
-  job.announce(0);
-  job.announce(1);
+  Formation job(1, 2, {0, 1});
   job.train(0);
   job.announce(2);
   job.state.finished(Formation::connection(0), 1, job.now);

@@ -1,14 +1,6 @@
 #include "dtrain/rendezvous/formation/newcomer_limits.hpp"
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <string>
-
-#include "support/contains.hpp"
-
-using namespace dtrain::rendezvous;
-using namespace std::chrono_literals;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
 

@@ -1,29 +1,8 @@
 // Many workers that come to a job within a minute, and a host whose new workers crash again and again.
 //   DTRAIN_STORMS=1000 unit_rendezvous --source-file=*newcomer_storms*     # longer, by hand
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <cstdlib>
-#include <functional>
-#include <map>
-#include <optional>
-#include <random>
-#include <set>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
-
 #include "dtrain/rendezvous/formation/formation_state.hpp"
-#include "support/sanitized.hpp"
-
-using namespace dtrain::rendezvous;
-using namespace std::chrono_literals;
-using dtrain::Cause;
-using dtrain::CauseKind;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
 

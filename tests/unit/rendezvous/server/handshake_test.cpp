@@ -1,9 +1,4 @@
-#include "dtrain/rendezvous/protocol/secret.hpp"
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/raw_client.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
-
-using namespace rendezvous_test;
 
 namespace {
 
@@ -178,14 +173,8 @@ dtrain::async::Task<void> pretend(dtrain::net::Listener listener, bool asks) {
 TEST_CASE("a rank with a secret takes nobody for its store who does not know it") {
   for (const bool asks : {true, false}) {
     dtrain::async::LoopThread thread;
-    std::uint16_t port = 0;
-    const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
-      dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
-      port = listener.port();
-      loop.spawn_detached(pretend(std::move(listener), asks));
-      co_return;
-    };
-    thread.run_blocking(open, soon());
+    const std::uint16_t port =
+        start_serving(thread, [asks](dtrain::net::Listener listener) { return pretend(std::move(listener), asks); });
     ControlPlaneOptions options = rank_options(1, 2, port);
     options.secret = secret_a();
     const std::string error = error_of_joining(options);

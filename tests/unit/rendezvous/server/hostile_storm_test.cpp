@@ -3,10 +3,6 @@
 #include <cstdio>
 
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/raw_client.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
-
-using namespace rendezvous_test;
 
 namespace {
 

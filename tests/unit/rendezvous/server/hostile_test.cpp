@@ -1,8 +1,4 @@
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/raw_client.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
-
-using namespace rendezvous_test;
 
 namespace {
 
@@ -206,15 +202,8 @@ dtrain::async::Task<void> answer_once(dtrain::net::Listener listener, Frame answ
 /// The error of a rank to which what listens at its store's address answers so.
 std::string error_after(const Frame& answer) {
   dtrain::async::LoopThread thread;
-  std::uint16_t port = 0;
-  const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
-    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
-    port = listener.port();
-    loop.spawn_detached(answer_once(std::move(listener), answer));
-    co_return;
-  };
-  thread.run_blocking(open, soon());
-  return error_of_joining(rank_options(1, 2, port));
+  const auto serve = [&](dtrain::net::Listener listener) { return answer_once(std::move(listener), answer); };
+  return error_of_joining(rank_options(1, 2, start_serving(thread, serve)));
 }
 
 }  // namespace

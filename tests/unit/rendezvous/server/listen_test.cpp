@@ -7,9 +7,7 @@
 #include "support/denied_call.hpp"
 #include "support/skip.hpp"
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
 
-using namespace rendezvous_test;
 using dtrain::net::SocketAddress;
 
 namespace {

@@ -6,10 +6,7 @@
 
 #include "dtrain/core/process/open_files.hpp"
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/raw_client.hpp"
-#include "unit/rendezvous/store_fixture.hpp"
 
-using namespace rendezvous_test;
 using support::with_open_files;
 
 namespace {

@@ -1,7 +1,4 @@
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/server/recording_sink.hpp"
-
-using rendezvous_test::RecordingSink;
 
 namespace {
 

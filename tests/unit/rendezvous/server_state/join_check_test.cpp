@@ -1,4 +1,3 @@
-#include "dtrain/core/text/sanitize.hpp"
 #include "unit/rendezvous/prelude.hpp"
 
 using dtrain::sanitize;

@@ -1,9 +1,5 @@
 #include "dtrain/rendezvous/server_state/key_value_map.hpp"
 
-#include <cstdint>
-#include <limits>
-#include <map>
-
 #include "unit/rendezvous/prelude.hpp"
 
 namespace {

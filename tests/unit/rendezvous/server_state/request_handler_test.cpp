@@ -1,12 +1,7 @@
 #include "dtrain/rendezvous/server_state/request_handler.hpp"
 
-#include <functional>
-
 #include "support/allocation_count.hpp"
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/server/recording_sink.hpp"
-
-using rendezvous_test::RecordingSink;
 
 namespace {
 

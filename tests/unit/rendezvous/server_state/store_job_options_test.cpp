@@ -1,4 +1,3 @@
-#include "dtrain/rendezvous/server_state/job_state.hpp"
 #include "unit/rendezvous/prelude.hpp"
 
 TEST_CASE("strangers get half of the files that may be open, and never more than wanted") {

@@ -1,10 +1,7 @@
 // ctest: TIMEOUT 120
 #include "dtrain/rendezvous/session/session.hpp"
 #include "unit/rendezvous/prelude.hpp"
-#include "unit/rendezvous/proxied_ranks.hpp"
-#include "unit/rendezvous/raw_client.hpp"
 
-using namespace rendezvous_test;
 using dtrain_test::CuttingProxy;
 
 namespace {
