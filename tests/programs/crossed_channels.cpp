@@ -5,10 +5,7 @@
 
 #include "support/crossed_channels.hpp"
 
-#include <cstdio>
-#include <cstdlib>
-#include <dtrain/dtrain.hpp>
-#include <string>
+#include "programs/prelude.hpp"
 
 int main(int argc, char** argv) {
   using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory>;

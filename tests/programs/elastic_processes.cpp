@@ -15,18 +15,10 @@
 //   and, when the child ends, "child ended by signal N"
 
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <csignal>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <dtrain/dtrain.hpp>
 #include <exception>
-#include <stdexcept>
-#include <string>
-#include <thread>
+#include "programs/prelude.hpp"
 
 #include "support/elastic_model.hpp"
 

@@ -23,18 +23,9 @@
 //                        gradients are equal, so that 1, 2 and 4 ranks get the same weights; only steps, pause and log
 //                        are taken besides
 
-#include <unistd.h>
-
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <dtrain/dtrain.hpp>
 #include <map>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
+#include "programs/prelude.hpp"
 
 #include "support/elastic_model.hpp"
 

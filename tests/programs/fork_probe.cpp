@@ -3,15 +3,10 @@
 //   fork_probe --nproc-per-node=2 [in-step | unwrapped] [return | throw | write | call]
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
-#include <cstdio>
-#include <dtrain/dtrain.hpp>
-#include <stdexcept>
-#include <string>
 #include <string_view>
-#include <vector>
+#include "programs/prelude.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // A job over Gloo that does what its argument says; tests/integration/gloo_test.cpp starts it.
 //   gloo_probe --nproc-per-node=3 hello|crossed|kill|throw|other_count|leave|stop|endless
-#include <dtrain/dtrain.hpp>
+#include "programs/prelude.hpp"
 #if DTRAIN_WITH_GLOO
 
 #include <signal.h>

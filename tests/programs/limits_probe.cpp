@@ -1,13 +1,10 @@
 // A worker that meets a limit of its process, as its argument says.
 //   limits_probe --nproc-per-node=2 [none | memory | signal | lines]
 
-#include <csignal>
 #include <cstddef>
-#include <cstdio>
-#include <dtrain/dtrain.hpp>
 #include <memory>
-#include <string>
 #include <string_view>
+#include "programs/prelude.hpp"
 
 namespace {
 

@@ -3,11 +3,7 @@
 
 #include <clocale>
 #include <cstddef>
-#include <cstdio>
-#include <cstdlib>
-#include <dtrain/dtrain.hpp>
-#include <string>
-#include <vector>
+#include "programs/prelude.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // One rank of a job over MPI that does what its first argument says, with MPI's own collectives where that begins with
 // "own_"; tests/integration/mpi_test.cpp starts it.
-#include <dtrain/dtrain.hpp>
+#include "programs/prelude.hpp"
 #if DTRAIN_WITH_MPI
 
 #include <signal.h>

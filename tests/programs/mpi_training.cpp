@@ -2,7 +2,7 @@
 //   mpi_training TOPOLOGY STEPS KIB [FILE]
 // TOPOLOGY is flat, ring, tree, hierarchical or server; KIB the size of the model. Rank 0 prints "digest D", the
 // SHA-256 of the parameters, and writes their bytes to FILE. Every rank prints "phase steady" in its third step.
-#include <dtrain/dtrain.hpp>
+#include "programs/prelude.hpp"
 #if DTRAIN_WITH_MPI
 
 #include <unistd.h>

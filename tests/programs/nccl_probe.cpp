@@ -2,7 +2,7 @@
 //   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|late|leave|stop|stop_once|endless|early|states|gradients
 // With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts, with blocking communicators where it is
 // "blocking". With the argument absent, rank 1 then stops before its first operation.
-#include <dtrain/dtrain.hpp>
+#include "programs/prelude.hpp"
 #if DTRAIN_WITH_NCCL
 
 #include <signal.h>

@@ -1,6 +1,6 @@
 // One rank of a job on device memory over MPI, which mpirun starts; tests/integration/mpi_test.cpp does.
 //   mpirun -n 2 staged_mpi_probe collectives|training|kill
-#include <dtrain/dtrain.hpp>
+#include "programs/prelude.hpp"
 #if DTRAIN_WITH_MPI && DTRAIN_WITH_CUDA
 
 #include <signal.h>

@@ -12,16 +12,8 @@
 //   grandchild=fork      each rank forks once it has joined: a process that has all that the rank has open
 
 #include <sys/prctl.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <dtrain/dtrain.hpp>
-#include <string>
-#include <thread>
-#include <vector>
+#include "programs/prelude.hpp"
 
 #include "support/store_backend.hpp"
 

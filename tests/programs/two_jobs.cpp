@@ -1,12 +1,8 @@
 // A rank of one of two jobs that meet at one port: adds up its job's number with the other ranks of its group.
 //   two_jobs JOB MILLISECONDS      joins after so long, and prints "job JOB sum S of N": N * JOB unless two jobs mixed
 
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <dtrain/dtrain.hpp>
 #include <span>
-#include <thread>
+#include "programs/prelude.hpp"
 
 int main(int argc, char** argv) {
   using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
