@@ -4,9 +4,20 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace emulation {
 
@@ -44,10 +55,9 @@ cudaError_t call(const char* function, Body body) noexcept {
 
 /// The devices that the calling process sees.
 int device_count() noexcept;
-/// The number that a device has on the machine, whatever CUDA_VISIBLE_DEVICES is.
+/// The number that a device has on the machine, whatever CUDA_VISIBLE_DEVICES is; its UUID and PCI bus id are made of
+/// it.
 int physical_device(int device) noexcept;
-/// What a device's UUID and PCI bus id are made of.
-int uuid_number(int device) noexcept;
 /// Of the calling thread.
 int current_device() noexcept;
 void set_current_device(int device) noexcept;

@@ -3,11 +3,6 @@
 
 #include "capture.hpp"
 
-#include <atomic>
-#include <mutex>
-#include <utility>
-#include <vector>
-
 #include "api.hpp"
 
 namespace emulation {

@@ -3,8 +3,6 @@
 
 #include "communicator.hpp"
 
-#include <cstdio>
-
 #include "api.hpp"
 #include "capture.hpp"
 #include "device_memory.hpp"

@@ -2,11 +2,6 @@
 /// Copies and memsets. Copies of pageable memory do what CUDA says: to a device, the host's bytes are taken before the
 /// call returns; from a device, the call returns when they are there.
 
-#include <cstring>
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include "api.hpp"
 #include "capture.hpp"
 #include "copy.hpp"

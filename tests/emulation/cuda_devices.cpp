@@ -3,9 +3,6 @@
 
 #include <cuda.h>
 
-#include <cstdio>
-#include <cstring>
-
 #include "api.hpp"
 #include "device_memory.hpp"
 #include "emulation.hpp"
@@ -44,37 +41,18 @@ cudaError_t cudaGetDevice(int* device) {
   });
 }
 
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  return call("cudaDeviceGetAttribute", [&] {
-    if (!exists(device)) return cudaErrorInvalidDevice;
-    switch (static_cast<int>(attribute)) {
-      case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:
-      case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1:
-      case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR: *value = has_stream_memory_operations() ? 1 : 0; break;
-      case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-      case cudaDevAttrUnifiedAddressing:
-      case cudaDevAttrHostRegisterSupported:
-      case cudaDevAttrAsyncEngineCount: *value = 1; break;
-      case cudaDevAttrMultiProcessorCount: *value = 4; break;
-      case cudaDevAttrPciBusId: *value = uuid_number(device) + 1; break;
-      default: *value = 0; break;
-    }
-    return cudaSuccess;
-  });
-}
-
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return call("cudaGetDeviceProperties", [&] {
     if (!exists(device)) return cudaErrorInvalidDevice;
     *properties = cudaDeviceProp{};
     std::snprintf(properties->name, sizeof properties->name, "%s", description);
-    std::snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "emulated-%d", uuid_number(device));
+    std::snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "emulated-%d", physical_device(device));
     properties->totalGlobalMem = device_memory_bytes();
     properties->major = 9;
     properties->multiProcessorCount = 4;
     properties->asyncEngineCount = 1;
     properties->unifiedAddressing = 1;
-    properties->pciBusID = uuid_number(device) + 1;
+    properties->pciBusID = physical_device(device) + 1;
     return cudaSuccess;
   });
 }
@@ -83,7 +61,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   return call("cudaDeviceGetPCIBusId", [&] {
     if (!exists(device)) return cudaErrorInvalidDevice;
     if (bytes < 13) return cudaErrorInvalidValue;
-    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02X:00.0", uuid_number(device) + 1);
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02X:00.0", physical_device(device) + 1);
     return cudaSuccess;
   });
 }
@@ -93,13 +71,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     if (least != nullptr) *least = 0;
     if (greatest != nullptr) *greatest = -5;
     return cudaSuccess;
-  });
-}
-
-cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return call("cudaDeviceCanAccessPeer", [&] {
-    *can = device != peer ? 1 : 0;
-    return exists(device) && exists(peer) ? cudaSuccess : cudaErrorInvalidDevice;
   });
 }
 
@@ -115,13 +86,6 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaRuntimeGetVersion(int* version) {
   return call("cudaRuntimeGetVersion", [&] {
     *version = CUDART_VERSION;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaDriverGetVersion(int* version) {
-  return call("cudaDriverGetVersion", [&] {
-    *version = CUDA_VERSION;
     return cudaSuccess;
   });
 }

@@ -3,15 +3,6 @@
 
 #include <cuda.h>
 
-#include <chrono>
-#include <cstdio>
-#include <cstring>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <utility>
-#include <vector>
-
 #include "api.hpp"
 #include "copy.hpp"
 #include "emulation.hpp"

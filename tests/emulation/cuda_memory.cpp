@@ -1,8 +1,6 @@
 /// @file
 /// Calls that allocate memory and tell what a pointer is.
 
-#include <cstring>
-
 #include "api.hpp"
 #include "capture.hpp"
 #include "device_memory.hpp"
@@ -54,14 +52,6 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   });
 }
 
-cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  return call("cudaMemGetInfo", [&] {
-    *free = free_device_memory_bytes(current_device());
-    *total = device_memory_bytes();
-    return cudaSuccess;
-  });
-}
-
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int) {
   return call("cudaHostAlloc", [&] {
     count_device_wait();
@@ -71,10 +61,6 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int) {
     *pointer = bytes == 0 ? nullptr : allocate_pinned_memory(bytes);
     return bytes != 0 && *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   });
-}
-
-cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
-  return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
 }
 
 cudaError_t cudaFreeHost(void* pointer) {
@@ -99,13 +85,6 @@ cudaError_t cudaHostUnregister(void* pointer) {
   return call("cudaHostUnregister", [&] {
     count_device_wait();
     return unregister_pinned_memory(pointer) ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
-  });
-}
-
-cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned int) {
-  return call("cudaHostGetDevicePointer", [&] {
-    *device = host;
-    return is_pinned(host) ? cudaSuccess : cudaErrorInvalidValue;
   });
 }
 

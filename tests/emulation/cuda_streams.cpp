@@ -1,10 +1,6 @@
 /// @file
 /// Calls about streams, host functions among them.
 
-#include <array>
-#include <atomic>
-#include <cstddef>
-
 #include "api.hpp"
 #include "capture.hpp"
 #include "futex.hpp"
@@ -34,22 +30,18 @@ void run_host_function(int device, cudaHostFn_t function, void* data) {
 
 }  // namespace
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int) {
   return call("cudaStreamCreateWithPriority", [&] {
     // Streams that synchronise with the default stream are not emulated.
     if (flags != cudaStreamNonBlocking) return cudaErrorNotSupported;
     if (device_count() == 0) return cudaErrorNoDevice;
-    *stream = handle_of(new Stream(current_device(), flags, priority));
+    *stream = handle_of(new Stream(current_device()));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
-}
-
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -82,30 +74,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     }
     count_host_wait();
     where->block_until_complete();
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
-  return call("cudaStreamGetDevice", [&] {
-    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
-    *device = stream_of(stream)->device();
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-  return call("cudaStreamGetPriority", [&] {
-    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
-    *priority = stream_of(stream)->priority();
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags) {
-  return call("cudaStreamGetFlags", [&] {
-    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
-    *flags = stream_of(stream)->flags();
     return cudaSuccess;
   });
 }

@@ -3,14 +3,6 @@
 
 #include "delays.hpp"
 
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <thread>
-
 #include "api.hpp"
 
 namespace emulation {

@@ -6,14 +6,6 @@
 
 #include <sys/mman.h>
 
-#include <array>
-#include <atomic>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <mutex>
-
 #include "api.hpp"
 #include "emulation.hpp"
 
@@ -144,11 +136,6 @@ void* shadow_of(const void* pointer, std::size_t bytes) noexcept {
 
 std::size_t device_memory_bytes() noexcept {
   return device_bytes;
-}
-
-std::size_t free_device_memory_bytes(int device) noexcept {
-  const std::lock_guard lock(arena().mutex);
-  return device_bytes - arena().used[static_cast<std::size_t>(device)];
 }
 
 std::size_t allocated_device_bytes() {

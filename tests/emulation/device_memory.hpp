@@ -23,6 +23,5 @@ void* shadow_of(const void* pointer, std::size_t bytes) noexcept;
 
 /// Of one device.
 std::size_t device_memory_bytes() noexcept;
-std::size_t free_device_memory_bytes(int device) noexcept;
 
 }  // namespace emulation

@@ -1,13 +1,6 @@
 /// @file
 /// The emulated devices and the calling thread's choice among them.
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
-#include <vector>
-
 #include "api.hpp"
 #include "delays.hpp"
 #include "emulation.hpp"
@@ -22,7 +15,6 @@ bool in_runtime() noexcept {
 namespace {
 
 std::atomic<int> wanted_count{-1};
-std::array<std::atomic<int>, most_devices> uuids{};  // plus 1; 0: the device's own
 std::atomic<bool> memory_operations{true};
 
 enum class Context : std::uint32_t { none, being_made, made };
@@ -76,21 +68,9 @@ int physical_device(int device) noexcept {
   return index < visible.size() ? visible[index] : device;
 }
 
-int uuid_number(int device) noexcept {
-  const int physical = physical_device(device);
-  const int other = uuids[static_cast<std::size_t>(physical)].load(std::memory_order_relaxed);
-  return other == 0 ? physical : other - 1;
-}
-
-void set_same_uuid(int device, int other) {
-  uuids[static_cast<std::size_t>(device)].store(other + 1, std::memory_order_relaxed);
-}
-
 void reset_devices() noexcept {
   set_device_count(-1);
   set_stream_memory_operations(true);
-  for (std::atomic<int>& uuid : uuids)
-    uuid.store(0, std::memory_order_relaxed);
 }
 
 int current_device() noexcept {

@@ -25,8 +25,6 @@ void set_device_count(int devices);
 bool has_context(int device);
 /// As if nothing had used the device yet.
 void drop_context(int device);
-/// Gives a device the UUID and the PCI bus id of another one; both are numbers on the machine.
-void set_same_uuid(int device, int other);
 
 /// A kernel: `work` runs at its place in the stream, on the stream's thread. It reaches device memory by host_address.
 void launch(cudaStream_t stream, std::function<void()> work);
@@ -70,9 +68,8 @@ std::size_t bytes_to_host();
 /// Whether devices can wait for a value in memory (cuStreamWaitValue32); they can unless told otherwise.
 void set_stream_memory_operations(bool there);
 
-/// Bytes of device and pinned memory that are allocated.
+/// Bytes of device memory that are allocated.
 std::size_t allocated_device_bytes();
-std::size_t allocated_pinned_bytes();
 
 /// What goes wrong in the nth NCCL operation.
 enum class Fault {

@@ -3,8 +3,6 @@
 
 #include "event.hpp"
 
-#include <chrono>
-
 #include "api.hpp"
 #include "capture.hpp"
 #include "futex.hpp"
@@ -79,10 +77,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     where->enqueue([record] { record->complete(); });
     return cudaSuccess;
   });
-}
-
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags) {
-  return flags == cudaEventRecordDefault ? cudaEventRecord(event, stream) : remembered(cudaErrorNotSupported);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {

@@ -3,12 +3,8 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <initializer_list>
-#include <mutex>
 #include <string_view>
-#include <vector>
 
 #include "api.hpp"
 #include "emulation.hpp"
@@ -71,10 +67,9 @@ int bound(std::string_view function) noexcept {
     return has_bound_context ? 0 : invalid_context;
   }
   has_bound_context =
-      has_bound_context ||
-      (function.starts_with("cuda") &&
-       !is_any_of(function, {"cudaGetDevice", "cudaGetDeviceCount", "cudaDeviceGetAttribute", "cudaDeviceGetPCIBusId",
-                             "cudaGetDriverEntryPointByVersion", "cudaDriverGetVersion", "cudaRuntimeGetVersion"}));
+      has_bound_context || (function.starts_with("cuda") &&
+                            !is_any_of(function, {"cudaGetDevice", "cudaGetDeviceCount", "cudaDeviceGetPCIBusId",
+                                                  "cudaGetDriverEntryPointByVersion", "cudaRuntimeGetVersion"}));
   return 0;
 }
 

@@ -1,9 +1,6 @@
 /// @file
 /// Graphs: captured steps, replayed on the stream of the launch and one further stream for each further lane.
 
-#include <utility>
-#include <vector>
-
 #include "api.hpp"
 #include "capture.hpp"
 
@@ -72,7 +69,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
     if (graph == nullptr) return cudaErrorInvalidValue;
     auto* const made = new CUgraphExec_st{graph->steps, {}};
     for (int lane = 1; lane < made->steps.lanes; ++lane)
-      made->helpers.push_back(new Stream(current_device(), cudaStreamNonBlocking, 0));
+      made->helpers.push_back(new Stream(current_device()));
     *executable = made;
     return cudaSuccess;
   });
@@ -96,10 +93,6 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     }
     return cudaSuccess;
   });
-}
-
-cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t) {
-  return call("cudaGraphUpload", [&] { return executable == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

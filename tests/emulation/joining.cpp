@@ -3,15 +3,8 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
-#include <memory>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "api.hpp"
 #include "communicator.hpp"

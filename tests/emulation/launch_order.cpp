@@ -3,11 +3,6 @@
 
 #include "launch_order.hpp"
 
-#include <array>
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
-
 #include "api.hpp"
 
 namespace emulation {

@@ -2,8 +2,6 @@
 /// Calls that make, ask and end communicators.
 
 #include <climits>
-#include <cstdlib>
-#include <cstring>
 
 #include "api.hpp"
 #include "delays.hpp"
@@ -144,21 +142,9 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommCount(const ncclComm_t communicator, int* count) {
-  if (communicator == nullptr || count == nullptr) return ncclInvalidArgument;
-  *count = communicator_of(communicator)->size();
-  return ncclSuccess;
-}
-
 ncclResult_t ncclCommUserRank(const ncclComm_t communicator, int* rank) {
   if (communicator == nullptr || rank == nullptr) return ncclInvalidArgument;
   *rank = communicator_of(communicator)->rank();
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommCuDevice(const ncclComm_t communicator, int* device) {
-  if (communicator == nullptr || device == nullptr) return ncclInvalidArgument;
-  *device = communicator_of(communicator)->device();
   return ncclSuccess;
 }
 

@@ -1,13 +1,6 @@
 /// @file
 /// What tests let NCCL do wrong.
 
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <cstring>
-#include <thread>
-
 #include "api.hpp"
 #include "communicator.hpp"
 #include "emulation.hpp"

@@ -1,11 +1,6 @@
 /// @file
 /// Calls that allocate memory for NCCL and register it.
 
-#include <atomic>
-#include <mutex>
-#include <utility>
-#include <vector>
-
 #include "api.hpp"
 #include "copy.hpp"
 #include "device_memory.hpp"

@@ -130,11 +130,6 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
                     ncclSum, communicator, stream);
 }
 
-ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t communicator,
-                       cudaStream_t stream) {
-  return ncclBroadcast(buffer, buffer, count, type, root, communicator, stream);
-}
-
 ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
                                ncclComm_t communicator, cudaStream_t stream) {
   return collective("ncclReduceScatter", operation_of(Operation::Kind::reduce_scatter, count, type), from, to,

@@ -102,13 +102,4 @@ bool is_pinned(const void* pointer) noexcept {
   return false;
 }
 
-std::size_t allocated_pinned_bytes() {
-  const Ranges* const ranges = newest.load(std::memory_order_acquire);
-  std::size_t sum = 0;
-  if (ranges == nullptr) return sum;
-  for (const Range& range : ranges->list)
-    sum += range.is_allocated ? range.bytes : 0;
-  return sum;
-}
-
 }  // namespace emulation

@@ -5,15 +5,7 @@
 
 #include <pthread.h>
 
-#include <algorithm>
-#include <array>
 #include <csignal>
-#include <cstdlib>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "api.hpp"
 #include "capture.hpp"
@@ -93,7 +85,7 @@ std::array<DriverLock, most_devices> driver_locks{};
 Stream& default_stream(int device) {
   std::atomic<Stream*>& place = default_streams[static_cast<std::size_t>(device)];
   if (Stream* const there = place.load(std::memory_order_acquire)) return *there;
-  auto* const made = new Stream(device, cudaStreamDefault, 0);
+  auto* const made = new Stream(device);
   Stream* there = nullptr;
   if (place.compare_exchange_strong(there, made)) return *made;
   made->end();
@@ -128,13 +120,8 @@ bool in_stream_thread() noexcept {
   return is_stream_thread;
 }
 
-Stream::Stream(int device, unsigned int flags, int priority)
-    : device_(device),
-      flags_(flags),
-      priority_(priority),
-      queue_(take_hardware_queue(device)),
-      newest_(new Item),
-      oldest_(newest_.load()) {
+Stream::Stream(int device)
+    : device_(device), queue_(take_hardware_queue(device)), newest_(new Item), oldest_(newest_.load()) {
   make_context(device);
   const SignalsBlocked blocked;
   std::thread([this] { run(); }).detach();

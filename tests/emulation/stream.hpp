@@ -25,7 +25,7 @@ bool in_stream_thread() noexcept;
 /// before its work; a stream's work before whoever saw it complete.
 class Stream {
  public:
-  Stream(int device, unsigned int flags, int priority);
+  explicit Stream(int device);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
@@ -49,8 +49,6 @@ class Stream {
   void end();
 
   int device() const noexcept { return device_; }
-  unsigned int flags() const noexcept { return flags_; }
-  int priority() const noexcept { return priority_; }
 
   /// What is being captured of this stream; null where nothing is. Threads: those that issue on the stream.
   Capture* capture() const noexcept { return capture_.load(std::memory_order_relaxed); }
@@ -70,8 +68,6 @@ class Stream {
   void run() noexcept;
 
   const int device_;
-  const unsigned int flags_;
-  const int priority_;
   HardwareQueue* const queue_;  // null where each stream runs by itself
   std::atomic<Capture*> capture_{nullptr};
   int lane_ = 0;
