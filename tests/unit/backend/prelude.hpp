@@ -32,7 +32,6 @@
 #include "dtrain/backend/shared_memory.hpp"
 #include "support/captured_stderr.hpp"
 #include "support/channel_context.hpp"
-#include "support/communicator_contract.hpp"
 #include "support/element_bytes.hpp"
 #include "support/exact_values.hpp"
 #include "support/expect_error.hpp"

@@ -1,3 +1,4 @@
+#include "support/communicator_contract.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

@@ -1,4 +1,5 @@
 #include "support/allocation_count.hpp"
+#include "support/communicator_contract.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

@@ -2,13 +2,11 @@
 
 #include <type_traits>
 
-#include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/types/small_floats.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
 #include "support/communicator_archetypes.hpp"
-#include "support/counting_communicator.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace hooks_traffic_test {
@@ -16,7 +14,6 @@ namespace hooks_traffic_test {
 using namespace dtrain::backend;
 using support::CountingCommunicator;
 using support::Traffic;
-using namespace std::chrono_literals;
 
 constexpr std::size_t rows = 256;
 constexpr std::size_t columns = 128;

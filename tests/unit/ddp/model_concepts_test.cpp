@@ -1,6 +1,5 @@
 #include <forward_list>
 
-#include "dtrain/ddp/model.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace {

@@ -17,7 +17,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -36,7 +38,11 @@
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
+#include "support/captured_stderr.hpp"
+#include "support/counting_communicator.hpp"
 #include "support/expect_error.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/fake_group_handle.hpp"
 #include "support/fake_store.hpp"
 #include "support/skip.hpp"

@@ -1,5 +1,4 @@
 #include "dtrain/ddp/agreement/value_comparison.hpp"
-#include "support/captured_stderr.hpp"
 #include "unit/ddp/prelude.hpp"
 
 using support::FakeGroupHandle;

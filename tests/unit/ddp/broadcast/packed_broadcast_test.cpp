@@ -1,18 +1,10 @@
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 
-#include <cstring>
-#include <functional>
-
-#include "dtrain/core/cause.hpp"
-#include "dtrain/core/failure_latch.hpp"
-#include "dtrain/stream/host/stream_ref.hpp"
-#include "support/counting_communicator.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace packed_broadcast_test {
 
 using dtrain::BufferView;
-using dtrain::ddp::PackedBroadcast;
 
 /// Tensors of these numbers of floats, in one memory.
 struct Tensors {

@@ -6,7 +6,6 @@
 
 #include <csignal>
 
-#include "dtrain/core/process/descriptor.hpp"
 #include "support/denied_call.hpp"
 #include "support/in_child.hpp"
 #include "support/summary_file.hpp"

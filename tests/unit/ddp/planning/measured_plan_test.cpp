@@ -1,7 +1,5 @@
 #include "dtrain/ddp/planning/measured_plan.hpp"
 
-#include <functional>
-
 #include "unit/ddp/prelude.hpp"
 
 using dtrain::PlanChoice;

@@ -1,5 +1,4 @@
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
-#include "support/captured_stderr.hpp"
 #include "support/thread_ranks.hpp"
 #include "unit/ddp/prelude.hpp"
 

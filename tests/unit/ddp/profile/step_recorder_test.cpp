@@ -1,4 +1,3 @@
-#include "dtrain/ddp/profile/step_record.hpp"
 #include "unit/ddp/prelude.hpp"
 
 TEST_CASE("records come back in the order in which they were written") {

@@ -1,5 +1,4 @@
 #include "dtrain/ddp/reduction/gradient_arena.hpp"
-#include "support/fake_communicator.hpp"
 #include "unit/ddp/prelude.hpp"
 
 using dtrain::Device;

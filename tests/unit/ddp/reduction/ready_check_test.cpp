@@ -1,6 +1,5 @@
 #include "dtrain/ddp/reduction/ready_check.hpp"
 #include "support/allocation_count.hpp"
-#include "support/captured_stderr.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace {

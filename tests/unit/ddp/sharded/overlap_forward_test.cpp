@@ -2,8 +2,6 @@
 // and with overlap_forward the weights of one parameter.
 
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
-#include "support/fake_communicator.hpp"
-#include "support/manual_stream.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace overlap_forward_test {

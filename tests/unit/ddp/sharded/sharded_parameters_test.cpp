@@ -1,5 +1,4 @@
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
-#include "dtrain/core/types/tensor_view.hpp"
 #include "unit/ddp/prelude.hpp"
 
 TEST_CASE("weights share memory with ranges exactly where a byte is in both") {

@@ -2,7 +2,6 @@
 // sends, for any number of ranks and in both stages.
 
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
-#include "support/counting_communicator.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace sharded_reduction_test {
