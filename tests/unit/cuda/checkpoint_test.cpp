@@ -1,15 +1,6 @@
 // Checkpoints of tensors on a device, by groups whose backend reduces device memory.
 
-#include <span>
-
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "dtrain/stream/cuda/stream.hpp"
-#include "support/cuda_memory.hpp"
-#include "support/expect_error.hpp"
-#include "support/gate.hpp"
-#include "support/temporary_directory.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {

@@ -1,6 +1,4 @@
 #include "dtrain/backend/channel_setup/device_selection.hpp"
-#include "support/channel_context.hpp"
-#include "support/thread_ranks.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {

@@ -1,9 +1,6 @@
 // Elastic jobs over NCCL: all ranks abort, and initialise anew, in living processes.
 
 #include "dtrain/elastic.hpp"
-#include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/ddp/hooks/local_sgd.hpp"
-#include "dtrain/stream/cuda/device_guard.hpp"
 #include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA

@@ -68,8 +68,6 @@ void expect_order() {
   });
 }
 
-using StagedPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Staged<dtrain::backend::SharedMemory>>;
-
 /// Weights in device memory, which a stream of the program writes.
 struct WrittenOnStream {
   static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;

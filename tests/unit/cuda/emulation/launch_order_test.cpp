@@ -1,4 +1,3 @@
-#include "support/scoped_variable.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {

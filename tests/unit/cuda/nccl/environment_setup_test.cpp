@@ -1,8 +1,4 @@
 #include "dtrain/backend/nccl/library.hpp"
-#include "dtrain/core/config.hpp"
-#include "support/expect_error.hpp"
-#include "support/nccl_rank.hpp"
-#include "support/scoped_variable.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {
@@ -11,7 +7,6 @@ using dtrain::backend::nccl::config_has_launch_order;
 using dtrain::backend::nccl::config_of;
 using dtrain::backend::nccl::has_implicit_launch_order;
 using dtrain::backend::nccl::prepare_environment;
-using support::ScopedVariable;
 
 }  // namespace
 

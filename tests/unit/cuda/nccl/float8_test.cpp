@@ -1,6 +1,5 @@
 // Floats of 8 bits over NCCL: they move on any device, and their reductions are refused.
 
-#include "dtrain/core/types/small_floats.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {

@@ -1,4 +1,3 @@
-#include "dtrain/backend/staged.hpp"
 #include "unit/cuda/prelude.hpp"
 
 using StagedMemory = dtrain::backend::Staged<dtrain::backend::SharedMemory>;
