@@ -4,23 +4,18 @@
 // Input that cannot be followed: one sentence that says what, where and what to do, and nothing left behind.
 
 #include "integration/prelude.hpp"
+#include "support/fashion_mnist_program.hpp"
+
+using fashion_mnist_program::can_run;
+using fashion_mnist_program::images;
+const std::string& per_node = fashion_mnist_program::example;
 
 namespace {
 
 using Variables = Program::Variables;
 
-const std::string per_node = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
 const std::string per_process = DTRAIN_EXAMPLES_DIR "/fashion_mnist_per_process";
 const std::string whoami = DTRAIN_EXAMPLES_DIR "/whoami";
-const std::string images = "/usr/share/datasets/fashion-mnist";
-
-bool can_run() {
-  if (!std::filesystem::exists(per_node) || !std::filesystem::exists(images)) {
-    dtrain_test::skip("fashion_mnist or its data (the package dataset-fashion-mnist) is missing");
-    return false;
-  }
-  return true;
-}
 
 /// A port of this machine that something else listens on, as long as this lives.
 struct TakenPort {

@@ -6,18 +6,12 @@
 #include <sys/stat.h>
 
 #include "integration/prelude.hpp"
+#include "support/fashion_mnist_program.hpp"
+
+using fashion_mnist_program::can_run;
+using fashion_mnist_program::example;
 
 namespace {
-
-const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
-
-bool can_run() {
-  if (!std::filesystem::exists(example) || !std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
-    dtrain_test::skip("fashion_mnist or its data (the package dataset-fashion-mnist) is missing");
-    return false;
-  }
-  return true;
-}
 
 std::vector<std::string> arguments_for(const TemporaryDirectory& folder, std::vector<std::string> more) {
   std::vector<std::string> all{"--nproc-per-node=2", "--epochs=1", "--summary=" + folder.path + "/summary"};
@@ -26,8 +20,7 @@ std::vector<std::string> arguments_for(const TemporaryDirectory& folder, std::ve
 }
 
 Result finished(Program& program) {
-  program.close_input();
-  return program.wait(support::soon(std::chrono::seconds(60)));
+  return program.finish(support::soon(std::chrono::seconds(60)));
 }
 
 std::string digest_of(const TemporaryDirectory& folder) {
@@ -40,8 +33,7 @@ const std::string& undisturbed() {
     const TemporaryDirectory folder;
     Program program(example, arguments_for(folder, {}));
     const Result result = finished(program);
-    INFO(result.error);
-    REQUIRE(result.exit_code == 0);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.error);
     return digest_of(folder);
   }();
   return digest;
@@ -91,8 +83,7 @@ TEST_CASE("workers that are killed at several moments and started again end with
     REQUIRE(program.wait_for("attempt " + std::to_string(kill + 2) + " of "));
   }
   const Result result = finished(program);
-  INFO(result.error);
-  REQUIRE(result.exit_code == 0);
+  REQUIRE_MESSAGE(result.exit_code == 0, result.error);
   CHECK_CONTAINS(result.output, "going on from " + folder.path);
   CHECK(digest_of(folder) == undisturbed());
   CHECK(!std::filesystem::exists(folder.path + "/checkpoint.part"));
@@ -115,8 +106,7 @@ TEST_CASE("a job that is killed with its launcher and started again by hand goes
   for (const char* step : {"after step ", "after step 235\n"}) {
     Program again(example, arguments);
     const Result result = finished(again);
-    INFO(result.error);
-    REQUIRE(result.exit_code == 0);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.error);
     CHECK_CONTAINS(result.output, step);
     CHECK(digest_of(folder) == undisturbed());
   }

@@ -10,11 +10,8 @@ const std::string program = DTRAIN_EXAMPLES_DIR "/lenet_dlib";
 
 /// After a few steps: rounding of sums, which differs with the ranks, grows in later ones.
 double loss_on(const std::string& ranks) {
-  Program started(program, {"--nproc-per-node=" + ranks, "640"});
-  started.close_input();
-  const Result result = started.wait(support::soon(std::chrono::seconds(90)));
-  INFO(result.error);
-  REQUIRE(result.exit_code == 0);
+  const Result result = support::run(program, {"--nproc-per-node=" + ranks, "640"}, {}, std::chrono::seconds(90));
+  REQUIRE_MESSAGE(result.exit_code == 0, result.error);
   const std::string before = "training loss ";
   const std::size_t found = result.output.find(before);
   REQUIRE(found != std::string::npos);
@@ -35,9 +32,7 @@ void write_idx(const std::string& path, const std::vector<std::uint8_t>& extents
 
 /// What a run that must fail says.
 std::string error_of(const std::vector<std::string>& arguments, int exit_code) {
-  Program started(program, arguments);
-  started.close_input();
-  const Result result = started.wait(support::soon(std::chrono::seconds(90)));
+  const Result result = support::run(program, arguments, {}, std::chrono::seconds(90));
   CHECK(result.exit_code == exit_code);
   return result.error;
 }
@@ -46,12 +41,10 @@ std::string error_of(const std::vector<std::string>& arguments, int exit_code) {
 
 TEST_CASE("LeNet by dlib's own layers and solver reaches the same loss on 1, 2 and 4 ranks") {
   if (!std::filesystem::exists(program)) {
-    dtrain_test::skip("lenet_dlib was not built: it needs dlib (libdlib-dev) and zlib");
-    return;
+    return dtrain_test::skip("lenet_dlib was not built: it needs dlib (libdlib-dev) and zlib");
   }
   if (!std::filesystem::exists("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")) {
-    dtrain_test::skip("the images are missing: install the package dataset-fashion-mnist");
-    return;
+    return dtrain_test::skip("the images are missing: install the package dataset-fashion-mnist");
   }
   const double alone = loss_on("1");
   CHECK(alone < 2);  // 2.3 is chance
@@ -63,8 +56,7 @@ TEST_CASE("LeNet by dlib's own layers and solver reaches the same loss on 1, 2 a
 
 TEST_CASE("arguments and data sets that cannot be used are refused in a sentence") {
   if (!std::filesystem::exists(program)) {
-    dtrain_test::skip("lenet_dlib was not built: it needs dlib (libdlib-dev) and zlib");
-    return;
+    return dtrain_test::skip("lenet_dlib was not built: it needs dlib (libdlib-dev) and zlib");
   }
   for (const char* count : {"64x", "-64", "", "63", "99999999999999999999"}) {
     CAPTURE(count);

@@ -66,15 +66,10 @@ void check_finished(HostsJob& job, int ranks = 4) {
 
 /// Says why where there is none, or no Gloo.
 bool can_run(const VirtualCluster& cluster) {
-  if (!cluster.problem.empty()) {
-    dtrain_test::skip(cluster.problem);
-    return false;
-  }
-  if (contains(support::run(DTRAIN_TEST_PROGRAMS_DIR "/gloo_probe", {"--help-launch"}).output, "built without Gloo")) {
-    dtrain_test::skip("no Gloo was found when the programs were built (libgloo-dev)");
-    return false;
-  }
-  return true;
+  return dtrain_test::needs(cluster.problem.empty(), cluster.problem) &&
+         dtrain_test::needs(!contains(support::run(DTRAIN_TEST_PROGRAMS_DIR "/gloo_probe", {"--help-launch"}).output,
+                                      "built without Gloo"),
+                            "no Gloo was found when the programs were built (libgloo-dev)");
 }
 
 /// Calls `test(job, cluster)` for a job whose four ranks train, where there are virtual hosts. @param further arguments

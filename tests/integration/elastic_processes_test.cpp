@@ -3,18 +3,12 @@
 // Elastic jobs whose processes the test starts itself, as Kubernetes starts those of an Indexed Job. (Gloo's library is
 // not instrumented.)
 
-#include <csignal>
 #include <deque>
-#include <map>
 #include <regex>
-#include <string>
-#include <vector>
 
 #include "integration/prelude.hpp"
 #include "support/cutting_proxy.hpp"
-#include "support/free_port.hpp"
 #include "support/gate.hpp"
-#include "support/stopwatch.hpp"
 
 namespace {
 
@@ -255,10 +249,7 @@ TEST_CASE("torchrun's processes of an elastic program are a job of fixed size, w
 
 TEST_CASE("SIGTERM ends a worker that is PID 1 with 143, also outside of train") {
   const Result allowed = support::run("/usr/bin/env", {"unshare", "--pid", "--fork", "true"});
-  if (allowed.exit_code != 0) {
-    dtrain_test::skip("a PID namespace cannot be made here: " + allowed.error);
-    return;
-  }
+  if (allowed.exit_code != 0) return dtrain_test::skip("a PID namespace cannot be made here: " + allowed.error);
   Job job({"steps=100000"}, "1:1");
   Program& inside = job.start_as_pid_1(0);
   REQUIRE(inside.wait_for("commit 10"));

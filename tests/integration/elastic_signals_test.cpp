@@ -1,12 +1,6 @@
 // Signals to elastic jobs: to one worker, and to the launcher at moments that are awkward for it.
 
-#include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "integration/prelude.hpp"
 #include "support/gate.hpp"

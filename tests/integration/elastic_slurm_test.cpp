@@ -3,8 +3,6 @@
 // An elastic job over Gloo under a real Slurm, whose nodes are virtual hosts: a task is killed, a node crashes, and
 // another node comes. (Gloo's library is not instrumented.)
 
-#include <csignal>
-
 #include "integration/prelude.hpp"
 #include "support/elastic_output.hpp"
 #include "support/slurm_on_hosts.hpp"

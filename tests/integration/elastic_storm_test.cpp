@@ -2,30 +2,13 @@
 // Elastic jobs whose workers are killed and stopped at seeded moments; each job's commits are replayed without losses.
 //   DTRAIN_ELASTIC_KILLS=1000 DTRAIN_ELASTIC_HOST_KILLS=200 DTRAIN_ELASTIC_SEED=1 integration_elastic_storm
 
-#include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <array>
-#include <chrono>
-#include <csignal>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <map>
-#include <memory>
-#include <random>
 #include <regex>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "dtrain/dtrain.hpp"
+#include "integration/prelude.hpp"
 #include "support/elastic_hosts.hpp"
 #include "support/elastic_model.hpp"
-#include "support/program.hpp"
-#include "support/stopwatch.hpp"
 #include "support/thread_group.hpp"
 #include "support/virtual_cluster.hpp"
 

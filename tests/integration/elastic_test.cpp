@@ -1,17 +1,8 @@
 // Elastic jobs of processes: workers are killed and stopped, and the others go on.
 
-#include <doctest/doctest.h>
-
-#include <csignal>
-#include <map>
 #include <regex>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "support/program.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 #include "support/worker_process.hpp"
 
 using support::Program;

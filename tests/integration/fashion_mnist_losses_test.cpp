@@ -4,15 +4,13 @@
 // fashion_mnist --elastic, whose workers are killed again and again, is the undisturbed training.
 //   DTRAIN_FASHION_KILLS=20 integration_fashion_mnist_losses
 
-#include <cstdio>
-#include <map>
-
 #include "integration/prelude.hpp"
+#include "support/fashion_mnist_program.hpp"
+
+using fashion_mnist_program::example;
 
 namespace {
 
-const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
-const std::string data = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
 constexpr int workers = 4;
 constexpr int steps_per_epoch = 250;  // of 240 samples each, a share of which every number of ranks here divides
 
@@ -129,8 +127,7 @@ Trained train(int epochs, int kills) {
     next = logs.last_step() + 1 + random() % 40;
   }
   const Result result = program.wait(deadline);
-  INFO(result.error);
-  REQUIRE(result.exit_code == 0);
+  REQUIRE_MESSAGE(result.exit_code == 0, result.error);
   CHECK(static_cast<int>(killed.size()) == kills);
   logs.read();
   return {SummaryFile(folder.path + "/summary"), logs.losses()};
@@ -139,14 +136,7 @@ Trained train(int epochs, int kills) {
 }  // namespace
 
 TEST_CASE("workers that are killed again and again change nothing of a training") {
-  if (!std::filesystem::exists(example)) {
-    dtrain_test::skip("fashion_mnist was not built: it needs Eigen and zlib");
-    return;
-  }
-  if (!std::filesystem::exists(data)) {
-    dtrain_test::skip("the images are missing: install the package dataset-fashion-mnist");
-    return;
-  }
+  if (!fashion_mnist_program::can_run()) return;
   const char* const wanted = std::getenv("DTRAIN_FASHION_KILLS");
   const int kills = wanted == nullptr ? 4 : std::atoi(wanted);
   const int epochs = kills < 10 ? 1 : kills / 2;  // a place is filled later, the more often its worker was lost

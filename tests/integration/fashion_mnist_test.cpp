@@ -4,31 +4,18 @@
 // ctest: LABELS long no-asan no-tsan
 // What the example promises: it learns, it is one training whatever the ranks, and its summary is right.
 
-#include <map>
-
 #include "dtrain/core/crypto.hpp"
 #include "integration/prelude.hpp"
+#include "support/fashion_mnist_program.hpp"
+
+using fashion_mnist_program::can_run;
+using fashion_mnist_program::example;
 
 namespace {
-
-const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
-const std::string data = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
 
 /// Parameters of the network 784-256-128-10, in bytes: what one step reduces.
 constexpr double gradient_bytes = 4.0 * (784 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10);
 constexpr double steps_per_epoch = 235;  // of 256 of 60,000 samples, the last one smaller
-
-bool can_run() {
-  if (!std::filesystem::exists(example)) {
-    dtrain_test::skip("fashion_mnist was not built: it needs Eigen and zlib");
-    return false;
-  }
-  if (!std::filesystem::exists(data)) {
-    dtrain_test::skip("the images are missing: install the package dataset-fashion-mnist");
-    return false;
-  }
-  return true;
-}
 
 struct Trained {
   SummaryFile summary;
@@ -41,11 +28,8 @@ Trained train(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "--epochs=1");  // a later --epochs wins
   arguments.push_back("--summary=" + folder.path + "/summary");
   arguments.push_back("--save-parameters=" + folder.path + "/parameters");
-  Program program(example, arguments);
-  program.close_input();
-  const Result result = program.wait(support::soon(std::chrono::seconds(120)));
-  INFO(result.error);
-  REQUIRE(result.exit_code == 0);
+  const Result result = support::run(example, arguments, {}, std::chrono::seconds(120));
+  REQUIRE_MESSAGE(result.exit_code == 0, result.error);
   return {SummaryFile(folder.path + "/summary"), support::file_content(folder.path + "/parameters")};
 }
 
@@ -139,8 +123,7 @@ TEST_CASE("started once for each rank by somebody else, it is the same training,
   }
   for (const auto& rank : ranks) {
     const Result result = rank->wait(support::soon(std::chrono::seconds(120)));
-    INFO(result.error);
-    REQUIRE(result.exit_code == 0);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.error);
   }
   CHECK(SummaryFile(folder.path + "/summary").text("parameters_digest") == plain(2).summary.text("parameters_digest"));
   const std::string timeline = support::file_content(folder.path + "/timeline");

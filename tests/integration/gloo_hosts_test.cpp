@@ -43,15 +43,9 @@ std::vector<Result> ends_of(const std::vector<std::unique_ptr<Program>>& program
 
 /// Says why where there is none, or no Gloo.
 bool can_run(const VirtualCluster& cluster) {
-  if (!cluster.problem.empty()) {
-    dtrain_test::skip(cluster.problem);
-    return false;
-  }
-  if (contains(cluster.run(0, gloo_probe, {"--help-launch"}).output, "built without Gloo")) {
-    dtrain_test::skip("no Gloo was found when the programs were built (libgloo-dev)");
-    return false;
-  }
-  return true;
+  return dtrain_test::needs(cluster.problem.empty(), cluster.problem) &&
+         dtrain_test::needs(!contains(cluster.run(0, gloo_probe, {"--help-launch"}).output, "built without Gloo"),
+                            "no Gloo was found when the programs were built (libgloo-dev)");
 }
 
 }  // namespace

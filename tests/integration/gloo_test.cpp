@@ -11,22 +11,14 @@ const std::string gloo_probe = DTRAIN_TEST_PROGRAMS_DIR "/gloo_probe";
 
 /// The probe on that many ranks; `what` is its argument.
 Result job(int ranks, const std::string& what, const Program::Variables& variables = {}) {
-  Program program(gloo_probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
-  program.close_input();
-  return program.wait(support::soon(std::chrono::seconds(40)));
+  return support::run(gloo_probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables,
+                      std::chrono::seconds(40));
 }
 
 /// Whether the probe knows Gloo; says so where it does not.
 bool there_is_gloo() {
-  static const bool is_there = [] {
-    Program program(gloo_probe, {"--help-launch"});
-    program.close_input();
-    return !contains(program.wait().output, "built without Gloo");
-  }();
-  if (!is_there) {
-    dtrain_test::skip("no Gloo was found when the programs were built (libgloo-dev)");
-  }
-  return is_there;
+  static const bool is_there = !contains(support::run(gloo_probe, {"--help-launch"}).output, "built without Gloo");
+  return dtrain_test::needs(is_there, "no Gloo was found when the programs were built (libgloo-dev)");
 }
 
 }  // namespace

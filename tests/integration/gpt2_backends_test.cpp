@@ -22,8 +22,7 @@ SummaryFile train_by(const std::string& program, std::vector<std::string> argume
   arguments.push_back("--summary=" + folder.path + "/summary");
   Program started(program, std::move(arguments),
                   {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
-  started.close_input();
-  const support::Result result = started.wait(support::soon(std::chrono::seconds(60)));
+  const support::Result result = started.finish(support::soon(std::chrono::seconds(60)));
   INFO(result.error);
   REQUIRE(std::filesystem::exists(folder.path + "/summary"));
   return SummaryFile(folder.path + "/summary");

@@ -48,8 +48,7 @@ Ended train_to_the_end(const std::string& checkpoint, std::vector<std::string> o
   const TemporaryDirectory folder;
   others.push_back("--summary=" + folder.path + "/summary");
   const Result result = run(flags(checkpoint, std::move(others)));
-  INFO(result.error);
-  REQUIRE(result.exit_code == 0);
+  REQUIRE_MESSAGE(result.exit_code == 0, result.error);
   return {SummaryFile(folder.path + "/summary"), result.output};
 }
 

@@ -2,9 +2,7 @@
 // ctest: LABELS long
 // gpt2 --elastic: a worker is killed in the middle, and the losses are those of an undisturbed training.
 
-#include <cerrno>
-#include <csignal>
-
+#include "integration/prelude.hpp"
 #include "support/gpt2_program.hpp"
 
 using namespace gpt2_program;

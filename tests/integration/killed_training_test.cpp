@@ -6,21 +6,15 @@
 #include <thread>
 
 #include "integration/prelude.hpp"
-#include "support/summary_file.hpp"
+#include "support/fashion_mnist_program.hpp"
+
+using fashion_mnist_program::can_run;
+using fashion_mnist_program::example;
 
 namespace {
 
-const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
 constexpr int world_size = 3;
 constexpr int moments = 20;
-
-bool can_run() {
-  if (!std::filesystem::exists(example) || !std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
-    dtrain_test::skip("fashion_mnist or its data (the package dataset-fashion-mnist) is missing");
-    return false;
-  }
-  return true;
-}
 
 /// `mark` is a flag's value that tells this training's processes from others.
 std::vector<std::string> arguments_for(const std::string& mark) {
@@ -34,11 +28,7 @@ std::string mark_of(int round) {
 /// How long an undisturbed training takes, from its start to its end. @param final_loss gets the one of its summary
 std::chrono::milliseconds undisturbed(std::string* final_loss = nullptr) {
   const std::string mark = mark_of(-1);
-  const Result result = [&] {
-    Program program(example, arguments_for(mark));
-    program.close_input();
-    return program.wait(support::soon(std::chrono::seconds(120)));
-  }();
+  const Result result = support::run(example, arguments_for(mark), {}, std::chrono::seconds(120));
   REQUIRE(result.exit_code == 0);
   if (final_loss != nullptr) *final_loss = support::SummaryFile("/tmp/" + mark).text("final_loss");
   std::filesystem::remove("/tmp/" + mark);

@@ -2,10 +2,7 @@
 // launch::PerNode on several nodes, with real processes: two launchers on this machine, each with a host identity of
 // its own, are two nodes.
 
-#include <map>
-
 #include "integration/prelude.hpp"
-#include "support/free_port.hpp"
 #include "support/gate.hpp"
 
 using support::below;
@@ -279,13 +276,11 @@ TEST_CASE("a launcher that is stopped counts as lost after the liveness time, an
   REQUIRE(nodes[1].wait_for("[1] up"));
   nodes[1].signal(SIGSTOP);
   const support::Stopwatch since_stopped;
-  nodes[0].close_input();
-  const Result survivor = nodes[0].wait();
+  const Result survivor = nodes[0].finish();
   CHECK(since_stopped.elapsed() < two_seconds + std::chrono::seconds(2));
   support::check_ended(survivor, 75, {"node 1 on host "});
   nodes[1].signal(SIGCONT);
-  nodes[1].close_input();
-  CHECK(nodes[1].wait().exit_code != 0);
+  CHECK(nodes[1].finish().exit_code != 0);
   CHECK(support::all_gone(nodes.mark, support::soon(std::chrono::seconds(5))));
 }
 

@@ -1,17 +1,13 @@
 // ctest: TIMEOUT 60
 // launch::PerNode as the first process of a container.
 
-#include "dtrain/core/deadline.hpp"
 #include "integration/prelude.hpp"
 
 using support::zombies_of;
 
 TEST_CASE("as PID 1 the launcher reaps what nobody else does") {
   const Result allowed = support::run("/usr/bin/env", {"unshare", "--pid", "--fork", "true"});
-  if (allowed.exit_code != 0) {
-    dtrain_test::skip("a PID namespace cannot be made here: " + allowed.error);
-    return;
-  }
+  if (allowed.exit_code != 0) return dtrain_test::skip("a PID namespace cannot be made here: " + allowed.error);
   const std::string mark = new_mark();
   Program program("/usr/bin/env", {"unshare", "--pid", "--fork", probe, mark, "--nproc-per-node=2", "*:join",
                                    "*:zombie", "*:sleep:300", "*:stdout:up\n", "*:cat"});
@@ -28,8 +24,7 @@ TEST_CASE("as PID 1 the launcher reaps what nobody else does") {
   while (zombies_of(launcher) != 0 && !reaped.passed())
     ::usleep(2000);
   CHECK(zombies_of(launcher) == 0);
-  program.close_input();
-  CHECK(program.wait().exit_code == 0);
+  CHECK(program.finish().exit_code == 0);
   // A signal reaches the workers although the kernel keeps it from a PID 1 that does not ask for it.
   Program told("/usr/bin/env", {"unshare", "--pid", "--fork", "--kill-child", probe, mark, "--nproc-per-node=2",
                                 "*:join", "*:stdout:up\n", "*:sleep:60000"});

@@ -239,8 +239,7 @@ TEST_CASE("the other signals are forwarded and stop nothing by themselves") {
   program.signal(SIGUSR1);
   program.write_input("still here\n");
   CHECK(program.wait_for("[0] still here"));
-  program.close_input();
-  CHECK(program.wait().exit_code == 0);
+  CHECK(program.finish().exit_code == 0);
   Program fatal(probe, {"--nproc-per-node=2", "*:join", "*:stdout:up\n", "*:sleep:60000"});
   support::require_up(fatal, 2);
   fatal.signal(SIGUSR2);
@@ -258,8 +257,7 @@ TEST_CASE("a job that was stopped for longer than the liveness time goes on") {
   CHECK(reaches_state(static_cast<pid_t>(std::stoi(content(file))), "T"));
   ::usleep(2000000);
   program.signal(SIGCONT);
-  program.close_input();
-  const Result result = program.wait();
+  const Result result = program.finish();
   CHECK(result.exit_code == 0);
   CHECK(result.error == "");
 }
@@ -291,8 +289,7 @@ TEST_CASE("stdin goes to rank 0, and the others see its end at once") {
   CHECK(program.wait_for("[2] done"));
   program.write_input("to be read\n");
   CHECK(program.wait_for("[0] to be read"));
-  program.close_input();
-  const Result result = program.wait();
+  const Result result = program.finish();
   CHECK(result.exit_code == 0);
   CHECK_CONTAINS(result.output, "[0] done");
 }
@@ -383,8 +380,7 @@ TEST_CASE("what workers leave behind in their groups ends with them") {
 
 TEST_CASE("a reader that goes away does not stop the job") {
   Program program("/bin/sh", {"-c", probe + " --nproc-per-node=2 '*:join' '*:lines:5000' '*:stderr:done' | head -n 1"});
-  program.close_input();
-  const Result result = program.wait();
+  const Result result = program.finish();
   support::check_ended(result, 0, {"[0] done", "[1] done"});
 }
 
@@ -414,8 +410,7 @@ TEST_CASE("on a terminal the unfinished line of rank 0 is shown as it grows, bel
                                         device});
   const int held = ::open(device.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);  // keeps the terminal until it is read
   REQUIRE(held >= 0);
-  program.close_input();
-  const Result result = program.wait();
+  const Result result = program.finish();
   CHECK(result.exit_code == 0);
   const std::string shown = content_of(terminal, held);
   CHECK_CONTAINS(shown, "[0] DTRAIN_STDOUT_IS_TERMINAL=1\r\n", "[0] step 1\r\x1b[K[1] other\r\n[0] step 1",
@@ -432,8 +427,7 @@ TEST_CASE("each signal that users send reaches every worker") {
     program.signal(signal);
     CHECK(program.wait_for("[0] got the signal"));
     CHECK(program.wait_for("[1] got the signal"));
-    program.close_input();
-    CHECK(program.wait().exit_code == 0);
+    CHECK(program.finish().exit_code == 0);
   }
 }
 
@@ -522,8 +516,7 @@ TEST_CASE("a terminal on stderr alone is passed on as such") {
                                         " 0:environment:DTRAIN_STDOUT_IS_TERMINAL"
                                         " 0:environment:DTRAIN_STDERR_IS_TERMINAL '*:join' 2>" +
                                         device});
-  program.close_input();
-  const Result result = program.wait();
+  const Result result = program.finish();
   CHECK(result.exit_code == 0);
   CHECK(result.output == "[0] DTRAIN_STDOUT_IS_TERMINAL=0\n[0] DTRAIN_STDERR_IS_TERMINAL=1\n");
   ::close(terminal);
@@ -535,8 +528,7 @@ TEST_CASE("on a terminal, which has shown them, the last words of the first rank
   Program program("/bin/sh", {"-c", "exec " + probe + " '*:join' '0:stderr:it hurts here\n' 0:exit:42 2>" + device});
   const int held = ::open(device.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);  // keeps the terminal until it is read
   REQUIRE(held >= 0);
-  program.close_input();
-  CHECK(program.wait().exit_code == 42);
+  CHECK(program.finish().exit_code == 42);
   const std::string shown = content_of(terminal, held);
   CHECK_CONTAINS(shown, "[0] it hurts here\r\n", "failed first: exit code 42\r\n");
   CHECK(shown.find("it hurts here") == shown.rfind("it hurts here"));

@@ -65,16 +65,14 @@ TEST_CASE("stdin goes to the rank that --wrap-rank names, for its debugger") {
   CHECK(program.wait_for("[2] done"));
   program.write_input("to be read\n");
   CHECK(program.wait_for("[1] to be read"));
-  program.close_input();
-  CHECK(program.wait().exit_code == 0);
+  CHECK(program.finish().exit_code == 0);
 }
 
 TEST_CASE("a debugger's prompt is shown, whichever rank it is") {
   Program program(probe, {"--nproc-per-node=2", "--wrap=env", "--wrap-rank=1", "*:join", "1:stdout:(gdb) ", "*:cat"});
   CHECK(program.wait_for("[1] (gdb) "));
   program.write_input("continue\n");
-  program.close_input();
-  CHECK(program.wait().exit_code == 0);
+  CHECK(program.finish().exit_code == 0);
 }
 
 TEST_CASE("mpirun's flag for the number of ranks is the program's, with a warning where one rank runs") {
@@ -131,8 +129,7 @@ TEST_CASE("signals reach a wrapped worker and not its wrapper, so that it may ta
     program.signal(signal);
     CHECK(program.wait_for("[0] got the signal"));
     CHECK(program.wait_for("[1] got the signal"));
-    program.close_input();
-    const Result result = program.wait();
+    const Result result = program.finish();
     CHECK(result.exit_code == 0);
     CHECK_CONTAINS(result.output, "[0] last words", "[1] last words");
     CHECK(support::processes_with(mark).empty());
@@ -179,8 +176,7 @@ TEST_CASE("--in-process makes the process itself rank 0 of 1, without a launcher
       {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "nowhere"}});
   REQUIRE(program.wait_for("up\n"));
   CHECK(support::children_of(program.process()).empty());
-  program.close_input();
-  const Result result = program.wait();
+  const Result result = program.finish();
   CHECK(result.exit_code == 7);
   CHECK_CONTAINS(result.output, "name launch_probe\n", "argument 0:name\nargument 0:arguments\n");
   CHECK(!contains(result.output, "--in-process"));

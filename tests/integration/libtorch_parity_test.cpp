@@ -8,9 +8,7 @@
 namespace {
 
 Result run(const std::string& program, const std::vector<std::string>& arguments, Program::Variables variables = {}) {
-  Program started(program, arguments, variables);
-  started.close_input();
-  return started.wait(support::soon(std::chrono::seconds(240)));
+  return support::run(program, arguments, variables, std::chrono::seconds(240));
 }
 
 /// The number after `before`, up to its second dot: "1.13" of "LibTorch 1.13.0".
@@ -46,6 +44,11 @@ std::string rest_of_line(const std::string& output, const std::string& before) {
   return output.substr(begin, output.find('\n', begin) - begin);
 }
 
+bool has_torch(const std::string& python) {
+  return dtrain_test::needs(version_of(python).exit_code == 0,
+                            python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
+}
+
 }  // namespace
 
 TEST_CASE("training with dtrain::libtorch has the results of Python's DistributedDataParallel") {
@@ -55,7 +58,7 @@ TEST_CASE("training with dtrain::libtorch has the results of Python's Distribute
   }
   const std::string python = peer();
   const Result found = version_of(python);
-  if (found.exit_code != 0) return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
+  if (!has_torch(python)) return;
   const support::TemporaryDirectory folder;
   const Result ours = run(parity_probe, {"--nproc-per-node=2", folder.path});
   CAPTURE(ours.error);
@@ -80,9 +83,7 @@ TEST_CASE("sharded optimizers and PowerSGD train as ZeroRedundancyOptimizer and 
     return dtrain_test::skip(
         "optimizer_parity was not built: it lies with what needs LibTorch (libtorch-dev) and zlib");
   }
-  if (version_of(python).exit_code != 0) {
-    return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
-  }
+  if (!has_torch(python)) return;
   const support::TemporaryDirectory folder;
   const Result ours = run(program, {"--nproc-per-node=2", folder.path});
   CAPTURE(ours.error);
@@ -100,9 +101,7 @@ TEST_CASE("Python reads the tensors of a checkpoint") {
   if (!std::filesystem::exists(checkpoint_probe)) {
     return dtrain_test::skip("checkpoint_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
   }
-  if (version_of(python).exit_code != 0) {
-    return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
-  }
+  if (!has_torch(python)) return;
   const support::TemporaryDirectory folder;
   const std::string file = folder.path + "/checkpoint";
   REQUIRE(run(checkpoint_probe, {"--nproc-per-node=2", file}).exit_code == 0);

@@ -14,21 +14,14 @@ namespace {
 const std::string folder = DTRAIN_EXAMPLES_DIR "/";
 
 bool can_run(const std::string& needed = "") {
-  if (!std::filesystem::exists(folder + "fashion_mnist_libtorch")) {
-    dtrain_test::skip("fashion_mnist_libtorch was not built: it needs LibTorch (libtorch-dev) and zlib");
-    return false;
-  }
-  if (!needed.empty() && !std::filesystem::exists(needed)) {
-    dtrain_test::skip("the images are missing: install the package dataset-fashion-mnist");
-    return false;
-  }
-  return true;
+  return dtrain_test::needs(std::filesystem::exists(folder + "fashion_mnist_libtorch"),
+                            "fashion_mnist_libtorch was not built: it needs LibTorch (libtorch-dev) and zlib") &&
+         dtrain_test::needs(needed.empty() || std::filesystem::exists(needed),
+                            "the images are missing: install the package dataset-fashion-mnist");
 }
 
 Result run(const std::string& program, const std::vector<std::string>& arguments) {
-  Program started(folder + program, arguments);
-  started.close_input();
-  return started.wait(support::soon(std::chrono::seconds(120)));
+  return support::run(folder + program, arguments, {}, std::chrono::seconds(120));
 }
 
 /// After how many images: enough for another gradient to be another loss.
@@ -36,8 +29,7 @@ double loss_after_6000_images(const std::vector<std::string>& arguments) {
   std::vector<std::string> all{"--epochs=1", "--images=6000"};
   all.insert(all.end(), arguments.begin(), arguments.end());
   const Result result = run("fashion_mnist_libtorch", all);
-  INFO(result.error);
-  REQUIRE(result.exit_code == 0);
+  REQUIRE_MESSAGE(result.exit_code == 0, result.error);
   const std::string before = "training loss ";
   const std::size_t found = result.output.find(before);
   REQUIRE(found != std::string::npos);
@@ -352,8 +344,7 @@ TEST_CASE("the example that goes on where it stopped has the loss of one run") {
   const support::TemporaryDirectory files;
   const auto loss = [&](const std::string& file, const std::string& epochs) {
     const Result result = run("resumed_libtorch", {"--nproc-per-node=2", files.path + "/" + file, epochs});
-    INFO(result.error);
-    REQUIRE(result.exit_code == 0);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.error);
     return result.output;
   };
   const std::string whole = loss("whole", "4");

@@ -12,10 +12,7 @@ const std::string job = " --nproc-per-node=2 '*:join' '*:environment:MASTER_ADDR
 const std::string alone = " --in-process '*:join' '*:stdout:joined\n'";
 
 bool can_run(const VirtualCluster& cluster) {
-  if (!cluster.problem.empty()) {
-    dtrain_test::skip(cluster.problem);
-  }
-  return cluster.problem.empty();
+  return dtrain_test::needs(cluster.problem.empty(), cluster.problem);
 }
 
 Result run_in_shell(const VirtualCluster& cluster, const std::string& script) {
@@ -29,8 +26,7 @@ TEST_CASE("on a host with only ::1 a job meets there") {
   if (!can_run(cluster)) return;
   REQUIRE(run_in_shell(cluster, "ip address del 127.0.0.1/8 dev lo").exit_code == 0);
   if (!contains(run_in_shell(cluster, "ip address show dev lo").output, "::1/128")) {
-    dtrain_test::skip("this kernel has no IPv6");
-    return;
+    return dtrain_test::skip("this kernel has no IPv6");
   }
   const Result result = run_in_shell(cluster, "exec " + probe + job);
   INFO(result.error);

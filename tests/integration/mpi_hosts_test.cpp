@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "integration/prelude.hpp"
-#include "support/free_port.hpp"
 #include "support/traffic_model.hpp"
 #include "support/virtual_cluster.hpp"
 
@@ -72,9 +71,7 @@ Result run_here(const std::vector<int>& workers, const std::string& arguments) {
                {host == 0 ? "--oversubscribe" : ":", "--bind-to", "none", "-n", std::to_string(workers[host]), "-x",
                 "DTRAIN_HOST_ID=" + std::to_string(host), "/bin/sh", "-c", command});
   }
-  Program program(mpirun, all, as_root);
-  program.close_input();
-  return program.wait(support::soon(std::chrono::seconds(60)));
+  return support::run(mpirun, all, as_root, std::chrono::seconds(60));
 }
 
 std::string digest_of(const Result& result) {

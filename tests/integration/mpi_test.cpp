@@ -5,7 +5,6 @@
 // ctest: TIMEOUT 360
 
 #include "integration/prelude.hpp"
-#include "support/free_port.hpp"
 #include "support/mpirun.hpp"
 
 using support::find_program;

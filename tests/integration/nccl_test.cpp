@@ -14,9 +14,8 @@ const std::string nccl_probe = DTRAIN_TEST_PROGRAMS_DIR "/nccl_probe";
 /// The probe on that many ranks; `what` is its argument. The emulation has a device for each, a real machine may not.
 Result job(int ranks, const std::string& what, Program::Variables variables = {}) {
   variables.insert({"DTRAIN_EMULATED_DEVICES", std::to_string(ranks)});
-  Program program(nccl_probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
-  program.close_input();
-  return program.wait(support::soon(std::chrono::seconds(60)));
+  return support::run(nccl_probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables,
+                      std::chrono::seconds(60));
 }
 
 /// Whether contexts, NCCL's first communicator and the end of a process take seconds: on real devices, and where the
@@ -34,15 +33,8 @@ std::string short_timeout() {
 
 /// Whether the probe can run that many ranks; says why where it cannot.
 bool can_run(int ranks) {
-  static const bool is_there = [] {
-    Program program(nccl_probe, {"--help-launch"});
-    program.close_input();
-    return !contains(program.wait().output, "built without NCCL");
-  }();
-  if (!is_there) {
-    dtrain_test::skip("no CUDA or NCCL headers were found when the programs were built");
-    return false;
-  }
+  static const bool is_there = !contains(support::run(nccl_probe, {"--help-launch"}).output, "built without NCCL");
+  if (!dtrain_test::needs(is_there, "no CUDA or NCCL headers were found when the programs were built")) return false;
   const Result hello = job(ranks, "hello");
   for (const char* const few : {"both compute on device", "no CUDA device is visible", "at most one rank for each"}) {
     if (contains(hello.error, few)) {
@@ -141,8 +133,7 @@ TEST_CASE("a rank that waits inside NCCL for one that does not come ends its pro
   Program waits = begin(0);
   Program stops = begin(1);
   stops.close_input();
-  waits.close_input();
-  const Result result = waits.wait(support::soon(std::chrono::seconds(60)));
+  const Result result = waits.finish(support::soon(std::chrono::seconds(60)));
   CAPTURE(result.error);
   CHECK(result.exit_code == 75);
   CHECK_CONTAINS(result.error, "rank 1 of the channel is in none", "a call to NCCL on channel",

@@ -3,7 +3,6 @@
 
 #include "dtrain/core/cause.hpp"
 #include "integration/prelude.hpp"
-#include "support/free_port.hpp"
 
 namespace {
 

@@ -103,8 +103,7 @@ TEST_CASE("one_block, moved_gradients and older_standard, which are as libraries
     const auto error_on = [&name](int ranks) {
       const Result result = support::run(examples + name, {"--nproc-per-node=" + std::to_string(ranks)});
       INFO(result.output);
-      INFO(result.error);
-      REQUIRE(result.exit_code == 0);
+      REQUIRE_MESSAGE(result.exit_code == 0, result.error);
       CHECK(result.error == "");
       const std::string begin = "[0] mean squared error ";
       REQUIRE(result.output.starts_with(begin));
@@ -125,8 +124,7 @@ TEST_CASE("wrapped_optimizer fits the line on 1, 2 and 3 ranks, and goes on from
   const auto line_of = [](int ranks, const std::string& checkpoint) {
     const Result result =
         support::run(examples + "wrapped_optimizer", {"--nproc-per-node=" + std::to_string(ranks), checkpoint});
-    INFO(result.error);
-    REQUIRE(result.exit_code == 0);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.error);
     CHECK(result.error == "");
     float slope = 0;
     float offset = 0;
@@ -159,8 +157,7 @@ TEST_CASE("a global batch that the ranks do not divide is said once, with the sa
 TEST_CASE("small_network learns the same on 1, 2 and 3 ranks, and goes on from its checkpoint") {
   const auto error_in = [](const Result& result) {
     INFO(result.output);
-    INFO(result.error);
-    REQUIRE(result.exit_code == 0);
+    REQUIRE_MESSAGE(result.exit_code == 0, result.error);
     const std::string begin = "[0] mean squared error ";
     REQUIRE(result.output.starts_with(begin));
     CHECK_CONTAINS(result.output, " over 960 samples after 40 epochs\n");

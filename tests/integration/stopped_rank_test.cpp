@@ -71,8 +71,7 @@ TEST_CASE("a worker that is stopped before it has joined, and goes on, joins") {
 TEST_CASE("where a collective's timeout comes first, it names the operation, who had come and who had not") {
   const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
   if (!std::filesystem::exists(example) || !std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
-    dtrain_test::skip("fashion_mnist or its data (the package dataset-fashion-mnist) is missing");
-    return;
+    return dtrain_test::skip("fashion_mnist or its data (the package dataset-fashion-mnist) is missing");
   }
   const Result result = with_rank_1_stopped(
       example, {"--epochs=1000"}, {{"DTRAIN_TIMEOUT_SECONDS", "6"}, {"DTRAIN_LIVENESS_SECONDS", "60"}}, "epoch");

@@ -83,8 +83,7 @@ TEST_CASE("a name that has all addresses of its host is not listened at on a bri
   const Result bridge = hosts.on_host(0,
                                       "ip link add docker0 type veth peer name other && ip link set docker0 up && "
                                       "ip link set other up && ip address add 172.17.0.1/16 dev docker0");
-  INFO(bridge.error);
-  REQUIRE(bridge.exit_code == 0);
+  REQUIRE_MESSAGE(bridge.exit_code == 0, bridge.error);
   const Result alone = hosts.start(0, {{"DTRAIN_TIMEOUT_SECONDS", "1"}})->wait();
   INFO(alone.error);
   CHECK_CONTAINS(alone.error, "rank 0 listens at 10.77.0.1:29500, and MASTER_ADDR is node-a");
@@ -100,8 +99,7 @@ TEST_CASE("if the default route leads elsewhere, rank 0 says at once what to set
                                      "ip link add other0 type veth peer name other1 && ip link set other0 up && "
                                      "ip link set other1 up && ip address add 192.0.2.1/24 dev other0 && "
                                      "ip route add default via 192.0.2.254 dev other0");
-  INFO(other.error);
-  REQUIRE(other.exit_code == 0);
+  REQUIRE_MESSAGE(other.exit_code == 0, other.error);
   const std::string remedy =
       "It does not listen at eth0 (10.77.0.1): if other hosts connect by that, set DTRAIN_INTERFACE "
       "to it on ";

@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "integration/prelude.hpp"
-#include "support/free_port.hpp"
 
 using support::find_program;
 using Variables = Program::Variables;

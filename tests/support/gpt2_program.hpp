@@ -31,22 +31,14 @@ inline const std::string text = "/usr/share/common-licenses";
 inline const std::vector<std::string> small_model{"--layers=2", "--channels=64", "--context=32", "--steps=20"};
 
 inline bool can_run() {
-  if (!std::filesystem::exists(example)) {
-    dtrain_test::skip("gpt2 was not built: it needs Eigen");
-    return false;
-  }
-  if (!std::filesystem::exists(text)) {
-    dtrain_test::skip("the text is missing: " + text + " is in Debian's package base-files");
-    return false;
-  }
-  return true;
+  return dtrain_test::needs(std::filesystem::exists(example), "gpt2 was not built: it needs Eigen") &&
+         dtrain_test::needs(std::filesystem::exists(text),
+                            "the text is missing: " + text + " is in Debian's package base-files");
 }
 
 inline Result run(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), small_model.begin(), small_model.end());  // later ones win
-  Program program(example, arguments);
-  program.close_input();
-  return program.wait(support::soon(std::chrono::seconds(60)));
+  return support::run(example, std::move(arguments), {}, std::chrono::seconds(60));
 }
 
 /// A training of 20 steps of a small model with `arguments` added, which is to succeed.

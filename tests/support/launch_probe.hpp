@@ -78,11 +78,4 @@ inline bool reaches_state(pid_t process, const std::string& states) {
   return states.find(state_of(process)) != std::string::npos;
 }
 
-/// Whether by the deadline `count` processes have `mark` in their command lines.
-inline bool processes_reach(const std::string& mark, std::size_t count, dtrain::Deadline deadline) {
-  while (processes_with(mark).size() != count && !deadline.passed())
-    ::usleep(2000);
-  return processes_with(mark).size() == count;
-}
-
 }  // namespace support

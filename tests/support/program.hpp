@@ -162,6 +162,12 @@ class Program {
   /// What has been read of its stdout so far.
   const std::string& output() const noexcept { return result_.output; }
 
+  /// Closes its input, and waits.
+  Result finish(dtrain::Deadline deadline = soon()) {
+    close_input();
+    return wait(deadline);
+  }
+
   /// Reads to the end of its output and reaps it.
   Result wait(dtrain::Deadline deadline = soon()) {
     while (read_some(deadline)) {
@@ -218,11 +224,10 @@ class Program {
   Result result_;
 };
 
-inline Result run(const std::string& path, std::vector<std::string> arguments,
-                  const Program::Variables& variables = {}) {
+inline Result run(const std::string& path, std::vector<std::string> arguments, const Program::Variables& variables = {},
+                  std::chrono::milliseconds patience = std::chrono::seconds(20)) {
   Program program(path, std::move(arguments), variables);
-  program.close_input();
-  return program.wait();
+  return program.finish(soon(patience));
 }
 
 }  // namespace support

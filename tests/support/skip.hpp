@@ -21,4 +21,10 @@ inline void skip(const std::string& reason) {
   something_was_skipped() = true;
 }
 
+/// Skips the test case where `holds` is false. @returns `holds`: `if (!needs(cores > 1, "needs two cores")) return;`
+inline bool needs(bool holds, const std::string& otherwise) {
+  if (!holds) skip(otherwise);
+  return holds;
+}
+
 }  // namespace dtrain_test
