@@ -3,19 +3,6 @@
 //   checkpoint_probe --nproc-per-node=N FILE ranks  loads FILE, which another number of ranks has saved; rank 0 prints
 //                                                   the elements of net.convolution.weight
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "expectations.hpp"
 
 namespace {

@@ -6,19 +6,9 @@
 // parameters, buffers and the optimizer's state. Rank 0 saves FILE after step 10, and every rank loads it at once,
 // which gives the tensors other memory. Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
-#include <torch/torch.h>
 #include <unistd.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
 
-#include <chrono>
-#include <cstdint>
-#include <cstdio>
-#include <memory>
-#include <stdexcept>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "expectations.hpp"
 

@@ -6,10 +6,20 @@
 #include <dtrain/dtrain.hpp>
 #include <dtrain/libtorch.hpp>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace libtorch_probe {
 

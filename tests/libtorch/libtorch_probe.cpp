@@ -11,17 +11,6 @@
 //   --nproc-per-node=1 cleared   gradients are cleared after each pass under no_sync()
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <chrono>
-#include <cstdio>
-#include <stdexcept>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "expectations.hpp"
 #include "module_checks.hpp"
 #include "step_checks.hpp"

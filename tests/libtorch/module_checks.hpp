@@ -2,20 +2,6 @@
 /// @file
 /// Checks of which modules, tensors and element types can be wrapped, and of what is changed afterwards.
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <sstream>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <vector>
-
 #include "expectations.hpp"
 
 namespace libtorch_probe {

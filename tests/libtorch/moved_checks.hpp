@@ -2,15 +2,7 @@
 /// @file
 /// Checks of values that torch::load and set_data put elsewhere, beside sharded optimizers, LocalSgd and checkpoints.
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
 #include <algorithm>
-#include <cstddef>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "expectations.hpp"
 

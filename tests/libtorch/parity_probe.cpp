@@ -2,19 +2,6 @@
 //   parity_probe --nproc-per-node=2 FOLDER    writes FOLDER/dtrain.CASE.RANK for each case
 // parity_ddp.py does the same with PyTorch's own and compares.
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <cstdio>
-#include <memory>
-#include <optional>
-#include <sstream>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "expectations.hpp"
 #include "parity_values.hpp"
 

@@ -2,17 +2,6 @@
 /// @file
 /// Values, models and steps of the parity program, computed as parity_ddp.py does.
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "expectations.hpp"
 
 namespace parity {

@@ -2,18 +2,6 @@
 /// @file
 /// Checks of libtorch::ShardedOptimizer against LibTorch's own optimizers behind ddp.backward(loss).
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "expectations.hpp"
 
 namespace libtorch_probe {

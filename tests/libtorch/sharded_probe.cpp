@@ -6,19 +6,6 @@
 //                                                   parameter needs a gradient now; loaded: of another shape
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <cstddef>
-#include <cstdio>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
 #include "expectations.hpp"
 #include "moved_checks.hpp"
 #include "sharded_checks.hpp"

@@ -2,17 +2,6 @@
 /// @file
 /// Checks of what steps do with gradients and buffers, against LibTorch alone.
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "expectations.hpp"
 
 namespace libtorch_probe {

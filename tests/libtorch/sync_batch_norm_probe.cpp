@@ -2,19 +2,6 @@
 //   sync_batch_norm_probe --nproc-per-node=N           rank 0 prints "holds: ..." for each check
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "expectations.hpp"
 
 namespace {

@@ -4,14 +4,7 @@
 // what holds; under AddressSanitizer, no tensor uses memory of a wrapper that is gone.
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
-
-#include <cstdio>
 #include <exception>
-#include <string>
-#include <vector>
 
 #include "expectations.hpp"
 #include "support/wrapped_again.hpp"

@@ -3,18 +3,8 @@
 /// Checks of what a program calls on a wrapper beside its step: buffers, norms, other wrappers, and wrapping again.
 
 #include <malloc.h>
-#include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
-#include <dtrain/libtorch.hpp>
 
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "expectations.hpp"
 
