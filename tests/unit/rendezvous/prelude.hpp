@@ -44,6 +44,7 @@
 #include "support/contains.hpp"
 #include "support/expect_error.hpp"
 #include "support/limited_child.hpp"
+#include "support/open_descriptors.hpp"
 #include "support/sanitized.hpp"
 #include "unit/rendezvous/proxied_ranks.hpp"
 #include "unit/rendezvous/raw_client.hpp"
@@ -61,6 +62,7 @@ using dtrain::Error;
 using dtrain::async::EventLoop;
 using dtrain::async::Task;
 using support::contains;
+using support::open_descriptors;
 using support::sentence_of;
 
 using Strings = std::vector<std::string>;

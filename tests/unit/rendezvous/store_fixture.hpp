@@ -17,7 +17,6 @@
 #include "dtrain/rendezvous/server/listen.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
-#include "support/open_descriptors.hpp"
 #include "support/sanitized.hpp"
 
 namespace rendezvous_test {
@@ -27,7 +26,6 @@ using dtrain::Cause;
 using dtrain::CauseKind;
 using dtrain::Deadline;
 using dtrain::FailureLatch;
-using support::open_descriptors;
 
 inline Deadline soon() {
   return Deadline::after(std::chrono::seconds(support::is_sanitized ? 180 : 60));
