@@ -375,6 +375,7 @@ class DistributedDataParallel {
     group::RankContext& context = *group::GroupAccess::of(group_).rank_context();
     context.require_may_block();
     if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
+    optimizer.template require_usable<I>(inspect);
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
     driver_->wrapped->has_unreduced = false;

@@ -2,7 +2,7 @@
 // ctest: LABELS no-tsan
 // Elastic jobs over Gloo on two virtual hosts: workers, launchers, a link and a host are lost, and come back. (Gloo's
 // library is not instrumented.)
-//   DTRAIN_FROZEN_SECONDS=20 integration_elastic_hosts    for how long a host is frozen
+//   DTRAIN_FROZEN_SECONDS=20 integration --source-file='*/elastic_hosts_test.cpp'    for how long a host is frozen
 
 #include <functional>
 

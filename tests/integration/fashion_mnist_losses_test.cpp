@@ -2,7 +2,7 @@
 // Minutes of training under a sanitizer; elastic_storm does the same with a small model.
 // ctest: LABELS long no-asan no-tsan
 // fashion_mnist --elastic, whose workers are killed again and again, is the undisturbed training.
-//   DTRAIN_FASHION_KILLS=20 integration_fashion_mnist_losses
+//   DTRAIN_FASHION_KILLS=20 integration --source-file='*/fashion_mnist_losses_test.cpp'
 
 #include "integration/prelude.hpp"
 #include "support/fashion_mnist_program.hpp"

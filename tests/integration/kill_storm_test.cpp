@@ -1,7 +1,8 @@
 // ctest: TIMEOUT 300 RUN_SERIAL ON
 // Jobs that are hit at seeded moments of their lives, on one node and on two virtual ones, and what is left of them.
-//   DTRAIN_STORM_ROUNDS=100 DTRAIN_STORM_SEED=1 integration_kill_storm     # tools/kill_storm.py: 1,000, in batches
-// Each round prints a line that begins with its seed; DTRAIN_STORM_ROUNDS=1 and that seed repeat it alone.
+//   DTRAIN_STORM_ROUNDS=100 DTRAIN_STORM_SEED=1 integration --source-file='*/kill_storm_test.cpp'
+// tools/kill_storm.py runs 1,000, in batches. Each round prints a line that begins with its seed; DTRAIN_STORM_ROUNDS=1
+// and that seed repeat it alone.
 
 #include "integration/prelude.hpp"
 #include "support/leftovers.hpp"

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Runs many rounds of the kill storm at low priority, in batches, and sums them up; exit code 1 where one failed.
 
-  kill_storm.py PROGRAM [--rounds=1000] [--seed=1] [--minutes=60] [--patience=3]
+  kill_storm.py [--rounds=1000] [--seed=1] [--minutes=60] [--patience=3] PROGRAM [ARGUMENT...]
   kill_storm.py --selftest
 
-PROGRAM is build/test/tests/integration_kill_storm. What a failed round said is printed; `DTRAIN_STORM_SEED=N
-DTRAIN_STORM_ROUNDS=1 PROGRAM` repeats it. --patience multiplies the bounds in time: others may be using the machine.
+PROGRAM is `build/test/tests/integration --source-file=*/kill_storm_test.cpp`, or where sources are not joined
+build/test/tests/integration_kill_storm. What a failed round said is printed; `DTRAIN_STORM_SEED=N DTRAIN_STORM_ROUNDS=1
+PROGRAM` repeats it. --patience multiplies the bounds in time: others may be using the machine.
 """
 
 import argparse
@@ -79,7 +80,7 @@ def storm(arguments):
         rounds = min(BATCH, last - seed)
         variables = {"DTRAIN_STORM_ROUNDS": rounds, "DTRAIN_STORM_SEED": seed, "DTRAIN_STORM_PATIENCE": arguments.patience}
         environment = os.environ | {name: str(value) for name, value in variables.items()}
-        batch = subprocess.run(["nice", "-n", "19", arguments.program], env=environment, stdout=subprocess.PIPE,
+        batch = subprocess.run(["nice", "-n", "19", *arguments.program], env=environment, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", timeout=3600)
         before = summary.rounds
         for line in batch.stdout.splitlines():
@@ -95,7 +96,7 @@ def storm(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", nargs="?")
+    parser.add_argument("program", nargs=argparse.REMAINDER)
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60)

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Limits: bounds of messages, keys, values, sessions and connections of the store. protocol/, session/, membership/,
-/// formation/ and server_state/ check them, and so does launch/.
+/// Limits: bounds of messages, keys, values, sessions and connections of the store. All folders of rendezvous/ and
+/// launch/ check them; client/store.hpp checks keys and values at the call.
 
 #include <algorithm>
 #include <chrono>

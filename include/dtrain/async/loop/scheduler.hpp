@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines; DeadlineAwaiter, the base of its awaiters.
-/// Poller: the epoll set of a Scheduler, with the coroutines that wait for each descriptor.
+/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines. DeadlineAwaiter: base of the awaiters of
+/// EventLoop and of the events (async/events.hpp). Poller: the epoll set of a Scheduler, with the coroutines that wait
+/// for an Interest in a descriptor.
 
 #include <algorithm>
 #include <chrono>

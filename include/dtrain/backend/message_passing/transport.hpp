@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
-/// runs the channel's algorithms on them. Channel owns one.
+/// runs the channel's algorithms on them. message_passing::Channel (communicator.hpp) owns one. CancellationToken: ends
+/// the opening of a channel.
 
 #include <concepts>
 #include <string>

@@ -219,7 +219,19 @@ class CollectiveEndpoint : public Endpoint {
         code = MPI_Ibcast(output, count, type, operation.root, collectives_, &request);
         break;
       case OperationKind::barrier: code = MPI_Ibarrier(collectives_, &request); break;
-      default: throw_error(Errc::unsupported, "MPI has no collective for {}", {name(operation.kind)});
+      case OperationKind::send:
+      case OperationKind::recv:
+      case OperationKind::send_recv:
+      case OperationKind::reduce:
+      case OperationKind::gather:
+      case OperationKind::scatter:
+      case OperationKind::all_to_all:
+      case OperationKind::all_gather_v:
+      case OperationKind::reduce_scatter_v:
+      case OperationKind::all_to_all_v:
+      case OperationKind::gather_v:
+      case OperationKind::scatter_v:
+      case OperationKind::none: throw_error(Errc::unsupported, "MPI has no collective for {}", {name(operation.kind)});
     }
     check(code, "a collective of MPI's own");
     return started(request, -1, false);

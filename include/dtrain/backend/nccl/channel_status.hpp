@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// ChannelStatus of NCCL's Channel: its first cause of failure, and the wake-up of its watchdog. AbandonedThreads:
-/// threads that wait in NCCL for other ranks and are not joined.
+/// ChannelStatus of NCCL's Channel: its first cause of failure, and the wake-up of its watchdog. AbandonedThreads: how
+/// many threads wait in NCCL for other ranks and are not joined; ChannelStatus counts them, and while there is one the
+/// process ends by _exit.
 
 #include <unistd.h>
 

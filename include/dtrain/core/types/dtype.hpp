@@ -12,7 +12,7 @@
 namespace DTRAIN_NAMESPACE {
 
 /// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
-/// floats of the Open Compute Project (see float8.hpp). Checkpoints contain the numbers, so they never change.
+/// floats of the Open Compute Project (see small_floats.hpp). Checkpoints contain the numbers, so they never change.
 /// @ingroup views
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
 

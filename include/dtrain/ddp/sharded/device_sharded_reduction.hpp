@@ -52,7 +52,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// - The update's number: the host gives it to kernels. In a step that is captured or has a DeviceLossScaler, and in
 /// each step after one, a function of the host counts the updates in the order of the stream, and a copy brings the
 /// numbers to device memory: each replay is one more update, and an overflow is none. A replay reads the rule when it
-/// runs; any other step has the rule as it is when the step begins.
+/// runs. The program changes the rule between other steps, not within one.
 /// - After a failed step, state and values are undefined.
 /// Threads: as StepWork. Lifetime: outlives graphs of its steps.
 template <class C, class R, class Stage>
@@ -297,11 +297,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     if (clips()) device_shards().scale(bucket, &live()->norm.factor);
     const DeviceShards::Elements elements = device_shards().elements(bucket);
     if (elements.weights.count != 0) {
-      DeviceStepInfo info{shards().steps() + 1, nullptr, elements.parameters};
-      if (is_live_) {
-        info.step = 0;
-        info.live = &live()->update;
-      }
+      DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, nullptr, elements.parameters};
+      if (is_live_) info.live = &live()->update;
       if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
       enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
                    info, stream);

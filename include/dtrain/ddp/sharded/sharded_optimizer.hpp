@@ -128,8 +128,8 @@ class ShardedOptimizer {
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
 /// new weights. Only a function that inspects the gradients waits for them; ClipGradients and DeviceLossScaler do not.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
-/// rule then, so change the rule when earlier replays have run, on every rank behind the same one. Other steps have the
-/// rule as it is when the step begins. The optimizer outlives the graph.
+/// rule then, so change the rule when earlier replays have run, on every rank behind the same one. For other steps the
+/// program changes the rule between two steps, not within one. The optimizer outlives the graph.
 /// - With zero::Gradients ready() copies the gradient on its stream: later work of that stream may use the memory
 /// again.
 /// - The state, and values that the program sets, are read behind the default stream when the optimizer is constructed.
@@ -265,10 +265,14 @@ class ShardedOptimizer<R, C, Stage> {
     }
     return *reduction_;
   }
+  /// Refuses what cannot inspect a step of this optimizer.
   /// @throws Error (invalid_argument) for a DeviceLossScaler of another device
   template <class I>
-  void inspect_with(I&& inspect) {
+  void require_usable(const std::remove_reference_t<I>& inspect) const {
     using Given = std::remove_cvref_t<I>;
+    constexpr bool is_temporary = ddp::detail::is_scaler<Given> && !std::is_lvalue_reference_v<I>;
+    static_assert(!is_temporary,
+                  "dtrain: the loss scaler given to a step is a temporary: it would not outlive the step's work");
     if constexpr (ddp::detail::unscales_on_device<Given>) {
       constexpr bool skips = ShardedFor::template reads_found_inf<R>;
       static_assert(
@@ -278,12 +282,18 @@ class ShardedOptimizer<R, C, Stage> {
                     "dtrain: a step with a DeviceLossScaler needs a rule whose kernels change nothing where "
                     "*info.found_inf is 1, and that says so by 'static constexpr bool reads_found_inf = true;' "
                     "(contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
-      if constexpr (skips) {
-        if constexpr (requires { inspect.scaler(); }) {
-          unscale_by(*inspect.scaler(), inspect.max_norm());
-        } else {
-          unscale_by(inspect, std::numeric_limits<double>::infinity());
-        }
+      if constexpr (skips) scaler_of(inspect).require_device(reduction_->shards().device().index);
+    }
+  }
+  /// @pre require_usable(inspect)
+  template <class I>
+  void inspect_with(I&& inspect) {
+    using Given = std::remove_cvref_t<I>;
+    if constexpr (ddp::detail::unscales_on_device<Given>) {
+      if constexpr (ShardedFor::template reads_found_inf<R>) {
+        double max_norm = std::numeric_limits<double>::infinity();
+        if constexpr (!ddp::detail::is_scaler<Given>) max_norm = inspect.max_norm();
+        reduction_->clip_to(max_norm, &scaler_of(inspect));
       }
     } else if constexpr (is_on_device && std::is_same_v<Given, ClipGradients<>>) {
       reduction_->clip_to(inspect.max_norm(), nullptr);
@@ -296,10 +306,13 @@ class ShardedOptimizer<R, C, Stage> {
   using ShardedFor = ddp::detail::ShardedFor<typename C::Stream>;
   using Reduction = typename ShardedFor::template Work<C, R, Stage>;
 
-  template <class Scaler>
-  void unscale_by(const Scaler& scaler, double max_norm) {
-    scaler.require_device(reduction_->shards().device().index);
-    reduction_->clip_to(max_norm, &scaler);
+  template <class I>
+  static const auto& scaler_of(const I& inspect) {
+    if constexpr (ddp::detail::is_scaler<I>) {
+      return inspect;
+    } else {
+      return *inspect.scaler();
+    }
   }
 
   /// Destroys the reduction once no work uses it.

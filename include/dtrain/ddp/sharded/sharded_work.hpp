@@ -45,6 +45,7 @@ class ShardedGradients {
   double factor_ = 1;
 };
 
+class LossScaler;
 class DeviceLossScaler;  // where there is CUDA
 
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
@@ -66,9 +67,14 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 template <class Scaler = void>
 class ClipGradients {
  public:
-  /// @throws Error (invalid_argument) if `max_norm` is not positive
+  /// @throws Error (invalid_argument) if `max_norm` is not positive, or a scaler's address null
   explicit ClipGradients(double max_norm, Scaler* scaler = nullptr) : max_norm_(max_norm), scaler_(scaler) {
     require_max_norm(max_norm);
+    if (!std::is_void_v<Scaler> && scaler == nullptr) {
+      throw_error(Errc::invalid_argument,
+                  "ClipGradients was given a loss scaler whose address is null; without one, leave the argument out",
+                  {});
+    }
   }
 
   double max_norm() const noexcept { return max_norm_; }
@@ -89,6 +95,10 @@ class ClipGradients {
 
 namespace detail {
 
+template <class I>
+inline constexpr bool is_scaler =
+    std::is_same_v<const I, const LossScaler> || std::is_same_v<const I, const DeviceLossScaler>;
+
 /// Whether a step's argument `inspect` is a DeviceLossScaler, or clips after one.
 template <class I>
 inline constexpr bool unscales_on_device = std::is_same_v<const I, const DeviceLossScaler>;
@@ -100,7 +110,7 @@ inline constexpr bool unscales_on_device<ClipGradients<Scaler>> = unscales_on_de
 /// The function of a step's argument `inspect`: a function, null, or a LossScaler, which outlives the step.
 template <class I>
 GradientInspection inspection_of(I&& inspect) {
-  if constexpr (requires(ShardedGradients & gradients) { inspect.step(gradients); }) {
+  if constexpr (detail::is_scaler<std::remove_cvref_t<I>>) {
     return [&inspect](ShardedGradients& gradients) { return inspect.step(gradients); };
   } else {
     return std::forward<I>(inspect);

@@ -60,15 +60,15 @@ class Shards {
   }
   const ShardLayout& layout() const noexcept { return layout_; }
 
-  std::uint64_t steps() const noexcept { return steps_; }
+  std::uint64_t steps() const noexcept { return __atomic_load_n(&steps_, __ATOMIC_RELAXED); }
   /// The state is that of a checkpoint after so many updates.
   void loaded(std::uint64_t steps) noexcept {
     steps_ = steps;
     is_loaded_ = true;
   }
   bool is_loaded() const noexcept { return is_loaded_; }
-  /// Ends a step, and counts its update.
-  void end_step() noexcept { ++steps_; }
+  /// Ends a step, and counts its update. Threads: a thread of CUDA may call it while another reads steps().
+  void end_step() noexcept { __atomic_fetch_add(&steps_, 1, __ATOMIC_RELAXED); }
 
   /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// rendezvous::TaskRunner: users' coroutines on a rank's control loop, which ProcessGroup::spawn() starts;
+/// rendezvous::TaskRunner: coroutines on a rank's control loop, of ProcessGroup::run() and spawn() and of RankContext,
+/// which owns it;
 /// OffThreadDeleter: destroys a RankContext or a group's state on another thread than the control thread.
 
 #include <atomic>

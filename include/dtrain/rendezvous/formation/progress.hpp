@@ -2,7 +2,8 @@
 /// @file
 /// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
 /// on from; WorkerProgress: an ElasticWorker's present progress; Assignment: a worker's rank in an attempt.
-/// FormationClient and FormationServer send progress and assignments to each other.
+/// ElasticWorker keeps its own progress, FormationState and FormationWorkers order that of all workers, and
+/// formation_messages.hpp sends progress and assignments. WorkerId: a worker's number in its job.
 
 #include <compare>
 #include <cstdint>

@@ -1,5 +1,5 @@
 /// @file
-/// dtrain/backend/shared_memory/policy.hpp
+/// SpinPolicy of dtrain/backend/shared_memory/channel.hpp
 
 #include <sched.h>
 #include "dtrain/backend/shared_memory/channel.hpp"

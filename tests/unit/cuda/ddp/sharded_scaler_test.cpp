@@ -325,7 +325,7 @@ TEST_CASE("work between the last ready() and finish() reads the scale of its own
 
 TEST_CASE("a scaler on another device than the optimizer is refused in a sentence") {
   if (!support::enough_devices(2)) return dtrain_test::skip("a scaler elsewhere needs another device");
-  const std::vector<RankEnd> ends = run_groups<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model<float> model;
     DistributedDataParallel ddp{model, group};
     ShardedOptimizer optimizer{ddp, optimizers::Sgd{}};
@@ -333,9 +333,46 @@ TEST_CASE("a scaler on another device than the optimizer is refused in a sentenc
     check(cudaSetDevice(1 - own), "cudaSetDevice");
     const DeviceLossScaler elsewhere;
     check(cudaSetDevice(own), "cudaSetDevice");
-    ddp.backward(model.backward(0, 0), optimizer, elsewhere);
+    CHECK_ERROR(ddp.backward(model.backward(0, 0), optimizer, elsewhere), Errc::invalid_argument,
+                "DeviceLossScaler has its scale on cuda:1, and the gradients are on cuda:0");
+    const DeviceLossScaler here(options);
+    ddp.backward(model.backward(1, 0), optimizer, here);
+    model.block();
+    CHECK(optimizer.steps() == 1);
   });
-  CHECK_CONTAINS(ends[0].text, "DeviceLossScaler has its scale on cuda:1, and the gradients are on cuda:0");
+}
+
+TEST_CASE("a scaler whose address is null is refused in a sentence") {
+  DeviceLossScaler* const none = nullptr;
+  CHECK_ERROR(ClipGradients(1.0, none), Errc::invalid_argument,
+              "ClipGradients was given a loss scaler whose address is null; without one, leave the argument out");
+}
+
+TEST_CASE("steps with a scaler follow each other without a wait of the program") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  const optimizers::AdamW rule{.rate = 0.01F};
+  Seen<float> expected;
+  run_well<HostPolicy>(1, [&](const dtrain::ProcessGroup<HostPolicy>& group) {
+    HostModel<float> model;
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
+    ShardedOptimizer optimizer{ddp, rule};
+    LossScaler scaler(options);
+    for (int step = 0; step < steps; ++step)
+      ddp.backward(model.backward(1, 0), optimizer, scaler);
+    expected = seen<float, HostPolicy>(model, scaler, optimizer);
+  });
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model<float> model;
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
+    ShardedOptimizer optimizer{ddp, rule};
+    const DeviceLossScaler scaler(options);
+    model.set_gradients(1, 0);
+    for (int step = 0; step < steps; ++step) {
+      ddp.backward(pass_of(model), optimizer, scaler);
+      CHECK(optimizer.steps() <= static_cast<std::uint64_t>(steps));
+    }
+    CHECK(seen<float, NcclPolicy>(model, scaler, optimizer) == expected);
+  });
 }
 
 #if DTRAIN_EMULATED_CUDA

@@ -244,7 +244,19 @@ Routine collective(OperationContext<E>& context, const Buffers& buffers) {
     case OperationKind::all_gather: routine = detail::all_gather(context, buffers); break;
     case OperationKind::broadcast: routine = detail::broadcast(context, buffers); break;
     case OperationKind::barrier: routine = barrier(context); break;
-    default:
+    case OperationKind::send:
+    case OperationKind::recv:
+    case OperationKind::send_recv:
+    case OperationKind::reduce:
+    case OperationKind::gather:
+    case OperationKind::scatter:
+    case OperationKind::all_to_all:
+    case OperationKind::all_gather_v:
+    case OperationKind::reduce_scatter_v:
+    case OperationKind::all_to_all_v:
+    case OperationKind::gather_v:
+    case OperationKind::scatter_v:
+    case OperationKind::none:
       throw_error(Errc::unsupported, "{} is no collective of buffers without blocks", {name(context.operation.kind)});
   }
   co_await routine;
