@@ -2006,7 +2006,7 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 namespace DTRAIN_NAMESPACE {
 
 /// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
-/// floats of the Open Compute Project (see float8.hpp). Checkpoints contain the numbers, so they never change.
+/// floats of the Open Compute Project (see small_floats.hpp). Checkpoints contain the numbers, so they never change.
 /// @ingroup views
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
 
@@ -3661,8 +3661,9 @@ DTRAIN_DEFINED void TaskHandle::detach() noexcept {
 // ---- dtrain/async/loop/scheduler.hpp
 
 /// @file
-/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines; DeadlineAwaiter, the base of its awaiters.
-/// Poller: the epoll set of a Scheduler, with the coroutines that wait for each descriptor.
+/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines. DeadlineAwaiter: base of the awaiters of
+/// EventLoop and of the events (async/events.hpp). Poller: the epoll set of a Scheduler, with the coroutines that wait
+/// for an Interest in a descriptor.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -8221,7 +8222,8 @@ DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t
 // ---- dtrain/rendezvous/control/task_runner.hpp
 
 /// @file
-/// rendezvous::TaskRunner: users' coroutines on a rank's control loop, which ProcessGroup::spawn() starts;
+/// rendezvous::TaskRunner: coroutines on a rank's control loop, of ProcessGroup::run() and spawn() and of RankContext,
+/// which owns it;
 /// OffThreadDeleter: destroys a RankContext or a group's state on another thread than the control thread.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -8361,8 +8363,8 @@ DTRAIN_DEFINED void TaskRunner::RunningTasks::cancel_all() noexcept {
 // ---- dtrain/rendezvous/limits.hpp
 
 /// @file
-/// Limits: bounds of messages, keys, values, sessions and connections of the store. protocol/, session/, membership/,
-/// formation/ and server_state/ check them, and so does launch/.
+/// Limits: bounds of messages, keys, values, sessions and connections of the store. All folders of rendezvous/ and
+/// launch/ check them; client/store.hpp checks keys and values at the call.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9437,7 +9439,8 @@ using rendezvous::StoreCall;
 /// @file
 /// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
 /// on from; WorkerProgress: an ElasticWorker's present progress; Assignment: a worker's rank in an attempt.
-/// FormationClient and FormationServer send progress and assignments to each other.
+/// ElasticWorker keeps its own progress, FormationState and FormationWorkers order that of all workers, and
+/// formation_messages.hpp sends progress and assignments. WorkerId: a worker's number in its job.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -13650,7 +13653,19 @@ Routine collective(OperationContext<E>& context, const Buffers& buffers) {
     case OperationKind::all_gather: routine = detail::all_gather(context, buffers); break;
     case OperationKind::broadcast: routine = detail::broadcast(context, buffers); break;
     case OperationKind::barrier: routine = barrier(context); break;
-    default:
+    case OperationKind::send:
+    case OperationKind::recv:
+    case OperationKind::send_recv:
+    case OperationKind::reduce:
+    case OperationKind::gather:
+    case OperationKind::scatter:
+    case OperationKind::all_to_all:
+    case OperationKind::all_gather_v:
+    case OperationKind::reduce_scatter_v:
+    case OperationKind::all_to_all_v:
+    case OperationKind::gather_v:
+    case OperationKind::scatter_v:
+    case OperationKind::none:
       throw_error(Errc::unsupported, "{} is no collective of buffers without blocks", {name(context.operation.kind)});
   }
   co_await routine;
@@ -14026,7 +14041,19 @@ class CollectiveEndpoint : public Endpoint {
         code = MPI_Ibcast(output, count, type, operation.root, collectives_, &request);
         break;
       case OperationKind::barrier: code = MPI_Ibarrier(collectives_, &request); break;
-      default: throw_error(Errc::unsupported, "MPI has no collective for {}", {name(operation.kind)});
+      case OperationKind::send:
+      case OperationKind::recv:
+      case OperationKind::send_recv:
+      case OperationKind::reduce:
+      case OperationKind::gather:
+      case OperationKind::scatter:
+      case OperationKind::all_to_all:
+      case OperationKind::all_gather_v:
+      case OperationKind::reduce_scatter_v:
+      case OperationKind::all_to_all_v:
+      case OperationKind::gather_v:
+      case OperationKind::scatter_v:
+      case OperationKind::none: throw_error(Errc::unsupported, "MPI has no collective for {}", {name(operation.kind)});
     }
     check(code, "a collective of MPI's own");
     return started(request, -1, false);
@@ -16643,7 +16670,8 @@ static_assert(message_passing::Endpoint<Endpoint>);
 
 /// @file
 /// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
-/// runs the channel's algorithms on them. Channel owns one.
+/// runs the channel's algorithms on them. message_passing::Channel (communicator.hpp) owns one. CancellationToken: ends
+/// the opening of a channel.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -17822,8 +17850,9 @@ using Transport = BasicTransport<Endpoint>;
 // ---- dtrain/backend/nccl/channel_status.hpp
 
 /// @file
-/// ChannelStatus of NCCL's Channel: its first cause of failure, and the wake-up of its watchdog. AbandonedThreads:
-/// threads that wait in NCCL for other ranks and are not joined.
+/// ChannelStatus of NCCL's Channel: its first cause of failure, and the wake-up of its watchdog. AbandonedThreads: how
+/// many threads wait in NCCL for other ranks and are not joined; ChannelStatus counts them, and while there is one the
+/// process ends by _exit.
 
 #if DTRAIN_WITH_NCCL
 
@@ -23078,8 +23107,8 @@ static_assert(Topology<Ring> && Topology<Tree> && Topology<ParameterServer<>>);
 
 /// @file
 /// wire::Same, Bf16 and F16: the types in which Hierarchical (any) and FlatOver (16 bits) send f32 elements; a program
-/// gives one to its topology. WireReduction: the all-reduce that sends them; HierarchicalCollectives and FlatOver own
-/// one.
+/// gives one to its topology. WireReduction: the all-reduce that sends them; HierarchicalCollectives and FlatReduction
+/// own one.
 
 namespace DTRAIN_NAMESPACE::wire {
 
@@ -34382,15 +34411,15 @@ class Shards {
   }
   const ShardLayout& layout() const noexcept { return layout_; }
 
-  std::uint64_t steps() const noexcept { return steps_; }
+  std::uint64_t steps() const noexcept { return __atomic_load_n(&steps_, __ATOMIC_RELAXED); }
   /// The state is that of a checkpoint after so many updates.
   void loaded(std::uint64_t steps) noexcept {
     steps_ = steps;
     is_loaded_ = true;
   }
   bool is_loaded() const noexcept { return is_loaded_; }
-  /// Ends a step, and counts its update.
-  void end_step() noexcept { ++steps_; }
+  /// Ends a step, and counts its update. Threads: a thread of CUDA may call it while another reads steps().
+  void end_step() noexcept { __atomic_fetch_add(&steps_, 1, __ATOMIC_RELAXED); }
 
   /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }
@@ -36603,6 +36632,7 @@ class ShardedGradients {
   double factor_ = 1;
 };
 
+class LossScaler;
 class DeviceLossScaler;  // where there is CUDA
 
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
@@ -36624,9 +36654,14 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 template <class Scaler = void>
 class ClipGradients {
  public:
-  /// @throws Error (invalid_argument) if `max_norm` is not positive
+  /// @throws Error (invalid_argument) if `max_norm` is not positive, or a scaler's address null
   explicit ClipGradients(double max_norm, Scaler* scaler = nullptr) : max_norm_(max_norm), scaler_(scaler) {
     require_max_norm(max_norm);
+    if (!std::is_void_v<Scaler> && scaler == nullptr) {
+      throw_error(Errc::invalid_argument,
+                  "ClipGradients was given a loss scaler whose address is null; without one, leave the argument out",
+                  {});
+    }
   }
 
   double max_norm() const noexcept { return max_norm_; }
@@ -36647,6 +36682,10 @@ class ClipGradients {
 
 namespace detail {
 
+template <class I>
+inline constexpr bool is_scaler =
+    std::is_same_v<const I, const LossScaler> || std::is_same_v<const I, const DeviceLossScaler>;
+
 /// Whether a step's argument `inspect` is a DeviceLossScaler, or clips after one.
 template <class I>
 inline constexpr bool unscales_on_device = std::is_same_v<const I, const DeviceLossScaler>;
@@ -36658,7 +36697,7 @@ inline constexpr bool unscales_on_device<ClipGradients<Scaler>> = unscales_on_de
 /// The function of a step's argument `inspect`: a function, null, or a LossScaler, which outlives the step.
 template <class I>
 GradientInspection inspection_of(I&& inspect) {
-  if constexpr (requires(ShardedGradients & gradients) { inspect.step(gradients); }) {
+  if constexpr (detail::is_scaler<std::remove_cvref_t<I>>) {
     return [&inspect](ShardedGradients& gradients) { return inspect.step(gradients); };
   } else {
     return std::forward<I>(inspect);
@@ -36778,7 +36817,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// - The update's number: the host gives it to kernels. In a step that is captured or has a DeviceLossScaler, and in
 /// each step after one, a function of the host counts the updates in the order of the stream, and a copy brings the
 /// numbers to device memory: each replay is one more update, and an overflow is none. A replay reads the rule when it
-/// runs; any other step has the rule as it is when the step begins.
+/// runs. The program changes the rule between other steps, not within one.
 /// - After a failed step, state and values are undefined.
 /// Threads: as StepWork. Lifetime: outlives graphs of its steps.
 template <class C, class R, class Stage>
@@ -37023,11 +37062,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     if (clips()) device_shards().scale(bucket, &live()->norm.factor);
     const DeviceShards::Elements elements = device_shards().elements(bucket);
     if (elements.weights.count != 0) {
-      DeviceStepInfo info{shards().steps() + 1, nullptr, elements.parameters};
-      if (is_live_) {
-        info.step = 0;
-        info.live = &live()->update;
-      }
+      DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, nullptr, elements.parameters};
+      if (is_live_) info.live = &live()->update;
       if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
       enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
                    info, stream);
@@ -37460,8 +37496,8 @@ class ShardedOptimizer {
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
 /// new weights. Only a function that inspects the gradients waits for them; ClipGradients and DeviceLossScaler do not.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
-/// rule then, so change the rule when earlier replays have run, on every rank behind the same one. Other steps have the
-/// rule as it is when the step begins. The optimizer outlives the graph.
+/// rule then, so change the rule when earlier replays have run, on every rank behind the same one. For other steps the
+/// program changes the rule between two steps, not within one. The optimizer outlives the graph.
 /// - With zero::Gradients ready() copies the gradient on its stream: later work of that stream may use the memory
 /// again.
 /// - The state, and values that the program sets, are read behind the default stream when the optimizer is constructed.
@@ -37597,10 +37633,14 @@ class ShardedOptimizer<R, C, Stage> {
     }
     return *reduction_;
   }
+  /// Refuses what cannot inspect a step of this optimizer.
   /// @throws Error (invalid_argument) for a DeviceLossScaler of another device
   template <class I>
-  void inspect_with(I&& inspect) {
+  void require_usable(const std::remove_reference_t<I>& inspect) const {
     using Given = std::remove_cvref_t<I>;
+    constexpr bool is_temporary = ddp::detail::is_scaler<Given> && !std::is_lvalue_reference_v<I>;
+    static_assert(!is_temporary,
+                  "dtrain: the loss scaler given to a step is a temporary: it would not outlive the step's work");
     if constexpr (ddp::detail::unscales_on_device<Given>) {
       constexpr bool skips = ShardedFor::template reads_found_inf<R>;
       static_assert(
@@ -37610,12 +37650,18 @@ class ShardedOptimizer<R, C, Stage> {
                     "dtrain: a step with a DeviceLossScaler needs a rule whose kernels change nothing where "
                     "*info.found_inf is 1, and that says so by 'static constexpr bool reads_found_inf = true;' "
                     "(contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
-      if constexpr (skips) {
-        if constexpr (requires { inspect.scaler(); }) {
-          unscale_by(*inspect.scaler(), inspect.max_norm());
-        } else {
-          unscale_by(inspect, std::numeric_limits<double>::infinity());
-        }
+      if constexpr (skips) scaler_of(inspect).require_device(reduction_->shards().device().index);
+    }
+  }
+  /// @pre require_usable(inspect)
+  template <class I>
+  void inspect_with(I&& inspect) {
+    using Given = std::remove_cvref_t<I>;
+    if constexpr (ddp::detail::unscales_on_device<Given>) {
+      if constexpr (ShardedFor::template reads_found_inf<R>) {
+        double max_norm = std::numeric_limits<double>::infinity();
+        if constexpr (!ddp::detail::is_scaler<Given>) max_norm = inspect.max_norm();
+        reduction_->clip_to(max_norm, &scaler_of(inspect));
       }
     } else if constexpr (is_on_device && std::is_same_v<Given, ClipGradients<>>) {
       reduction_->clip_to(inspect.max_norm(), nullptr);
@@ -37628,10 +37674,13 @@ class ShardedOptimizer<R, C, Stage> {
   using ShardedFor = ddp::detail::ShardedFor<typename C::Stream>;
   using Reduction = typename ShardedFor::template Work<C, R, Stage>;
 
-  template <class Scaler>
-  void unscale_by(const Scaler& scaler, double max_norm) {
-    scaler.require_device(reduction_->shards().device().index);
-    reduction_->clip_to(max_norm, &scaler);
+  template <class I>
+  static const auto& scaler_of(const I& inspect) {
+    if constexpr (ddp::detail::is_scaler<I>) {
+      return inspect;
+    } else {
+      return *inspect.scaler();
+    }
   }
 
   /// Destroys the reduction once no work uses it.
@@ -38792,6 +38841,7 @@ class DistributedDataParallel {
     group::RankContext& context = *group::GroupAccess::of(group_).rank_context();
     context.require_may_block();
     if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
+    optimizer.template require_usable<I>(inspect);
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
     driver_->wrapped->has_unreduced = false;
@@ -50052,7 +50102,7 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
 
 /// @file
 /// FormationServer: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
-/// opens in the store. run_elastic_job() of the launcher owns it.
+/// opens in the store. formation_at() (launch/store_host.hpp) makes it, for run_elastic_job() and StoreHost.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
