@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <dtrain/dtrain.hpp>
+#include <dtrain/identity/resolve_identity.hpp>
+#include <dtrain/identity/variables.hpp>
 #include <span>
 #include <string_view>
 
