@@ -121,18 +121,10 @@ TEST_CASE("clipping on devices waits for nothing, and sends one f64 for each 32 
       const bool clips = step != 1;
       model.block();
       model.set_gradients(1, group.rank());
-      together.arrive_and_wait();
-      const int devices = emulation::device_waits();
-      const int hosts = emulation::host_waits();
       const std::size_t start = emulation::traffic(group.rank()).all_reduced;
-      together.arrive_and_wait();
-      clips ? ddp.backward(pass_of(model), optimizer, ClipGradients(1.0)) : ddp.backward(pass_of(model), optimizer);
-      together.arrive_and_wait();
-      if (step > 0) {
-        CHECK(emulation::device_waits() == devices);
-        CHECK(emulation::host_waits() == hosts);
-      }
-      together.arrive_and_wait();
+      check_waits(together, step > 0, [&] {
+        clips ? ddp.backward(pass_of(model), optimizer, ClipGradients(1.0)) : ddp.backward(pass_of(model), optimizer);
+      });
       model.block();
       const std::size_t reduced = emulation::traffic(group.rank()).all_reduced - start;
       const std::size_t buckets = ddp.plan().buckets.size();  // of less than 32 KiB: at most one sum each

@@ -2,10 +2,12 @@
 /// @file
 /// A random model in host memory and on the rank's device, and the weights that an optimizer of the host gives it.
 
+#include <barrier>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -21,6 +23,10 @@
 #include "support/graph_replays.hpp"
 #include "support/thread_group.hpp"
 #include "unit/cuda/ddp/device_model.hpp"
+
+#if DTRAIN_EMULATED_CUDA
+#include "emulation/emulation.hpp"
+#endif
 
 namespace sharded_model {
 
@@ -175,6 +181,23 @@ support::Graph captured_step(const Model<float>& model, Ddp& ddp, Optimizer& opt
       },
       cudaStreamCaptureModeThreadLocal);
 }
+
+#if DTRAIN_EMULATED_CUDA
+/// All ranks run a step at a time, which waits for no device, stream or event if that `is_checked`.
+inline void check_waits(std::barrier<>& ranks, bool is_checked, const std::function<void()>& step) {
+  ranks.arrive_and_wait();
+  const int devices = emulation::device_waits();
+  const int hosts = emulation::host_waits();
+  ranks.arrive_and_wait();
+  step();
+  ranks.arrive_and_wait();
+  if (is_checked) {
+    CHECK(emulation::device_waits() == devices);
+    CHECK(emulation::host_waits() == hosts);
+  }
+  ranks.arrive_and_wait();
+}
+#endif
 
 /// Rank 0's weights after each step with a ShardedOptimizer of the host. @param inspect gets rank and step; null: none
 template <class T, class Rule>

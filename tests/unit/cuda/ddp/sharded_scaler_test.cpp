@@ -389,18 +389,10 @@ TEST_CASE("a step with a scaler waits for nothing, with clipping too") {
     for (const int step : {0, 1, 2, 3, 4}) {  // the first step connects the ranks
       model.block();
       model.set_gradients(gradients_of(step, ranks), group.rank());
-      together.arrive_and_wait();
-      const int devices = emulation::device_waits();
-      const int hosts = emulation::host_waits();
-      together.arrive_and_wait();
-      step % 2 == 0 ? ddp.backward(pass_of(model), optimizer, scaler)
-                    : ddp.backward(pass_of(model), optimizer, ClipGradients(1.0, &scaler));
-      together.arrive_and_wait();
-      if (step > 0) {
-        CHECK(emulation::device_waits() == devices);
-        CHECK(emulation::host_waits() == hosts);
-      }
-      together.arrive_and_wait();
+      check_waits(together, step > 0, [&] {
+        step % 2 == 0 ? ddp.backward(pass_of(model), optimizer, scaler)
+                      : ddp.backward(pass_of(model), optimizer, ClipGradients(1.0, &scaler));
+      });
     }
     model.block();
     CHECK(optimizer.steps() == 2);
