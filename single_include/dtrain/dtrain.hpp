@@ -6107,8 +6107,8 @@ class StreamOrderedBuffer {
 // ---- dtrain/stream/cuda/kernels/driver_kernel.hpp
 
 /// @file
-/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and widens the elements
-/// of an array. ScaleKernel and SquareSumKernel launch by it.
+/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and converts the
+/// elements of an array; launches of one kernel for many arrays. The kernels of this folder are made of it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6211,6 +6211,23 @@ class DriverKernel {
   driver::LaunchKernel launch_ = nullptr;
 };
 
+/// Enqueues launches for the entries, at most `most` in each, and empties the list. Entry::first_block becomes the sum
+/// of the blocks of the launch's entries before it; an entry of `n` elements has ceil(n / block_elements).
+/// @param launch gets the address of its first entry, the number of entries and that of blocks @throws what it throws
+template <class Entry, class Launch>
+void launch_entries(std::vector<Entry>& entries, std::size_t most, std::uint32_t block_elements, Launch launch) {
+  for (std::size_t begin = 0; begin < entries.size(); begin += most) {
+    const std::size_t count = std::min(entries.size() - begin, most);
+    std::uint32_t blocks = 0;
+    for (std::size_t i = begin; i < begin + count; ++i) {
+      entries[i].first_block = blocks;
+      blocks += (entries[i].elements - 1) / block_elements + 1;
+    }
+    launch(&entries[begin], count, blocks);
+  }
+  entries.clear();
+}
+
 /// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
 namespace ptx {
 
@@ -6242,8 +6259,8 @@ inline std::string registers(DType dtype, char letter, unsigned first, unsigned 
 
 /// Declares registers for `count` elements, and for transfer() of them.
 inline std::string declaration(DType dtype, char letter, unsigned count) {
-  const std::string words =
-      size_bytes(dtype) == 2 ? format_text(".reg .b32 %{}w<{}>;\n", {std::string(1, letter), count / 2}) : "";
+  const bool in_words = size_bytes(dtype) == 2 && count > 1;
+  const std::string words = in_words ? format_text(".reg .b32 %{}w<{}>;\n", {std::string(1, letter), count / 2}) : "";
   return format_text(".reg .{} %{}<{}>;\n{}", {memory_type(dtype), prefix(dtype, letter), count, words});
 }
 
@@ -6280,6 +6297,66 @@ inline std::string widen_element(DType dtype, unsigned i) {
          : dtype == DType::f16
              ? "cvt.f32.f16 %value, " + source + ";\n"
              : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
+}
+
+/// Sets element `i` of the f32, f16 or bf16 array to the f32 register `value`, rounded to nearest even; a NaN stays
+/// one. Uses %bits, %odd and %is_nan: integers round to bf16, because sm_70 and sm_75 have no instruction for bf16.
+inline std::string narrow_element(DType dtype, const char* value, unsigned i) {
+  const std::string target = registers(dtype, 't', i, 1);
+  if (dtype == DType::f32) return format_text("mov.f32 {}, {};\n", {target, value});
+  if (dtype == DType::f16) return format_text("cvt.rn.f16.f32 {}, {};\n", {target, value});
+  return format_text(
+      "mov.b32 %bits, {};\n"
+      "shr.u32 %odd, %bits, 16;\n"
+      "and.b32 %odd, %odd, 1;\n"
+      "add.u32 %bits, %bits, 32767;\n"
+      "add.u32 %bits, %bits, %odd;\n"
+      "shr.u32 %bits, %bits, 16;\n"
+      "setp.nan.f32 %is_nan, {}, {};\n"
+      "selp.b32 %bits, 32704, %bits, %is_nan;\n"  // 0x7fc0
+      "cvt.u16.u32 {}, %bits;\n",
+      {value, value, value, target});
+}
+
+/// The registers of find_entry().
+inline constexpr const char* entry_registers =
+    ".reg .pred %is_done;\n"
+    ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end;\n"
+    ".reg .u64 %table, %entry;\n";
+
+/// Sets %entry to the address of the entry of this block, among the parameters `entries` and `entry_count` of
+/// launch_entries(), by binary search; %begin and %end to this block's elements of the entry's array; %block and
+/// %thread.
+/// @param elements_at place of Entry::elements, a u32, behind which Entry::first_block is
+inline std::string find_entry(std::size_t entry_bytes, std::size_t elements_at, std::uint32_t block_elements) {
+  return format_text(
+      "ld.param.u32 %high, [entry_count];\n"
+      "mov.b64 %table, entries;\n"
+      "mov.u32 %block, %ctaid.x;\n"
+      "mov.u32 %thread, %tid.x;\n"
+      "mov.u32 %low, 0;\n"
+      "SEARCH:\n"  // the block's entry is in [low, high)
+      "add.u32 %middle, %low, 1;\n"
+      "setp.ge.u32 %is_done, %middle, %high;\n"
+      "@%is_done bra FOUND;\n"
+      "add.u32 %middle, %low, %high;\n"
+      "shr.u32 %middle, %middle, 1;\n"
+      "mad.wide.u32 %entry, %middle, {}, %table;\n"
+      "ld.param.u32 %first, [%entry+{}];\n"
+      "setp.gt.u32 %is_done, %first, %block;\n"
+      "@%is_done mov.u32 %high, %middle;\n"
+      "@!%is_done mov.u32 %low, %middle;\n"
+      "bra SEARCH;\n"
+      "FOUND:\n"
+      "mad.wide.u32 %entry, %low, {}, %table;\n"
+      "ld.param.u32 %elements, [%entry+{}];\n"
+      "ld.param.u32 %first, [%entry+{}];\n"
+      "sub.u32 %begin, %block, %first;\n"
+      "mul.lo.u32 %begin, %begin, {};\n"
+      "sub.u32 %end, %elements, %begin;\n"
+      "min.u32 %end, %end, {};\n"
+      "add.u32 %end, %begin, %end;\n",
+      {entry_bytes, elements_at + 4, entry_bytes, elements_at, elements_at + 4, block_elements, block_elements});
 }
 
 /// Adds the %sum of all threads of a block pairwise, by halves, in f64. Afterwards thread 0 has the result; the other
@@ -6618,32 +6695,12 @@ constexpr bool can_scale(DType from, DType to) noexcept {
 
 namespace ptx {
 
-/// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
-/// to bf16, because sm_70 and sm_75 have no instruction for bf16.
+/// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type.
 inline std::string scaled_element(DType from, DType to, unsigned i) {
-  const std::string source = registers(from, 's', i, 1);
-  const std::string target = registers(to, 't', i, 1);
   if (from == DType::f64) {
-    return format_text("mul.rn.f64 {}, {}, %factor;\n", {target, source});
+    return format_text("mul.rn.f64 {}, {}, %factor;\n", {registers(to, 't', i, 1), registers(from, 's', i, 1)});
   }
-  const std::string text = widen_element(from, i) + "mul.rn.f32 %value, %value, %factor;\n";
-  if (to == DType::f32) {
-    return text + "mov.f32 " + target + ", %value;\n";
-  }
-  if (to == DType::f16) {
-    return text + "cvt.rn.f16.f32 " + target + ", %value;\n";
-  }
-  return text +
-         "mov.b32 %bits, %value;\n"
-         "shr.u32 %odd, %bits, 16;\n"
-         "and.b32 %odd, %odd, 1;\n"
-         "add.u32 %bits, %bits, 32767;\n"
-         "add.u32 %bits, %bits, %odd;\n"
-         "shr.u32 %bits, %bits, 16;\n"
-         "setp.nan.f32 %is_nan, %value, %value;\n"
-         "selp.b32 %bits, 32704, %bits, %is_nan;\n"  // 0x7fc0
-         "cvt.u16.u32 " +
-         target + ", %bits;\n";
+  return widen_element(from, i) + "mul.rn.f32 %value, %value, %factor;\n" + narrow_element(to, "%value", i);
 }
 
 /// scaled_element(), but with %copies the bits of the source, which a product of a NaN would not have.
@@ -6696,59 +6753,24 @@ inline std::string scale_kernel_text(DType from, DType to, FactorSource source =
   const bool by_address = source == FactorSource::device_memory;
   const std::string float_type = from == DType::f64 ? "f64" : "f32";
   const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
-  const std::string elements = std::to_string(scale_block_elements);
-  const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
   return ptx::header + std::string(".visible .entry ") + scale_kernel_name + "(\n.param .align 8 .b8 entries[" +
          std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) + "],\n.param .u32 entry_count,\n.param ." +
          (by_address ? "u64" : float_type) +
          " factor)\n{\n"
-         ".reg .pred %is_done, %is_nan, %copies;\n"
-         ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
-         ".reg .u32 %bits, %odd;\n"
-         ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
-         ".reg .f32 %value;\n.reg ." +
-         float_type + " %factor;\n" + ptx::declaration(from, 's', at_a_time) + ptx::declaration(to, 't', at_a_time) +
+         ".reg .pred %is_nan, %copies;\n"
+         ".reg .u32 %whole, %index, %bits, %odd;\n"
+         ".reg .u64 %source, %target, %read, %written, %misaligned;\n"
+         ".reg .f32 %value;\n" +
+         ptx::entry_registers + ".reg ." + float_type + " %factor;\n" + ptx::declaration(from, 's', at_a_time) +
+         ptx::declaration(to, 't', at_a_time) +
          (by_address ? ptx::factor_at_address(from) : "ld.param." + float_type + " %factor, [factor];\n") +
          format_text("setp.eq.{} %copies, %factor, {};\n",
                      {float_type, from == DType::f64 ? "0d3FF0000000000000" : "0f3F800000"}) +
-         "ld.param.u32 %high, [entry_count];\n"
-         "mov.b64 %table, entries;\n"
-         "mov.u32 %block, %ctaid.x;\n"
-         "mov.u32 %thread, %tid.x;\n"
-         "mov.u32 %low, 0;\n"
-         "SEARCH:\n"  // the block's entry is in [low, high)
-         "add.u32 %middle, %low, 1;\n"
-         "setp.ge.u32 %is_done, %middle, %high;\n"
-         "@%is_done bra FOUND;\n"
-         "add.u32 %middle, %low, %high;\n"
-         "shr.u32 %middle, %middle, 1;\n"
-         "mad.wide.u32 %entry, %middle, " +
-         entry_bytes +
-         ", %table;\n"
-         "ld.param.u32 %first, [%entry+20];\n"
-         "setp.gt.u32 %is_done, %first, %block;\n"
-         "@%is_done mov.u32 %high, %middle;\n"
-         "@!%is_done mov.u32 %low, %middle;\n"
-         "bra SEARCH;\n"
-         "FOUND:\n"
-         "mad.wide.u32 %entry, %low, " +
-         entry_bytes +
-         ", %table;\n"
+         ptx::find_entry(sizeof(ScaleKernelEntry), offsetof(ScaleKernelEntry, elements), scale_block_elements) +
          "ld.param.u64 %target, [%entry+0];\n"
          "ld.param.u64 %source, [%entry+8];\n"
-         "ld.param.u32 %elements, [%entry+16];\n"
-         "ld.param.u32 %first, [%entry+20];\n"
          "cvta.to.global.u64 %target, %target;\n"
          "cvta.to.global.u64 %source, %source;\n"
-         "sub.u32 %begin, %block, %first;\n"
-         "mul.lo.u32 %begin, %begin, " +
-         elements +
-         ";\n"
-         "sub.u32 %end, %elements, %begin;\n"
-         "min.u32 %end, %end, " +
-         elements +
-         ";\n"
-         "add.u32 %end, %begin, %end;\n"
          "or.b64 %misaligned, %target, %source;\n"
          "and.b64 %misaligned, %misaligned, 15;\n"
          "setp.ne.u64 %is_done, %misaligned, 0;\n"
@@ -6869,16 +6891,10 @@ class ScaledCopyBatch {
 
   template <class Factor>
   void launch_all(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
-    for (std::size_t begin = 0; begin < entries_.size(); begin += max_scale_entries) {
-      const std::size_t count = std::min(entries_.size() - begin, max_scale_entries);
-      std::uint32_t blocks = 0;
-      for (std::size_t i = begin; i < begin + count; ++i) {
-        entries_[i].first_block = blocks;
-        blocks += (entries_[i].elements - 1) / scale_block_elements + 1;
-      }
-      kernel.launch(&entries_[begin], count, blocks, factor, stream);
-    }
-    entries_.clear();
+    launch_entries(entries_, max_scale_entries, scale_block_elements,
+                   [&](const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks) {
+                     kernel.launch(entries, count, blocks, factor, stream);
+                   });
   }
 
   ScaleKernel kernel_;
@@ -7021,8 +7037,8 @@ class SquareSumKernel {
 // ---- dtrain/stream/cuda/kernels/update_kernel.hpp
 
 /// @file
-/// UpdateKernel: the update of an optimizer for arrays of f32 in device memory, with the bits of the host's rule; its
-/// PTX text. The rules of a ShardedOptimizer launch it.
+/// UpdateBatch: updates of many arrays in device memory by an optimizer's formula, with the bits of the host's rule,
+/// enqueued together by DeviceShards and enqueue_rule(); UpdateKernel: its kernel, and the kernel's PTX text.
 
 #if DTRAIN_WITH_CUDA
 
@@ -7031,6 +7047,7 @@ class SquareSumKernel {
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -7040,13 +7057,36 @@ enum class Update : std::uint8_t { sgd, momentum, adam };
 /// The factors of a formula, in the order that update_text() names; unused ones are 0.
 using UpdateNumbers = std::array<float, 8>;
 
+/// Number of f32 arrays that a formula keeps.
+constexpr std::size_t update_states(Update update) noexcept {
+  return update == Update::sgd ? 0 : update == Update::momentum ? 1 : 2;
+}
+
+/// Neighbouring elements of one parameter, as the kernel reads them from its parameters.
+struct UpdateEntry {
+  std::uint64_t target;    ///< the new weights, in the gradients' type; may be the memory of the gradients
+  std::uint64_t gradient;  ///< f32, f16 or bf16
+  std::uint64_t weight;    ///< f32; of 16-bit gradients it becomes the new weight, too
+  std::uint64_t state;     ///< bytes from the beginning of each state array
+  std::uint32_t elements;
+  std::uint32_t first_block;  ///< as of launch_entries()
+};
+
+/// Entries of one launch, which with the other parameters fit into 4 KiB.
+inline constexpr std::size_t max_update_entries = 96;
 inline constexpr std::uint32_t update_threads = 256;
+inline constexpr std::uint32_t update_block_elements = 2048;
 inline constexpr const char* update_name = "dtrain_update";
 
-/// Arrays of a formula: weights, gradients, states.
-constexpr std::size_t update_arrays(Update update) noexcept {
-  return update == Update::sgd ? 2 : update == Update::momentum ? 3 : 4;
-}
+/// Parameters of a launch besides its entries.
+struct UpdateArguments {
+  UpdateNumbers numbers{};
+  const float* live = nullptr;         ///< numbers in device memory, at a multiple of 16 bytes, in place of `numbers`
+  const float* found_inf = nullptr;    ///< in device memory: unless it is 0, weights and states stay as they are
+  float factor = 1;                    ///< of the gradients
+  const double* multiplier = nullptr;  ///< a second factor, in device memory; it is rounded to f32
+  std::array<float*, 2> states{};
+};
 
 namespace ptx {
 
@@ -7096,108 +7136,175 @@ inline const char* update_formula(Update update) {
 
 }  // namespace ptx
 
-/// The kernel `update_name`(bytes of an array, address of found_inf or 0, address of the numbers or 0, numbers,
-/// array...): computes update_formula() for each element, in place, unless the f32 at found_inf is not 0. The numbers
-/// are read from device memory if there is an address. Thread t of block b computes element b * update_threads + t, and
-/// each further multiple of all threads.
-inline std::string update_text(Update update) {
-  const std::size_t arrays = update_arrays(update);
+/// The kernel `update_name`(entries, number of entries, address of found_inf or 0, address of the multiplier or 0,
+/// factor, address of the numbers or 0, numbers, state array...): widens each gradient to f32, multiplies it by factor
+/// and multiplier, computes update_formula(), and rounds the new weight to the gradients' type. Where the f32 at
+/// found_inf is not 0, the present weight is the new one, and states stay. One entry of `n` elements takes ceil(n /
+/// update_block_elements) blocks of update_threads threads.
+/// @param dtype of gradients and targets
+inline std::string update_text(Update update, DType dtype) {
+  const std::size_t bytes = size_bytes(dtype);
   std::string parameters, given, addresses, places, loads, stores;
   for (std::size_t i = 0; i < UpdateNumbers().size(); ++i) {
     given += format_text("ld.param.f32 %n{}, [given+{}];\n", {i, 4 * i});
   }
-  for (std::size_t i = 0; i < arrays; ++i) {
+  for (std::size_t i = 2; i < 2 + update_states(update); ++i) {
     parameters += format_text(",\n.param .u64 array{}", {i});
-    addresses +=
-        format_text("ld.param.u64 %array{}, [array{}];\ncvta.to.global.u64 %array{}, %array{};\n", {i, i, i, i});
-    places += format_text("add.u64 %place{}, %array{}, %at;\n", {i, i});
+    addresses += format_text(
+        "ld.param.u64 %array{}, [array{}];\ncvta.to.global.u64 %array{}, %array{};\n"
+        "add.u64 %array{}, %array{}, %state;\n",
+        {i, i, i, i, i, i});
+    places += format_text("mad.wide.u32 %place{}, %index, 4, %array{};\n", {i, i});
     loads += format_text("ld.global.f32 %a{}, [%place{}+0];\n", {i, i});
-    if (i != 1) stores += format_text("st.global.f32 [%place{}+0], %a{};\n", {i, i});
+    stores += format_text("@%is_finite st.global.f32 [%place{}+0], %a{};\n", {i, i});
   }
+  if (bytes == 2) stores += "@%is_finite st.global.f32 [%place0+0], %a0;\n";
   return ptx::header +
+         format_text(".visible .entry {}(\n.param .align 8 .b8 entries[{}],\n.param .u32 entry_count,\n",
+                     {update_name, max_update_entries * sizeof(UpdateEntry)}) +
          format_text(
-             ".visible .entry {}(\n.param .u64 bytes,\n.param .u64 found_inf,\n.param .u64 numbers,\n"
-             ".param .align 4 .b8 given[{}]{})\n"
-             "{\n"
-             ".reg .pred %is_done;\n"
-             ".reg .u32 %block, %blocks, %thread, %index;\n"
-             ".reg .u64 %at, %end, %step, %numbers, %array<{}>, %place<{}>;\n"
-             ".reg .f32 %n<8>, %a<{}>, %x, %y;\n",
-             {update_name, sizeof(UpdateNumbers), parameters, arrays, arrays, arrays}) +
-         given +
-         "ld.param.u64 %numbers, [found_inf];\n"
-         "setp.ne.u64 %is_done, %numbers, 0;\n"
+             ".param .u64 found_inf,\n.param .u64 multiplier,\n.param .f32 factor,\n.param .u64 numbers,\n"
+             ".param .align 4 .b8 given[{}]{})\n",
+             {sizeof(UpdateNumbers), parameters}) +
+         "{\n" + ptx::entry_registers +
+         ".reg .pred %is_finite, %is_nan;\n"
+         ".reg .u32 %index, %bits, %odd;\n"
+         ".reg .u64 %address, %target, %gradient, %weight, %state, %array<4>, %place<4>;\n"
+         ".reg .f32 %n<8>, %a<4>, %x, %y, %value, %factor, %multiplier, %present;\n"
+         ".reg .f64 %wide;\n" +
+         ptx::declaration(dtype, 's', 1) + ptx::declaration(dtype, 't', 1) + given +
+         "ld.param.f32 %factor, [factor];\n"
+         "mov.f32 %multiplier, 0f3F800000;\n"
+         "ld.param.u64 %address, [multiplier];\n"
+         "setp.ne.u64 %is_done, %address, 0;\n"
+         "@!%is_done bra MULTIPLIED;\n"
+         "cvta.to.global.u64 %address, %address;\n"
+         "ld.global.f64 %wide, [%address+0];\n"
+         "cvt.rn.f32.f64 %multiplier, %wide;\n"
+         "MULTIPLIED:\n"
+         "mov.f32 %x, 0f00000000;\n"
+         "ld.param.u64 %address, [found_inf];\n"
+         "setp.ne.u64 %is_done, %address, 0;\n"
          "@!%is_done bra FINITE;\n"
-         "cvta.to.global.u64 %numbers, %numbers;\n"
-         "ld.global.f32 %x, [%numbers+0];\n"
-         "setp.eq.f32 %is_done, %x, 0f00000000;\n"
-         "@!%is_done bra DONE;\n"
+         "cvta.to.global.u64 %address, %address;\n"
+         "ld.global.f32 %x, [%address+0];\n"
          "FINITE:\n"
-         "ld.param.u64 %numbers, [numbers];\n"
-         "setp.ne.u64 %is_done, %numbers, 0;\n"
+         "setp.eq.f32 %is_finite, %x, 0f00000000;\n"
+         "ld.param.u64 %address, [numbers];\n"
+         "setp.ne.u64 %is_done, %address, 0;\n"
          "@!%is_done bra READY;\n"
-         "cvta.to.global.u64 %numbers, %numbers;\n"
-         "ld.global.v4.f32 {%n0, %n1, %n2, %n3}, [%numbers+0];\n"
-         "ld.global.v4.f32 {%n4, %n5, %n6, %n7}, [%numbers+16];\n"
-         "READY:\n"
-         "mov.u32 %block, %ctaid.x;\n"
-         "mov.u32 %blocks, %nctaid.x;\n"
-         "mov.u32 %thread, %tid.x;\n"
-         "ld.param.u64 %end, [bytes];\n" +
+         "cvta.to.global.u64 %address, %address;\n"
+         "ld.global.v4.f32 {%n0, %n1, %n2, %n3}, [%address+0];\n"
+         "ld.global.v4.f32 {%n4, %n5, %n6, %n7}, [%address+16];\n"
+         "READY:\n" +
+         ptx::find_entry(sizeof(UpdateEntry), offsetof(UpdateEntry, elements), update_block_elements) +
+         "ld.param.u64 %target, [%entry+0];\n"
+         "ld.param.u64 %gradient, [%entry+8];\n"
+         "ld.param.u64 %weight, [%entry+16];\n"
+         "ld.param.u64 %state, [%entry+24];\n"
+         "cvta.to.global.u64 %target, %target;\n"
+         "cvta.to.global.u64 %gradient, %gradient;\n"
+         "cvta.to.global.u64 %weight, %weight;\n" +
          addresses +
-         format_text(
-             "mad.lo.u32 %index, %block, {}, %thread;\n"
-             "mul.wide.u32 %at, %index, 4;\n"
-             "mul.wide.u32 %step, %blocks, {};\n",
-             {update_threads, 4 * update_threads}) +
+         "add.u32 %index, %begin, %thread;\n"
          "UPDATE:\n"
-         "setp.ge.u64 %is_done, %at, %end;\n"
-         "@%is_done bra DONE;\n" +
-         places + loads + ptx::update_formula(update) + stores +
-         "add.u64 %at, %at, %step;\n"
+         "setp.ge.u32 %is_done, %index, %end;\n"
+         "@%is_done bra DONE;\n"
+         "mad.wide.u32 %place0, %index, 4, %weight;\n" +
+         format_text("mad.wide.u32 %place1, %index, {}, %gradient;\n", {bytes}) + places +
+         "ld.global.f32 %a0, [%place0+0];\n" + ptx::transfer(dtype, 's', "ld", "%place1", 1) + loads +
+         ptx::widen_element(dtype, 0) +
+         "mul.rn.f32 %a1, %value, %factor;\n"
+         "mul.rn.f32 %a1, %a1, %multiplier;\n"
+         "mov.f32 %present, %a0;\n" +
+         ptx::update_formula(update) + "selp.f32 %a0, %a0, %present, %is_finite;\n" + stores +
+         ptx::narrow_element(dtype, "%a0", 0) + format_text("mad.wide.u32 %place1, %index, {}, %target;\n", {bytes}) +
+         ptx::transfer(dtype, 't', "st", "%place1", 1) +
+         format_text("add.u32 %index, %index, {};\n", {update_threads}) +
          "bra UPDATE;\n"
          "DONE:\n"
          "ret;\n}\n";
 }
 
-/// The kernel of update_text(), for one formula. Trivially copyable; valid until the process ends.
+/// The kernel of update_text(), for one formula and type. Trivially copyable; valid until the process ends.
 class UpdateKernel {
  public:
-  /// The kernel for this formula, or none if the driver does not load it: see load(). Threads: any.
-  static UpdateKernel find(Update update) {
-    static DriverKernel kept[static_cast<std::size_t>(Update::adam) + 1];
+  /// The kernel, or none if the driver does not load it: see load(). @param dtype f32, f16 or bf16 Threads: any.
+  static UpdateKernel find(Update update, DType dtype) {
+    static DriverKernel kept[static_cast<std::size_t>(Update::adam) + 1][static_cast<std::size_t>(DType::bf16) + 1];
     UpdateKernel kernel;
     kernel.kernel_ = DriverKernel::load_once(
-        kept[static_cast<std::size_t>(update)], [&] { return update_text(update); }, update_name);
+        kept[static_cast<std::size_t>(update)][static_cast<std::size_t>(dtype)],
+        [&] { return update_text(update, dtype); }, update_name);
     return kernel;
   }
 
   /// Launches the kernel for no elements. @returns whether the driver has loaded the kernel for the stream's device, as
   /// it does at the first launch there
-  static bool load(Update update, StreamRef stream) {
-    const UpdateKernel kernel = find(update);
-    return kernel && launches([&] { kernel.enqueue({}, 0, {}, nullptr, nullptr, stream); });
+  static bool load(Update update, DType dtype, StreamRef stream) {
+    const UpdateEntry nothing{};
+    const UpdateKernel kernel = find(update, dtype);
+    return kernel && launches([&] { kernel.launch(&nothing, 1, 1, {}, stream); });
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
 
-  /// Enqueued: updates `count` elements of each array. Requires: a kernel. Lifetime: the arrays, `live` and `found_inf`
-  /// outlive the work.
-  /// @param arrays weights, gradients, states @param live numbers in device memory, at a multiple of 16 bytes, in place
-  /// of `numbers`; or null @param found_inf in device memory: the kernel changes nothing unless it is 0 then; or null
-  /// @throws Error (cuda)
-  void enqueue(std::array<float*, 4> arrays, std::uint64_t count, UpdateNumbers numbers, const float* live,
-               const float* found_inf, StreamRef stream) const {
-    constexpr std::uint64_t most_blocks = 4096;  // keeps every GPU busy
-    const std::uint64_t blocks = (count + update_threads - 1) / update_threads;
-    std::uint64_t bytes = count * sizeof(float);
-    void* arguments[] = {&bytes, &found_inf, &live, &numbers, &arrays[0], &arrays[1], &arrays[2], &arrays[3]};
-    kernel_.launch(static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most_blocks)), update_threads,
-                   arguments, stream);
+  /// Enqueues a launch on the stream's device. Requires: a kernel, and 1 <= count <= max_update_entries.
+  /// @param blocks of all entries @throws Error (cuda)
+  void launch(const UpdateEntry* entries, std::size_t count, std::uint32_t blocks, UpdateArguments given,
+              StreamRef stream) const {
+    UpdateEntry parameter[max_update_entries] = {};
+    std::copy_n(entries, count, parameter);
+    auto entry_count = static_cast<std::uint32_t>(count);
+    void* arguments[] = {parameter,   &entry_count,   &given.found_inf, &given.multiplier, &given.factor,
+                         &given.live, &given.numbers, &given.states[0], &given.states[1]};
+    kernel_.launch(blocks, update_threads, arguments, stream);
   }
 
  private:
   DriverKernel kernel_;
+};
+
+/// Collects arrays, then enqueues their updates, max_update_entries arrays a launch. No update may write what another
+/// one reads or writes. Threads: one at a time. Steady state: allocates nothing.
+class UpdateBatch {
+ public:
+  /// Memory of an update. @see UpdateEntry
+  struct Addresses {
+    std::byte* target;
+    const std::byte* gradient;
+    const std::byte* weight;
+  };
+
+  /// @pre before enqueue(): UpdateKernel::load(update, dtype, stream)
+  UpdateBatch(Update update, DType dtype)
+      : kernel_(UpdateKernel::find(update, dtype)), element_bytes_(size_bytes(dtype)) {}
+
+  /// @param first_state index of the first element's state
+  void add(Addresses at, std::size_t first_state, std::size_t elements) {
+    constexpr std::size_t most = std::size_t{1} << 31U;
+    for (std::size_t done = 0; done < elements; done += most) {
+      entries_.push_back({reinterpret_cast<std::uintptr_t>(at.target + done * element_bytes_),
+                          reinterpret_cast<std::uintptr_t>(at.gradient + done * element_bytes_),
+                          reinterpret_cast<std::uintptr_t>(at.weight + done * sizeof(float)),
+                          (first_state + done) * sizeof(float),
+                          static_cast<std::uint32_t>(std::min(elements - done, most)), 0});
+    }
+  }
+
+  /// Enqueues the updates, and empties the batch. Lifetime: the memory outlives the work, the batch need not.
+  /// @throws Error (cuda); some updates may be enqueued in spite of it
+  void enqueue(const UpdateArguments& given, StreamRef stream) {
+    launch_entries(entries_, max_update_entries, update_block_elements,
+                   [&](const UpdateEntry* entries, std::size_t count, std::uint32_t blocks) {
+                     kernel_.launch(entries, count, blocks, given, stream);
+                   });
+  }
+
+ private:
+  UpdateKernel kernel_;
+  std::size_t element_bytes_;
+  std::vector<UpdateEntry> entries_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
@@ -33945,6 +34052,7 @@ using Lamb = BasicLamb<double>;
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -33974,36 +34082,51 @@ struct DeviceStepInfo {
 
 namespace detail {
 
-/// The formula of a rule of dtrain::optimizers, with its numbers.
-struct DeviceUpdate {
-  stream::cuda::Update update;
-  stream::cuda::UpdateNumbers numbers;
-};
-
-inline DeviceUpdate device_update(const optimizers::Sgd& rule, std::uint64_t) {
-  return {stream::cuda::Update::sgd, {rule.rate, rule.weight_decay}};
-}
-inline DeviceUpdate device_update(const optimizers::Momentum& rule, std::uint64_t) {
-  return {
-      stream::cuda::Update::momentum,
-      {rule.rate, rule.momentum, rule.weight_decay, rule.nesterov ? 1.0F : 0.0F, rule.nesterov ? rule.momentum : 1.0F}};
-}
-inline DeviceUpdate device_update(const optimizers::detail::AdamStep<float>& step) {
-  return {stream::cuda::Update::adam,
-          {step.kept, step.coupled_decay, 1 - step.beta1, step.beta2, 1 - step.beta2, step.step_size,
-           step.root_of_second, step.epsilon}};
-}
-inline DeviceUpdate device_update(const optimizers::Adam& rule, std::uint64_t step) {
-  return device_update(rule.step({step}));
-}
-inline DeviceUpdate device_update(const optimizers::AdamW& rule, std::uint64_t step) {
-  return device_update(rule.step({step}));
-}
+template <class R>
+concept AdamRule = std::same_as<R, optimizers::Adam> || std::same_as<R, optimizers::AdamW>;
 
 /// A rule of dtrain::optimizers that has a kernel. One derived from it has none: its formula may differ.
 template <class R>
-concept HasUpdateKernel = std::same_as<R, optimizers::Sgd> || std::same_as<R, optimizers::Momentum> ||
-    std::same_as<R, optimizers::Adam> || std::same_as<R, optimizers::AdamW>;
+concept HasUpdateKernel = std::same_as<R, optimizers::Sgd> || std::same_as<R, optimizers::Momentum> || AdamRule<R>;
+
+/// The numbers of an update in its formula. @param step number of the update, from 1
+inline stream::cuda::UpdateNumbers update_numbers(const optimizers::Sgd& rule, std::uint64_t) noexcept {
+  return {rule.rate, rule.weight_decay};
+}
+inline stream::cuda::UpdateNumbers update_numbers(const optimizers::Momentum& rule, std::uint64_t) noexcept {
+  return {rule.rate, rule.momentum, rule.weight_decay, rule.nesterov ? 1.0F : 0.0F,
+          rule.nesterov ? rule.momentum : 1.0F};
+}
+template <AdamRule R>
+stream::cuda::UpdateNumbers update_numbers(const R& rule, std::uint64_t step) noexcept {
+  const auto numbers = rule.step({step});
+  return {numbers.kept,      numbers.coupled_decay, 1 - numbers.beta1,      numbers.beta2,
+          1 - numbers.beta2, numbers.step_size,     numbers.root_of_second, numbers.epsilon};
+}
+
+/// A rule that updates each parameter by a rule `R::ParameterRule`, which has a kernel, with the numbers of
+/// `update_numbers(rule, parameter, step)`: null for a parameter that keeps its value and states. The step is 0 if one
+/// was captured.
+template <class R>
+concept HasNumbersOfParameters = HasUpdateKernel<typename R::ParameterRule> &&
+    requires(const R& rule, std::size_t parameter, std::uint64_t step) {
+  { update_numbers(rule, parameter, step) } -> std::same_as<std::optional<stream::cuda::UpdateNumbers>>;
+};
+
+/// A rule that is a formula of UpdateKernel.
+template <class R>
+concept HasFormula = HasUpdateKernel<R> || HasNumbersOfParameters<R>;
+
+template <HasFormula R>
+constexpr stream::cuda::Update update_formula() noexcept {
+  if constexpr (HasNumbersOfParameters<R>) {
+    return update_formula<typename R::ParameterRule>();
+  } else if constexpr (std::same_as<R, optimizers::Sgd>) {
+    return stream::cuda::Update::sgd;
+  } else {
+    return std::same_as<R, optimizers::Momentum> ? stream::cuda::Update::momentum : stream::cuda::Update::adam;
+  }
+}
 
 template <class R>
 concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, std::span<const BufferView> states,
@@ -34029,7 +34152,7 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
 /// - The rule may change the gradients. Lifetime: the memory outlives the work.
 /// @ingroup sharding
 template <class R>
-concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>;
+concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasFormula<R>;
 
 /// Whether the rule changes nothing where `*info.found_inf` is 1.
 template <class R>
@@ -34037,11 +34160,13 @@ concept ReadsFoundInf = detail::HasUpdateKernel<R> || requires {
   requires R::reads_found_inf;
 };
 
-/// Launches the rule's kernels for no elements. @returns whether the driver has loaded them
+/// Launches the rule's kernels for no elements. @param dtype of the model; within another rule's load_kernels(): f32
+/// @returns whether the driver has loaded them
 template <DeviceRule R>
-bool load_rule([[maybe_unused]] const R& rule, [[maybe_unused]] stream::cuda::StreamRef stream) {
-  if constexpr (detail::HasUpdateKernel<R>) {
-    return stream::cuda::UpdateKernel::load(detail::device_update(rule, 1).update, stream);
+bool load_rule([[maybe_unused]] const R& rule, [[maybe_unused]] stream::cuda::StreamRef stream,
+               [[maybe_unused]] DType dtype = DType::f32) {
+  if constexpr (detail::HasFormula<R>) {
+    return stream::cuda::UpdateKernel::load(detail::update_formula<R>(), dtype, stream);
   } else if constexpr (requires { rule.load_kernels(stream); }) {
     return rule.load_kernels(stream);
   } else {
@@ -34052,20 +34177,20 @@ bool load_rule([[maybe_unused]] const R& rule, [[maybe_unused]] stream::cuda::St
 /// Enqueues the update. Within another rule's enqueue(): @pre `info.live` is null, since it has that rule's numbers.
 /// @param states as many as the rule has @throws Error (cuda), as the rule
 template <DeviceRule R>
+requires detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>
 void enqueue_rule(const R& rule, const BufferView& weights, const BufferView& gradients,
                   std::span<const BufferView> states, const DeviceStepInfo& info, stream::cuda::StreamRef stream) {
   if constexpr (detail::EnqueuesUpdates<R>) {
     rule.enqueue(weights, gradients, states, info, stream);
   } else {
-    const detail::DeviceUpdate update = detail::device_update(rule, info.step);
-    const auto elements = [](const BufferView& view) { return reinterpret_cast<float*>(view.data); };
-    std::array<float*, 4> arrays{elements(weights), elements(gradients)};
+    stream::cuda::UpdateArguments given{detail::update_numbers(rule, info.step),
+                                        info.live != nullptr ? info.live->numbers.data() : nullptr, info.found_inf};
     for (std::size_t i = 0; i < states.size(); ++i) {
-      arrays[2 + i] = elements(states[i]);
+      given.states[i] = reinterpret_cast<float*>(states[i].data);
     }
-    const float* const live = info.live != nullptr ? info.live->numbers.data() : nullptr;
-    stream::cuda::UpdateKernel::find(update.update)
-        .enqueue(arrays, weights.count, update.numbers, live, info.found_inf, stream);
+    stream::cuda::UpdateBatch batch(detail::update_formula<R>(), DType::f32);
+    batch.add({weights.data, gradients.data, weights.data}, 0, weights.count);
+    batch.enqueue(given, stream);
   }
 }
 
@@ -34473,28 +34598,27 @@ class Shards {
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <utility>
 #include <vector>
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// This rank's share in device memory. A bucket's update is enqueued in three parts: load() copies the elements of this
-/// rank's part, without the padding between parameters, to f32 arrays; the rule changes elements(); unload() rounds the
-/// new weights to the model's type, in the memory of the gradients. store() copies the gathered weights of all ranks to
-/// the model. Weights of f32 models are copied from the model in each step, so that a program may set them; weights of
-/// f16 and bf16 models are kept in f32, as one more state array.
+/// This rank's share in device memory. update() enqueues a bucket's update of this rank's part, without the padding
+/// between parameters, and puts the new weights, rounded to the model's type, into the memory of the gradients. store()
+/// copies the gathered weights of all ranks to the model. Weights of f32 models are read from the model in each step,
+/// so that a program may set them; weights of f16 and bf16 models are kept in f32, as one more state array.
+/// - A rule with a formula of UpdateKernel is one kernel. For another rule, kernels copy weights and gradients to f32
+/// arrays before it, and the new weights back.
 /// Threads: one at a time. Steady state: allocates nothing.
 class DeviceShards final : public Shards {
  public:
   using Stream = stream::cuda::StreamRef;
 
-  /// Views of a bucket's elements on this rank, in f32.
-  struct Elements {
-    BufferView weights{};
-    BufferView gradients{};
-    std::array<BufferView, 8> states{};
-    std::span<const ParameterElements> parameters{};
+  /// Factors of a bucket's gradients. `stored`, if any, is in device memory, and is rounded to f32.
+  struct Factors {
+    double given = 1;
+    const double* stored = nullptr;
   };
 
   /// Blocking: allocates zeroed state, loads the kernels, and waits for the values that are being written on the
@@ -34505,8 +34629,6 @@ class DeviceShards final : public Shards {
         stream_(stream),
         timeout_(timeout) {
     const int device = stream.device().index;
-    std::size_t most = 0;
-    bool has_singles = false;
     for (std::size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
       StateRange part{0, 0, copies_of(plan.buckets[bucket].dtype), {}};
       for_each_piece(bucket, {}, [&part](const ShardPiece& piece, std::byte*) {
@@ -34514,8 +34636,6 @@ class DeviceShards final : public Shards {
         part.count += piece.count;
         part.parameters.push_back({piece.parameter, piece.count});
       });
-      most = std::max(most, part.count);
-      has_singles = has_singles || (part.count != 0 && !detail::is_half(plan.buckets[bucket].dtype));
       parts_.push_back(std::move(part));
     }
     for (Copies& copies : copies_) {
@@ -34526,66 +34646,50 @@ class DeviceShards final : public Shards {
       arrays_.emplace_back(layout_.state_elements * sizeof(float), device);
       stream::cuda::zero_blocking(arrays_.back().data(), arrays_.back().bytes(), stream, Deadline::after(timeout));
     }
-    gradients_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
-    if (has_singles) weights_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
     wait_for_values();  // f32 values too: a step reads them
     load_weights(std::vector<bool>(parameters_.size(), true));
   }
 
-  TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
-    return {arrays_[array].data() + piece.in_state * sizeof(float),
-            {static_cast<std::int64_t>(piece.count)},
-            DType::f32,
-            stream_.device()};
+  /// Before steps with a rule without a formula. Blocking: allocates the f32 arrays of the largest part.
+  void allocate_arrays() {
+    std::size_t most = 0, most_singles = 0;
+    for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
+      most = std::max(most, parts_[bucket].count);
+      if (!is_half(bucket)) most_singles = std::max(most_singles, parts_[bucket].count);
+    }
+    gradients_ = stream::cuda::DeviceBuffer(most * sizeof(float), stream_.device().index);
+    if (most_singles != 0) weights_ = stream::cuda::DeviceBuffer(most_singles * sizeof(float), stream_.device().index);
   }
 
-  /// Bytes of the f32 arrays that a bucket's update uses beside the state.
+  TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
+    return {state_of(array, piece.in_state), {static_cast<std::int64_t>(piece.count)}, DType::f32, stream_.device()};
+  }
+
+  /// Bytes of allocate_arrays().
   std::size_t scratch_bytes() const noexcept { return gradients_.bytes() + weights_.bytes(); }
 
-  /// A bucket's elements, after load(). The states are as many as the rule has.
-  Elements elements(std::size_t bucket) const noexcept {
-    const StateRange& part = parts_[bucket];
-    const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
-    Elements all{
-        view(weights_of(bucket)), view(gradients_.data()), {}, {part.parameters.data(), part.parameters.size()}};
-    for (std::size_t i = 0; i < rule_arrays_; ++i) {
-      all.states[i] = view(arrays_[i].data() + part.first * sizeof(float));
-    }
-    return all;
-  }
-
-  /// Enqueued: copies the bucket's reduced gradients, multiplied by `factor`, and the model's f32 weights.
-  /// @param memory of this rank's part @throws Error (cuda), as do the others
-  void load(std::size_t bucket, const ShardMemory& memory, double factor) {
-    const bool copies_weights = !is_half(bucket);
-    Copies& copies = copies_[parts_[bucket].copies];
-    stream::cuda::ScaledCopyBatch& to_weights = factor == 1 ? copies.widen : copies.equal;
-    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
-      const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
-      copies.widen.add(gradients_.data() + at, place, piece.count);
-      if (copies_weights) {
-        const std::byte* const value = parameters_[piece.parameter].value.data + piece.offset * sizeof(float);
-        to_weights.add(weights_.data() + at, value, piece.count);
+  /// Enqueued: updates the bucket by its reduced gradients, and replaces these by the new weights.
+  /// @param memory of this rank's part @param info without parameters @throws Error (cuda), as does store(); as the
+  /// rule
+  template <DeviceRule R>
+  void update(std::size_t bucket, const ShardMemory& memory, const R& rule, DeviceStepInfo info, Factors factors) {
+    if constexpr (detail::HasFormula<R>) {
+      update_by_formula(bucket, memory, rule, info, factors);
+    } else {
+      const StateRange& part = parts_[bucket];
+      load(bucket, memory, factors);
+      const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
+      std::array<BufferView, 8> states{};
+      for (std::size_t i = 0; i < rule_arrays_; ++i) {
+        states[i] = view(state_of(i, part.first));
       }
-    });
-    copies.widen.enqueue(factor, stream_);
-    copies.equal.enqueue(1, stream_);
-  }
-
-  /// Enqueued, after load(): multiplies the bucket's f32 gradients by the f64 that device memory has at `factor` then.
-  void scale(std::size_t bucket, const double* factor) {
-    scaled_.add(gradients_.data(), gradients_.data(), parts_[bucket].count);
-    scaled_.enqueue_in_place(factor, stream_);
-  }
-
-  /// Enqueued: replaces the bucket's reduced gradients by the new weights.
-  void unload(std::size_t bucket, const ShardMemory& memory) {
-    Copies& copies = copies_[parts_[bucket].copies];
-    const std::byte* const weights = weights_of(bucket);
-    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
-      copies.narrow.add(place, weights + (piece.in_state - parts_[bucket].first) * sizeof(float), piece.count);
-    });
-    copies.narrow.enqueue(1, stream_);
+      info.parameters = part.parameters;
+      if (part.count != 0) {
+        enqueue_rule(rule, view(weights_of(bucket)), view(gradients_.data()), {states.data(), rule_arrays_}, info,
+                     stream_);
+      }
+      unload(bucket, memory);
+    }
   }
 
   /// Enqueued: copies the weights of the whole bucket to the model.
@@ -34600,12 +34704,18 @@ class DeviceShards final : public Shards {
   }
 
  private:
-  /// Copies of one model type: to f32, from f32, and as they are.
+  /// Updates with the same numbers.
+  struct Updates {
+    stream::cuda::UpdateNumbers numbers;
+    stream::cuda::UpdateBatch batch;
+  };
+  /// Kernels of one model type: copies to f32, from f32 and as they are; updates by a formula.
   struct Copies {
     DType dtype;
     stream::cuda::ScaledCopyBatch widen;
     stream::cuda::ScaledCopyBatch narrow;
     stream::cuda::ScaledCopyBatch equal;
+    std::vector<Updates> updates;
   };
   /// A bucket's elements in the state arrays, the index of its copies, and whose the elements are.
   struct StateRange {
@@ -34615,10 +34725,83 @@ class DeviceShards final : public Shards {
     std::vector<ParameterElements> parameters;  ///< in the order of the elements
   };
 
+  template <class R>
+  void update_by_formula(std::size_t bucket, const ShardMemory& memory, const R& rule, const DeviceStepInfo& info,
+                         Factors factors) {
+    const std::uint64_t step = info.step;
+    std::optional<stream::cuda::UpdateNumbers> numbers;
+    if constexpr (detail::HasUpdateKernel<R>) numbers = detail::update_numbers(rule, std::max<std::uint64_t>(step, 1));
+    Copies& copies = copies_[parts_[bucket].copies];
+    std::size_t used = 0;
+    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
+      const std::byte* const weight = weight_of(bucket, piece);
+      if constexpr (!detail::HasUpdateKernel<R>) numbers = update_numbers(rule, piece.parameter, step);
+      if (!numbers) {
+        copies.narrow.add(place, weight, piece.count);
+        return;
+      }
+      std::size_t at = 0;
+      while (at < used && copies.updates[at].numbers != *numbers) {
+        ++at;
+      }
+      if (at == copies.updates.size()) {
+        copies.updates.push_back({*numbers, {detail::update_formula<R>(), copies.dtype}});
+      }
+      if (at == used) copies.updates[used++].numbers = *numbers;
+      copies.updates[at].batch.add({place, place, weight}, piece.in_state, piece.count);
+    });
+    stream::cuda::UpdateArguments given{{}, nullptr, info.found_inf, static_cast<float>(factors.given), factors.stored};
+    if (info.live != nullptr) given.live = info.live->numbers.data();
+    for (std::size_t i = 0; i < rule_arrays_; ++i) {
+      given.states[i] = reinterpret_cast<float*>(arrays_[i].data());
+    }
+    for (std::size_t i = 0; i < used; ++i) {
+      given.numbers = copies.updates[i].numbers;
+      copies.updates[i].batch.enqueue(given, stream_);
+    }
+    copies.narrow.enqueue(1, stream_);
+  }
+
+  /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
+  void load(std::size_t bucket, const ShardMemory& memory, Factors factors) {
+    Copies& copies = copies_[parts_[bucket].copies];
+    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
+      const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
+      copies.widen.add(gradients_.data() + at, place, piece.count);
+      if (!is_half(bucket)) copies.equal.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
+    });
+    copies.widen.enqueue(factors.given, stream_);
+    copies.equal.enqueue(1, stream_);
+    if (factors.stored == nullptr) return;
+    scaled_.add(gradients_.data(), gradients_.data(), parts_[bucket].count);
+    scaled_.enqueue_in_place(factors.stored, stream_);
+  }
+
+  /// Enqueued: replaces the bucket's reduced gradients by the new weights.
+  void unload(std::size_t bucket, const ShardMemory& memory) {
+    Copies& copies = copies_[parts_[bucket].copies];
+    const std::byte* const weights = weights_of(bucket);
+    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
+      copies.narrow.add(place, weights + (piece.in_state - parts_[bucket].first) * sizeof(float), piece.count);
+    });
+    copies.narrow.enqueue(1, stream_);
+  }
+
   bool is_half(std::size_t bucket) const noexcept { return detail::is_half(plan_->buckets[bucket].dtype); }
 
+  std::byte* state_of(std::size_t array, std::size_t first) const noexcept {
+    return arrays_[array].data() + first * sizeof(float);
+  }
+
+  /// The f32 weights of a bucket, after load().
   std::byte* weights_of(std::size_t bucket) const noexcept {
-    return is_half(bucket) ? arrays_.back().data() + parts_[bucket].first * sizeof(float) : weights_.data();
+    return is_half(bucket) ? state_of(arrays_.size() - 1, parts_[bucket].first) : weights_.data();
+  }
+
+  /// The f32 weights of a piece that are kept: those of a 16-bit model here, others in the model.
+  std::byte* weight_of(std::size_t bucket, const ShardPiece& piece) const noexcept {
+    return is_half(bucket) ? state_of(arrays_.size() - 1, piece.in_state)
+                           : parameters_[piece.parameter].value.data + piece.offset * sizeof(float);
   }
 
   std::size_t copies_of(DType dtype) {
@@ -34626,7 +34809,7 @@ class DeviceShards final : public Shards {
       if (copies_[i].dtype == dtype) return i;
     }
     if (!load_kernels(dtype, stream_)) refuse_without_kernels(stream_.device());
-    copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}});
+    copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}, {}});
     return copies_.size() - 1;
   }
 
@@ -34663,8 +34846,7 @@ class DeviceShards final : public Shards {
       for_each_piece(bucket, {}, [&](const ShardPiece& piece, std::byte*) {
         const TensorView& value = parameters_[piece.parameter].value;
         if (!wanted[piece.parameter]) return;
-        widen.add(arrays_.back().data() + piece.in_state * sizeof(float),
-                  value.data + piece.offset * size_bytes(value.dtype), piece.count);
+        widen.add(weight_of(bucket, piece), value.data + piece.offset * size_bytes(value.dtype), piece.count);
       });
       widen.enqueue(1, stream_);
     }
@@ -34702,8 +34884,8 @@ class DeviceShards final : public Shards {
   std::vector<Copies> copies_;                      ///< by model type
   std::vector<StateRange> parts_;                   ///< of each bucket
   std::vector<stream::cuda::DeviceBuffer> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
-  stream::cuda::DeviceBuffer gradients_;            ///< of one bucket, in f32
-  stream::cuda::DeviceBuffer weights_;              ///< of one bucket of f32
+  stream::cuda::DeviceBuffer gradients_;            ///< of one bucket, in f32; empty for a rule with a formula
+  stream::cuda::DeviceBuffer weights_;              ///< of one bucket of f32; empty for a rule with a formula
   stream::cuda::ScaledCopyBatch scaled_{DType::f32, DType::f32};
 };
 
@@ -36807,8 +36989,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// updates buckets in finish().
 /// - Norm: behind a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In
 /// finish() one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host:
-/// a kernel writes the factor behind the norm, and each bucket's f32 gradients are multiplied by it in place. So does a
-/// DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
+/// a kernel writes the factor behind the norm, and the update multiplies each bucket's gradients by it in f32. So does
+/// a DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
 /// again.
 /// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
 /// apart, and gathers buckets in finish().
@@ -36848,8 +37030,12 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     memory_->live = stream::cuda::DeviceBuffer(sizeof(Live) + sums * sizeof(double), stream.device().index);
     memory_->pinned = stream::cuda::PinnedBuffer(sizeof(Live));
     std::memset(memory_->pinned.data(), 0, memory_->pinned.bytes());
-    bool loads = norm_kernels_.load(&live()->norm, &pinned().norm, stream) &&
-                 stream::cuda::ScaledCopyBatch::load_in_place(DType::f32, &live()->norm.factor, stream);
+    bool loads = norm_kernels_.load(&live()->norm, &pinned().norm, stream);
+    if constexpr (!detail::HasFormula<R>) {
+      device_shards().allocate_arrays();
+      const double* const factor = &live()->norm.factor;
+      loads = loads && stream::cuda::ScaledCopyBatch::load_in_place(DType::f32, factor, stream);
+    }
     for (const PlannedBucket& bucket : plan.buckets) {
       loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums(), stream);
     }
@@ -36860,10 +37046,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   static bool load_kernels(const BucketPlan& plan, const R& rule, Stream stream) {
     bool loads = true;
     for (const PlannedBucket& bucket : plan.buckets) {
-      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) &&
+      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) && load_rule(rule, stream, bucket.dtype) &&
               static_cast<bool>(stream::cuda::SquareSumKernel::find(bucket.dtype));
     }
-    return loads && load_rule(rule, stream);
+    return loads;
   }
 
   /// Blocking: until the last step has run, or for 5 s; then its memory is left to it.
@@ -36977,7 +37163,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       shards->end_step();
       numbers().update.step = shards->steps();
       if constexpr (detail::HasUpdateKernel<R>) {
-        numbers().update.numbers = detail::device_update(by, shards->steps()).numbers;
+        numbers().update.numbers = detail::update_numbers(by, shards->steps());
       }
     }
   };
@@ -37057,18 +37243,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   void update(std::size_t bucket, C& channel, Stream stream) {
-    const ShardMemory own = own_part(bucket);
-    device_shards().load(bucket, own, factor_);
-    if (clips()) device_shards().scale(bucket, &live()->norm.factor);
-    const DeviceShards::Elements elements = device_shards().elements(bucket);
-    if (elements.weights.count != 0) {
-      DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, nullptr, elements.parameters};
-      if (is_live_) info.live = &live()->update;
-      if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
-      enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
-                   info, stream);
-    }
-    device_shards().unload(bucket, own);
+    DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, is_live_ ? &live()->update : nullptr};
+    if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
+    const DeviceShards::Factors factors{factor_, clips() ? &live()->norm.factor : nullptr};
+    device_shards().update(bucket, own_part(bucket), *memory_->rule, info, factors);
     if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
   }
 

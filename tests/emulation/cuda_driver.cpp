@@ -13,6 +13,8 @@ using namespace emulation;
 
 namespace {
 
+std::atomic<int> launches{0};
+
 bool is_met(std::uint32_t seen, std::uint32_t value, unsigned int flags) {
   switch (flags) {
     case CU_STREAM_WAIT_VALUE_GEQ: return static_cast<std::int32_t>(seen - value) >= 0;
@@ -109,6 +111,7 @@ CUresult CUDAAPI launch_kernel(CUfunction function, unsigned int blocks, unsigne
   }
   const auto* const kernel = reinterpret_cast<const PtxKernel*>(function);
   if (kernel->is_first_launch()) count_device_wait();
+  launches.fetch_add(1, std::memory_order_relaxed);
   where->submit([kernel, blocks, threads, parameters = kernel->packed(arguments)] {
     return [kernel, blocks, threads, parameters] { kernel->run(blocks, threads, parameters); };
   });
@@ -116,6 +119,10 @@ CUresult CUDAAPI launch_kernel(CUfunction function, unsigned int blocks, unsigne
 }
 
 }  // namespace
+
+int emulation::kernel_launches() {
+  return launches.load(std::memory_order_relaxed);
+}
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {

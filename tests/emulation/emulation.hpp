@@ -59,6 +59,8 @@ int host_waits();
 /// deregister device or pinned memory, those of cudaMallocAsync and cudaFreeAsync apart; the loading of a kernel, and
 /// its first launch. Since the last call of reset.
 int device_waits();
+/// Kernels that cuLaunchKernel has enqueued, since the process began.
+int kernel_launches();
 /// Whether a failure that fail() planned for the function has not come yet.
 bool is_failure_pending(const std::string& function);
 

@@ -10,9 +10,11 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/optimizers.hpp"
 #include "dtrain/stream/cuda/kernels/update_kernel.hpp"
@@ -45,36 +47,51 @@ struct DeviceStepInfo {
 
 namespace detail {
 
-/// The formula of a rule of dtrain::optimizers, with its numbers.
-struct DeviceUpdate {
-  stream::cuda::Update update;
-  stream::cuda::UpdateNumbers numbers;
-};
-
-inline DeviceUpdate device_update(const optimizers::Sgd& rule, std::uint64_t) {
-  return {stream::cuda::Update::sgd, {rule.rate, rule.weight_decay}};
-}
-inline DeviceUpdate device_update(const optimizers::Momentum& rule, std::uint64_t) {
-  return {
-      stream::cuda::Update::momentum,
-      {rule.rate, rule.momentum, rule.weight_decay, rule.nesterov ? 1.0F : 0.0F, rule.nesterov ? rule.momentum : 1.0F}};
-}
-inline DeviceUpdate device_update(const optimizers::detail::AdamStep<float>& step) {
-  return {stream::cuda::Update::adam,
-          {step.kept, step.coupled_decay, 1 - step.beta1, step.beta2, 1 - step.beta2, step.step_size,
-           step.root_of_second, step.epsilon}};
-}
-inline DeviceUpdate device_update(const optimizers::Adam& rule, std::uint64_t step) {
-  return device_update(rule.step({step}));
-}
-inline DeviceUpdate device_update(const optimizers::AdamW& rule, std::uint64_t step) {
-  return device_update(rule.step({step}));
-}
+template <class R>
+concept AdamRule = std::same_as<R, optimizers::Adam> || std::same_as<R, optimizers::AdamW>;
 
 /// A rule of dtrain::optimizers that has a kernel. One derived from it has none: its formula may differ.
 template <class R>
-concept HasUpdateKernel = std::same_as<R, optimizers::Sgd> || std::same_as<R, optimizers::Momentum> ||
-    std::same_as<R, optimizers::Adam> || std::same_as<R, optimizers::AdamW>;
+concept HasUpdateKernel = std::same_as<R, optimizers::Sgd> || std::same_as<R, optimizers::Momentum> || AdamRule<R>;
+
+/// The numbers of an update in its formula. @param step number of the update, from 1
+inline stream::cuda::UpdateNumbers update_numbers(const optimizers::Sgd& rule, std::uint64_t) noexcept {
+  return {rule.rate, rule.weight_decay};
+}
+inline stream::cuda::UpdateNumbers update_numbers(const optimizers::Momentum& rule, std::uint64_t) noexcept {
+  return {rule.rate, rule.momentum, rule.weight_decay, rule.nesterov ? 1.0F : 0.0F,
+          rule.nesterov ? rule.momentum : 1.0F};
+}
+template <AdamRule R>
+stream::cuda::UpdateNumbers update_numbers(const R& rule, std::uint64_t step) noexcept {
+  const auto numbers = rule.step({step});
+  return {numbers.kept,      numbers.coupled_decay, 1 - numbers.beta1,      numbers.beta2,
+          1 - numbers.beta2, numbers.step_size,     numbers.root_of_second, numbers.epsilon};
+}
+
+/// A rule that updates each parameter by a rule `R::ParameterRule`, which has a kernel, with the numbers of
+/// `update_numbers(rule, parameter, step)`: null for a parameter that keeps its value and states. The step is 0 if one
+/// was captured.
+template <class R>
+concept HasNumbersOfParameters = HasUpdateKernel<typename R::ParameterRule> &&
+    requires(const R& rule, std::size_t parameter, std::uint64_t step) {
+  { update_numbers(rule, parameter, step) } -> std::same_as<std::optional<stream::cuda::UpdateNumbers>>;
+};
+
+/// A rule that is a formula of UpdateKernel.
+template <class R>
+concept HasFormula = HasUpdateKernel<R> || HasNumbersOfParameters<R>;
+
+template <HasFormula R>
+constexpr stream::cuda::Update update_formula() noexcept {
+  if constexpr (HasNumbersOfParameters<R>) {
+    return update_formula<typename R::ParameterRule>();
+  } else if constexpr (std::same_as<R, optimizers::Sgd>) {
+    return stream::cuda::Update::sgd;
+  } else {
+    return std::same_as<R, optimizers::Momentum> ? stream::cuda::Update::momentum : stream::cuda::Update::adam;
+  }
+}
 
 template <class R>
 concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, std::span<const BufferView> states,
@@ -100,7 +117,7 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
 /// - The rule may change the gradients. Lifetime: the memory outlives the work.
 /// @ingroup sharding
 template <class R>
-concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>;
+concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasFormula<R>;
 
 /// Whether the rule changes nothing where `*info.found_inf` is 1.
 template <class R>
@@ -108,11 +125,13 @@ concept ReadsFoundInf = detail::HasUpdateKernel<R> || requires {
   requires R::reads_found_inf;
 };
 
-/// Launches the rule's kernels for no elements. @returns whether the driver has loaded them
+/// Launches the rule's kernels for no elements. @param dtype of the model; within another rule's load_kernels(): f32
+/// @returns whether the driver has loaded them
 template <DeviceRule R>
-bool load_rule([[maybe_unused]] const R& rule, [[maybe_unused]] stream::cuda::StreamRef stream) {
-  if constexpr (detail::HasUpdateKernel<R>) {
-    return stream::cuda::UpdateKernel::load(detail::device_update(rule, 1).update, stream);
+bool load_rule([[maybe_unused]] const R& rule, [[maybe_unused]] stream::cuda::StreamRef stream,
+               [[maybe_unused]] DType dtype = DType::f32) {
+  if constexpr (detail::HasFormula<R>) {
+    return stream::cuda::UpdateKernel::load(detail::update_formula<R>(), dtype, stream);
   } else if constexpr (requires { rule.load_kernels(stream); }) {
     return rule.load_kernels(stream);
   } else {
@@ -123,20 +142,20 @@ bool load_rule([[maybe_unused]] const R& rule, [[maybe_unused]] stream::cuda::St
 /// Enqueues the update. Within another rule's enqueue(): @pre `info.live` is null, since it has that rule's numbers.
 /// @param states as many as the rule has @throws Error (cuda), as the rule
 template <DeviceRule R>
+requires detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>
 void enqueue_rule(const R& rule, const BufferView& weights, const BufferView& gradients,
                   std::span<const BufferView> states, const DeviceStepInfo& info, stream::cuda::StreamRef stream) {
   if constexpr (detail::EnqueuesUpdates<R>) {
     rule.enqueue(weights, gradients, states, info, stream);
   } else {
-    const detail::DeviceUpdate update = detail::device_update(rule, info.step);
-    const auto elements = [](const BufferView& view) { return reinterpret_cast<float*>(view.data); };
-    std::array<float*, 4> arrays{elements(weights), elements(gradients)};
+    stream::cuda::UpdateArguments given{detail::update_numbers(rule, info.step),
+                                        info.live != nullptr ? info.live->numbers.data() : nullptr, info.found_inf};
     for (std::size_t i = 0; i < states.size(); ++i) {
-      arrays[2 + i] = elements(states[i]);
+      given.states[i] = reinterpret_cast<float*>(states[i].data);
     }
-    const float* const live = info.live != nullptr ? info.live->numbers.data() : nullptr;
-    stream::cuda::UpdateKernel::find(update.update)
-        .enqueue(arrays, weights.count, update.numbers, live, info.found_inf, stream);
+    stream::cuda::UpdateBatch batch(detail::update_formula<R>(), DType::f32);
+    batch.add({weights.data, gradients.data, weights.data}, 0, weights.count);
+    batch.enqueue(given, stream);
   }
 }
 

@@ -42,8 +42,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// updates buckets in finish().
 /// - Norm: behind a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In
 /// finish() one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host:
-/// a kernel writes the factor behind the norm, and each bucket's f32 gradients are multiplied by it in place. So does a
-/// DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
+/// a kernel writes the factor behind the norm, and the update multiplies each bucket's gradients by it in f32. So does
+/// a DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
 /// again.
 /// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
 /// apart, and gathers buckets in finish().
@@ -83,8 +83,12 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     memory_->live = stream::cuda::DeviceBuffer(sizeof(Live) + sums * sizeof(double), stream.device().index);
     memory_->pinned = stream::cuda::PinnedBuffer(sizeof(Live));
     std::memset(memory_->pinned.data(), 0, memory_->pinned.bytes());
-    bool loads = norm_kernels_.load(&live()->norm, &pinned().norm, stream) &&
-                 stream::cuda::ScaledCopyBatch::load_in_place(DType::f32, &live()->norm.factor, stream);
+    bool loads = norm_kernels_.load(&live()->norm, &pinned().norm, stream);
+    if constexpr (!detail::HasFormula<R>) {
+      device_shards().allocate_arrays();
+      const double* const factor = &live()->norm.factor;
+      loads = loads && stream::cuda::ScaledCopyBatch::load_in_place(DType::f32, factor, stream);
+    }
     for (const PlannedBucket& bucket : plan.buckets) {
       loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums(), stream);
     }
@@ -95,10 +99,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   static bool load_kernels(const BucketPlan& plan, const R& rule, Stream stream) {
     bool loads = true;
     for (const PlannedBucket& bucket : plan.buckets) {
-      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) &&
+      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) && load_rule(rule, stream, bucket.dtype) &&
               static_cast<bool>(stream::cuda::SquareSumKernel::find(bucket.dtype));
     }
-    return loads && load_rule(rule, stream);
+    return loads;
   }
 
   /// Blocking: until the last step has run, or for 5 s; then its memory is left to it.
@@ -212,7 +216,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       shards->end_step();
       numbers().update.step = shards->steps();
       if constexpr (detail::HasUpdateKernel<R>) {
-        numbers().update.numbers = detail::device_update(by, shards->steps()).numbers;
+        numbers().update.numbers = detail::update_numbers(by, shards->steps());
       }
     }
   };
@@ -292,18 +296,10 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   void update(std::size_t bucket, C& channel, Stream stream) {
-    const ShardMemory own = own_part(bucket);
-    device_shards().load(bucket, own, factor_);
-    if (clips()) device_shards().scale(bucket, &live()->norm.factor);
-    const DeviceShards::Elements elements = device_shards().elements(bucket);
-    if (elements.weights.count != 0) {
-      DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, nullptr, elements.parameters};
-      if (is_live_) info.live = &live()->update;
-      if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
-      enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
-                   info, stream);
-    }
-    device_shards().unload(bucket, own);
+    DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, is_live_ ? &live()->update : nullptr};
+    if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
+    const DeviceShards::Factors factors{factor_, clips() ? &live()->norm.factor : nullptr};
+    device_shards().update(bucket, own_part(bucket), *memory_->rule, info, factors);
     if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
   }
 

@@ -12,7 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,26 +30,26 @@
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
+#include "dtrain/stream/cuda/kernels/update_kernel.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// This rank's share in device memory. A bucket's update is enqueued in three parts: load() copies the elements of this
-/// rank's part, without the padding between parameters, to f32 arrays; the rule changes elements(); unload() rounds the
-/// new weights to the model's type, in the memory of the gradients. store() copies the gathered weights of all ranks to
-/// the model. Weights of f32 models are copied from the model in each step, so that a program may set them; weights of
-/// f16 and bf16 models are kept in f32, as one more state array.
+/// This rank's share in device memory. update() enqueues a bucket's update of this rank's part, without the padding
+/// between parameters, and puts the new weights, rounded to the model's type, into the memory of the gradients. store()
+/// copies the gathered weights of all ranks to the model. Weights of f32 models are read from the model in each step,
+/// so that a program may set them; weights of f16 and bf16 models are kept in f32, as one more state array.
+/// - A rule with a formula of UpdateKernel is one kernel. For another rule, kernels copy weights and gradients to f32
+/// arrays before it, and the new weights back.
 /// Threads: one at a time. Steady state: allocates nothing.
 class DeviceShards final : public Shards {
  public:
   using Stream = stream::cuda::StreamRef;
 
-  /// Views of a bucket's elements on this rank, in f32.
-  struct Elements {
-    BufferView weights{};
-    BufferView gradients{};
-    std::array<BufferView, 8> states{};
-    std::span<const ParameterElements> parameters{};
+  /// Factors of a bucket's gradients. `stored`, if any, is in device memory, and is rounded to f32.
+  struct Factors {
+    double given = 1;
+    const double* stored = nullptr;
   };
 
   /// Blocking: allocates zeroed state, loads the kernels, and waits for the values that are being written on the
@@ -60,8 +60,6 @@ class DeviceShards final : public Shards {
         stream_(stream),
         timeout_(timeout) {
     const int device = stream.device().index;
-    std::size_t most = 0;
-    bool has_singles = false;
     for (std::size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
       StateRange part{0, 0, copies_of(plan.buckets[bucket].dtype), {}};
       for_each_piece(bucket, {}, [&part](const ShardPiece& piece, std::byte*) {
@@ -69,8 +67,6 @@ class DeviceShards final : public Shards {
         part.count += piece.count;
         part.parameters.push_back({piece.parameter, piece.count});
       });
-      most = std::max(most, part.count);
-      has_singles = has_singles || (part.count != 0 && !detail::is_half(plan.buckets[bucket].dtype));
       parts_.push_back(std::move(part));
     }
     for (Copies& copies : copies_) {
@@ -81,66 +77,50 @@ class DeviceShards final : public Shards {
       arrays_.emplace_back(layout_.state_elements * sizeof(float), device);
       stream::cuda::zero_blocking(arrays_.back().data(), arrays_.back().bytes(), stream, Deadline::after(timeout));
     }
-    gradients_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
-    if (has_singles) weights_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
     wait_for_values();  // f32 values too: a step reads them
     load_weights(std::vector<bool>(parameters_.size(), true));
   }
 
-  TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
-    return {arrays_[array].data() + piece.in_state * sizeof(float),
-            {static_cast<std::int64_t>(piece.count)},
-            DType::f32,
-            stream_.device()};
+  /// Before steps with a rule without a formula. Blocking: allocates the f32 arrays of the largest part.
+  void allocate_arrays() {
+    std::size_t most = 0, most_singles = 0;
+    for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
+      most = std::max(most, parts_[bucket].count);
+      if (!is_half(bucket)) most_singles = std::max(most_singles, parts_[bucket].count);
+    }
+    gradients_ = stream::cuda::DeviceBuffer(most * sizeof(float), stream_.device().index);
+    if (most_singles != 0) weights_ = stream::cuda::DeviceBuffer(most_singles * sizeof(float), stream_.device().index);
   }
 
-  /// Bytes of the f32 arrays that a bucket's update uses beside the state.
+  TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
+    return {state_of(array, piece.in_state), {static_cast<std::int64_t>(piece.count)}, DType::f32, stream_.device()};
+  }
+
+  /// Bytes of allocate_arrays().
   std::size_t scratch_bytes() const noexcept { return gradients_.bytes() + weights_.bytes(); }
 
-  /// A bucket's elements, after load(). The states are as many as the rule has.
-  Elements elements(std::size_t bucket) const noexcept {
-    const StateRange& part = parts_[bucket];
-    const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
-    Elements all{
-        view(weights_of(bucket)), view(gradients_.data()), {}, {part.parameters.data(), part.parameters.size()}};
-    for (std::size_t i = 0; i < rule_arrays_; ++i) {
-      all.states[i] = view(arrays_[i].data() + part.first * sizeof(float));
-    }
-    return all;
-  }
-
-  /// Enqueued: copies the bucket's reduced gradients, multiplied by `factor`, and the model's f32 weights.
-  /// @param memory of this rank's part @throws Error (cuda), as do the others
-  void load(std::size_t bucket, const ShardMemory& memory, double factor) {
-    const bool copies_weights = !is_half(bucket);
-    Copies& copies = copies_[parts_[bucket].copies];
-    stream::cuda::ScaledCopyBatch& to_weights = factor == 1 ? copies.widen : copies.equal;
-    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
-      const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
-      copies.widen.add(gradients_.data() + at, place, piece.count);
-      if (copies_weights) {
-        const std::byte* const value = parameters_[piece.parameter].value.data + piece.offset * sizeof(float);
-        to_weights.add(weights_.data() + at, value, piece.count);
+  /// Enqueued: updates the bucket by its reduced gradients, and replaces these by the new weights.
+  /// @param memory of this rank's part @param info without parameters @throws Error (cuda), as does store(); as the
+  /// rule
+  template <DeviceRule R>
+  void update(std::size_t bucket, const ShardMemory& memory, const R& rule, DeviceStepInfo info, Factors factors) {
+    if constexpr (detail::HasFormula<R>) {
+      update_by_formula(bucket, memory, rule, info, factors);
+    } else {
+      const StateRange& part = parts_[bucket];
+      load(bucket, memory, factors);
+      const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
+      std::array<BufferView, 8> states{};
+      for (std::size_t i = 0; i < rule_arrays_; ++i) {
+        states[i] = view(state_of(i, part.first));
       }
-    });
-    copies.widen.enqueue(factor, stream_);
-    copies.equal.enqueue(1, stream_);
-  }
-
-  /// Enqueued, after load(): multiplies the bucket's f32 gradients by the f64 that device memory has at `factor` then.
-  void scale(std::size_t bucket, const double* factor) {
-    scaled_.add(gradients_.data(), gradients_.data(), parts_[bucket].count);
-    scaled_.enqueue_in_place(factor, stream_);
-  }
-
-  /// Enqueued: replaces the bucket's reduced gradients by the new weights.
-  void unload(std::size_t bucket, const ShardMemory& memory) {
-    Copies& copies = copies_[parts_[bucket].copies];
-    const std::byte* const weights = weights_of(bucket);
-    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
-      copies.narrow.add(place, weights + (piece.in_state - parts_[bucket].first) * sizeof(float), piece.count);
-    });
-    copies.narrow.enqueue(1, stream_);
+      info.parameters = part.parameters;
+      if (part.count != 0) {
+        enqueue_rule(rule, view(weights_of(bucket)), view(gradients_.data()), {states.data(), rule_arrays_}, info,
+                     stream_);
+      }
+      unload(bucket, memory);
+    }
   }
 
   /// Enqueued: copies the weights of the whole bucket to the model.
@@ -155,12 +135,18 @@ class DeviceShards final : public Shards {
   }
 
  private:
-  /// Copies of one model type: to f32, from f32, and as they are.
+  /// Updates with the same numbers.
+  struct Updates {
+    stream::cuda::UpdateNumbers numbers;
+    stream::cuda::UpdateBatch batch;
+  };
+  /// Kernels of one model type: copies to f32, from f32 and as they are; updates by a formula.
   struct Copies {
     DType dtype;
     stream::cuda::ScaledCopyBatch widen;
     stream::cuda::ScaledCopyBatch narrow;
     stream::cuda::ScaledCopyBatch equal;
+    std::vector<Updates> updates;
   };
   /// A bucket's elements in the state arrays, the index of its copies, and whose the elements are.
   struct StateRange {
@@ -170,10 +156,83 @@ class DeviceShards final : public Shards {
     std::vector<ParameterElements> parameters;  ///< in the order of the elements
   };
 
+  template <class R>
+  void update_by_formula(std::size_t bucket, const ShardMemory& memory, const R& rule, const DeviceStepInfo& info,
+                         Factors factors) {
+    const std::uint64_t step = info.step;
+    std::optional<stream::cuda::UpdateNumbers> numbers;
+    if constexpr (detail::HasUpdateKernel<R>) numbers = detail::update_numbers(rule, std::max<std::uint64_t>(step, 1));
+    Copies& copies = copies_[parts_[bucket].copies];
+    std::size_t used = 0;
+    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
+      const std::byte* const weight = weight_of(bucket, piece);
+      if constexpr (!detail::HasUpdateKernel<R>) numbers = update_numbers(rule, piece.parameter, step);
+      if (!numbers) {
+        copies.narrow.add(place, weight, piece.count);
+        return;
+      }
+      std::size_t at = 0;
+      while (at < used && copies.updates[at].numbers != *numbers) {
+        ++at;
+      }
+      if (at == copies.updates.size()) {
+        copies.updates.push_back({*numbers, {detail::update_formula<R>(), copies.dtype}});
+      }
+      if (at == used) copies.updates[used++].numbers = *numbers;
+      copies.updates[at].batch.add({place, place, weight}, piece.in_state, piece.count);
+    });
+    stream::cuda::UpdateArguments given{{}, nullptr, info.found_inf, static_cast<float>(factors.given), factors.stored};
+    if (info.live != nullptr) given.live = info.live->numbers.data();
+    for (std::size_t i = 0; i < rule_arrays_; ++i) {
+      given.states[i] = reinterpret_cast<float*>(arrays_[i].data());
+    }
+    for (std::size_t i = 0; i < used; ++i) {
+      given.numbers = copies.updates[i].numbers;
+      copies.updates[i].batch.enqueue(given, stream_);
+    }
+    copies.narrow.enqueue(1, stream_);
+  }
+
+  /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
+  void load(std::size_t bucket, const ShardMemory& memory, Factors factors) {
+    Copies& copies = copies_[parts_[bucket].copies];
+    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
+      const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
+      copies.widen.add(gradients_.data() + at, place, piece.count);
+      if (!is_half(bucket)) copies.equal.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
+    });
+    copies.widen.enqueue(factors.given, stream_);
+    copies.equal.enqueue(1, stream_);
+    if (factors.stored == nullptr) return;
+    scaled_.add(gradients_.data(), gradients_.data(), parts_[bucket].count);
+    scaled_.enqueue_in_place(factors.stored, stream_);
+  }
+
+  /// Enqueued: replaces the bucket's reduced gradients by the new weights.
+  void unload(std::size_t bucket, const ShardMemory& memory) {
+    Copies& copies = copies_[parts_[bucket].copies];
+    const std::byte* const weights = weights_of(bucket);
+    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
+      copies.narrow.add(place, weights + (piece.in_state - parts_[bucket].first) * sizeof(float), piece.count);
+    });
+    copies.narrow.enqueue(1, stream_);
+  }
+
   bool is_half(std::size_t bucket) const noexcept { return detail::is_half(plan_->buckets[bucket].dtype); }
 
+  std::byte* state_of(std::size_t array, std::size_t first) const noexcept {
+    return arrays_[array].data() + first * sizeof(float);
+  }
+
+  /// The f32 weights of a bucket, after load().
   std::byte* weights_of(std::size_t bucket) const noexcept {
-    return is_half(bucket) ? arrays_.back().data() + parts_[bucket].first * sizeof(float) : weights_.data();
+    return is_half(bucket) ? state_of(arrays_.size() - 1, parts_[bucket].first) : weights_.data();
+  }
+
+  /// The f32 weights of a piece that are kept: those of a 16-bit model here, others in the model.
+  std::byte* weight_of(std::size_t bucket, const ShardPiece& piece) const noexcept {
+    return is_half(bucket) ? state_of(arrays_.size() - 1, piece.in_state)
+                           : parameters_[piece.parameter].value.data + piece.offset * sizeof(float);
   }
 
   std::size_t copies_of(DType dtype) {
@@ -181,7 +240,7 @@ class DeviceShards final : public Shards {
       if (copies_[i].dtype == dtype) return i;
     }
     if (!load_kernels(dtype, stream_)) refuse_without_kernels(stream_.device());
-    copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}});
+    copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}, {}});
     return copies_.size() - 1;
   }
 
@@ -218,8 +277,7 @@ class DeviceShards final : public Shards {
       for_each_piece(bucket, {}, [&](const ShardPiece& piece, std::byte*) {
         const TensorView& value = parameters_[piece.parameter].value;
         if (!wanted[piece.parameter]) return;
-        widen.add(arrays_.back().data() + piece.in_state * sizeof(float),
-                  value.data + piece.offset * size_bytes(value.dtype), piece.count);
+        widen.add(weight_of(bucket, piece), value.data + piece.offset * size_bytes(value.dtype), piece.count);
       });
       widen.enqueue(1, stream_);
     }
@@ -257,8 +315,8 @@ class DeviceShards final : public Shards {
   std::vector<Copies> copies_;                      ///< by model type
   std::vector<StateRange> parts_;                   ///< of each bucket
   std::vector<stream::cuda::DeviceBuffer> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
-  stream::cuda::DeviceBuffer gradients_;            ///< of one bucket, in f32
-  stream::cuda::DeviceBuffer weights_;              ///< of one bucket of f32
+  stream::cuda::DeviceBuffer gradients_;            ///< of one bucket, in f32; empty for a rule with a formula
+  stream::cuda::DeviceBuffer weights_;              ///< of one bucket of f32; empty for a rule with a formula
   stream::cuda::ScaledCopyBatch scaled_{DType::f32, DType::f32};
 };
 

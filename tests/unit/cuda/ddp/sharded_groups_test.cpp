@@ -147,48 +147,37 @@ TEST_CASE("a rule learns whose elements the arrays have") {
   CHECK(twice < 64);
 }
 
-/// Counts its calls in place of an update.
-struct CountingRule {
-  struct State {
-    std::span<float> first;
-  };
-  void operator()(std::span<float>, std::span<const float>, State, const dtrain::StepInfo&) const {}
-  void enqueue(const BufferView&, const BufferView&, std::span<const BufferView>, const dtrain::DeviceStepInfo& info,
-               StreamRef) const {
-    ++*calls;
-    CHECK(info.step == *step);
-    CHECK_FALSE(info.parameters.empty());
-  }
-  int* calls = nullptr;
-  const std::uint64_t* step = nullptr;
-};
-
-TEST_CASE("neighbours of one group and number of updates are one call") {
-  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("parameters of a bucket whose updates have equal numbers are one launch, wherever they lie") {
+  const EmulatedDevices emulated(1);
   run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model<float> model;
     DistributedDataParallel ddp{model, group};  // one bucket
     const Updates updates = std::make_shared<std::vector<ParameterUpdates>>(sizes().size());
     for (ParameterUpdates& parameter : *updates)
       parameter.group = 0;
-    int calls = 0;
-    std::uint64_t number = 1;
-    const CountingRule rule{&calls, &number};
-    ShardedOptimizer optimizer{ddp, GroupedRule<CountingRule>{{rule, rule}, updates}};
-    const auto calls_of_step = [&] {
-      calls = 0;
+    ShardedOptimizer optimizer{ddp, GroupedRule<optimizers::AdamW>{two(optimizers::AdamW{}), updates}};
+    const auto launches_of_step = [&] {
+      const int before = emulation::kernel_launches();
       ddp.backward(model.backward(0, 0), optimizer);
+      optimizer.wait();
       end(*updates);
-      ++number;
-      return calls;
+      return emulation::kernel_launches() - before;
     };
-    CHECK(calls_of_step() == 1);
+    launches_of_step();  // the plan of the first step is another
+    const int launches = launches_of_step();
     (*updates)[4].group = 1;
-    CHECK(calls_of_step() == 3);
-    (*updates)[4].group = ParameterUpdates::no_group;
-    CHECK(calls_of_step() == 2);
+    CHECK(launches_of_step() == launches + 1);
+    for (std::size_t i = 0; i < updates->size(); ++i)
+      (*updates)[i].group = i % 2;
+    CHECK(launches_of_step() == launches + 1);
+    (*updates)[4].count += 7;
+    CHECK(launches_of_step() == launches + 2);
+    (*updates)[4].group = ParameterUpdates::no_group;  // a copy
+    CHECK(launches_of_step() == launches + 2);
   });
 }
+#endif
 
 TEST_CASE("a captured step with groups is refused") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");

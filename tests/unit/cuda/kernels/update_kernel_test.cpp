@@ -53,7 +53,7 @@ int wrong_elements(const Rule& rule, std::size_t count, std::size_t shift = 0, b
     for (std::size_t i = 1; i < host.size(); ++i)
       arrays.push_back(host[i].data());
     dtrain::ddp::apply_rule(rule, std::span(host[0]), std::span<const float>(gradients), arrays.data(), {step, 0});
-    dtrain::LiveUpdate live{dtrain::ddp::detail::device_update(rule, step).numbers, step};
+    dtrain::LiveUpdate live{dtrain::ddp::detail::update_numbers(rule, step), step};
     const DeviceBuffer numbers = support::on_device(std::vector<dtrain::LiveUpdate>{live});
     const dtrain::DeviceStepInfo info =
         is_live ? dtrain::DeviceStepInfo{0, reinterpret_cast<const dtrain::LiveUpdate*>(numbers.data())}
@@ -89,35 +89,99 @@ TEST_CASE("an update on the device has the bits of the host's, of each rule and 
   expect_equal(optimizers::AdamW{.rate = 3e-4F});
 }
 
-TEST_CASE("more elements than threads of the largest launch are all updated") {
+TEST_CASE("more elements than a launch of some thousand blocks has threads are all updated") {
   const std::size_t count = 4096 * 256 + 300;
   CHECK(wrong_elements(optimizers::Sgd{.rate = 0.5F}, count) == 0);
 }
 
-TEST_CASE("an update changes no array where found_inf is 1, and all where it is 0") {
-  const Stream stream;
-  constexpr std::size_t count = 300;
-  const std::vector<float> before = values(count, 1, 1, true);
-  for (const Update update : {Update::sgd, Update::momentum, Update::adam}) {
-    REQUIRE(UpdateKernel::load(update, stream.ref()));
-    for (const float found : {1.0F, 0.0F}) {
-      CAPTURE(static_cast<int>(update));
-      CAPTURE(found);
-      const DeviceBuffer found_inf = support::on_device(std::vector<float>{found});
-      std::vector<DeviceBuffer> arrays;
-      std::array<float*, 4> addresses{};
-      for (std::size_t i = 0; i < update_arrays(update); ++i) {
-        arrays.push_back(support::on_device(before));
-        addresses[i] = reinterpret_cast<float*>(arrays[i].data());
-      }
-      UpdateKernel::find(update).enqueue(addresses, count, {0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F}, nullptr,
-                                         reinterpret_cast<const float*>(found_inf.data()), stream.ref());
-      REQUIRE(completes(stream.ref(), 60s));
-      for (std::size_t i = 0; i < arrays.size(); ++i) {
-        const bool stays = support::on_host<float>(arrays[i].data(), count) == before;
-        CHECK(stays == (found == 1 || i == 1));  // the gradients always
-      }
+/// Gradients of T, f32 weights and states in more arrays than one launch takes, and in another order of states.
+template <class T>
+struct ManyArrays {
+  struct Array {
+    std::size_t first, count, first_state;
+  };
+
+  ManyArrays() {
+    for (std::size_t i = 0; i < 2 * max_update_entries + 3; ++i) {
+      arrays.push_back({elements, i % 50 == 7 ? update_block_elements + 1 + i : i % 5, 0});
+      elements += arrays.back().count;
     }
+    for (Array& array : arrays)
+      array.first_state = elements - array.first - array.count;
+    for (const float value : values(elements, 20, 2))
+      gradients.push_back(T(value));
+    weights = values(elements, 21, 1);
+    states = {values(elements, 22, 0.1F), values(elements, 23, 0.1F, true)};
+  }
+
+  /// By the host's rule.
+  template <class Rule>
+  void update(const Rule& rule, float factor, float multiplier) {
+    for (const Array& array : arrays) {
+      std::vector<float> wide;
+      for (std::size_t k = 0; k < array.count; ++k)
+        wide.push_back(static_cast<float>(gradients[array.first + k]) * factor * multiplier);
+      float* const of_rule[] = {states[0].data() + array.first_state, states[1].data() + array.first_state};
+      dtrain::ddp::apply_rule(rule, std::span(weights.data() + array.first, array.count), std::span<const float>(wide),
+                              of_rule, {3, 0});
+    }
+  }
+
+  std::vector<Array> arrays;
+  std::size_t elements = 0;
+  std::vector<T> gradients;
+  std::vector<float> weights;
+  std::array<std::vector<float>, 2> states;
+};
+
+template <class T>
+bool equal(const DeviceBuffer& device, const std::vector<T>& host) {
+  return std::memcmp(support::on_host<T>(device.data(), host.size()).data(), host.data(), host.size() * sizeof(T)) == 0;
+}
+
+/// In place of each gradient is its new weight. The factors are 1.5, and 0.25 in device memory.
+template <class T, class Rule>
+void expect_batch(const Rule& rule, bool has_overflow) {
+  const Stream stream;
+  constexpr DType dtype = dtrain::dtype_of<T>::value;
+  constexpr Update formula = dtrain::ddp::detail::update_formula<Rule>();
+  REQUIRE(UpdateKernel::load(formula, dtype, stream.ref()));
+  ManyArrays<T> host;
+  const DeviceBuffer gradients = support::on_device(host.gradients), weights = support::on_device(host.weights);
+  const std::array<DeviceBuffer, 2> states{support::on_device(host.states[0]), support::on_device(host.states[1])};
+  const DeviceBuffer found_inf = support::on_device(std::vector<float>{has_overflow ? 1.0F : 0.0F});
+  const DeviceBuffer multiplier = support::on_device(std::vector<double>{0.25});
+  const std::vector<float> before = host.weights;
+  if (!has_overflow) host.update(rule, 1.5F, 0.25F);
+  UpdateBatch batch(formula, dtype);
+  for (const auto& array : host.arrays) {
+    std::byte* const place = gradients.data() + array.first * sizeof(T);
+    batch.add({place, place, weights.data() + array.first * sizeof(float)}, array.first_state, array.count);
+  }
+  batch.enqueue({dtrain::ddp::detail::update_numbers(rule, 3),
+                 nullptr,
+                 reinterpret_cast<const float*>(found_inf.data()),
+                 1.5F,
+                 reinterpret_cast<const double*>(multiplier.data()),
+                 {reinterpret_cast<float*>(states[0].data()), reinterpret_cast<float*>(states[1].data())}},
+                stream.ref());
+  REQUIRE(completes(stream.ref(), 60s));
+  std::vector<T> rounded;
+  for (const float weight : host.weights)
+    rounded.push_back(T(weight));
+  CHECK(equal(gradients, rounded));
+  CHECK(equal(weights, sizeof(T) == 2 ? host.weights : before));
+  for (std::size_t i = 0; i < state_arrays<Rule>; ++i)
+    CHECK(equal(states[i], host.states[i]));
+}
+
+TEST_CASE_TEMPLATE("a batch puts new weights in place of gradients, and changes nothing else where found_inf is 1", T,
+                   float, dtrain::bfloat16, dtrain::float16) {
+  for (const bool has_overflow : {false, true}) {
+    CAPTURE(has_overflow);
+    expect_batch<T>(optimizers::Sgd{.rate = 0.3F, .weight_decay = 0.01F}, has_overflow);
+    expect_batch<T>(optimizers::Momentum{.rate = 0.1F, .nesterov = true}, has_overflow);
+    expect_batch<T>(optimizers::AdamW{.rate = 0.01F}, has_overflow);
   }
 }
 
@@ -129,8 +193,11 @@ TEST_CASE("the toolkit's assembler accepts each kernel of updates for each GPU t
   }
   for (const int architecture : ptxas.architectures()) {
     for (const Update update : {Update::sgd, Update::momentum, Update::adam}) {
-      CAPTURE(architecture);
-      CHECK(ptxas.accepts(update_text(update), architecture));
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+        CAPTURE(architecture);
+        CAPTURE(dtype);
+        CHECK(ptxas.accepts(update_text(update, dtype), architecture));
+      }
     }
   }
 }

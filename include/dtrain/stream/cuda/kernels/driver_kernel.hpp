@@ -1,12 +1,14 @@
 #pragma once
 /// @file
-/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and widens the elements
-/// of an array. ScaleKernel and SquareSumKernel launch by it.
+/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and converts the
+/// elements of an array; launches of one kernel for many arrays. The kernels of this folder are made of it.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
@@ -118,6 +120,23 @@ class DriverKernel {
   driver::LaunchKernel launch_ = nullptr;
 };
 
+/// Enqueues launches for the entries, at most `most` in each, and empties the list. Entry::first_block becomes the sum
+/// of the blocks of the launch's entries before it; an entry of `n` elements has ceil(n / block_elements).
+/// @param launch gets the address of its first entry, the number of entries and that of blocks @throws what it throws
+template <class Entry, class Launch>
+void launch_entries(std::vector<Entry>& entries, std::size_t most, std::uint32_t block_elements, Launch launch) {
+  for (std::size_t begin = 0; begin < entries.size(); begin += most) {
+    const std::size_t count = std::min(entries.size() - begin, most);
+    std::uint32_t blocks = 0;
+    for (std::size_t i = begin; i < begin + count; ++i) {
+      entries[i].first_block = blocks;
+      blocks += (entries[i].elements - 1) / block_elements + 1;
+    }
+    launch(&entries[begin], count, blocks);
+  }
+  entries.clear();
+}
+
 /// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
 namespace ptx {
 
@@ -149,8 +168,8 @@ inline std::string registers(DType dtype, char letter, unsigned first, unsigned 
 
 /// Declares registers for `count` elements, and for transfer() of them.
 inline std::string declaration(DType dtype, char letter, unsigned count) {
-  const std::string words =
-      size_bytes(dtype) == 2 ? format_text(".reg .b32 %{}w<{}>;\n", {std::string(1, letter), count / 2}) : "";
+  const bool in_words = size_bytes(dtype) == 2 && count > 1;
+  const std::string words = in_words ? format_text(".reg .b32 %{}w<{}>;\n", {std::string(1, letter), count / 2}) : "";
   return format_text(".reg .{} %{}<{}>;\n{}", {memory_type(dtype), prefix(dtype, letter), count, words});
 }
 
@@ -187,6 +206,66 @@ inline std::string widen_element(DType dtype, unsigned i) {
          : dtype == DType::f16
              ? "cvt.f32.f16 %value, " + source + ";\n"
              : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
+}
+
+/// Sets element `i` of the f32, f16 or bf16 array to the f32 register `value`, rounded to nearest even; a NaN stays
+/// one. Uses %bits, %odd and %is_nan: integers round to bf16, because sm_70 and sm_75 have no instruction for bf16.
+inline std::string narrow_element(DType dtype, const char* value, unsigned i) {
+  const std::string target = registers(dtype, 't', i, 1);
+  if (dtype == DType::f32) return format_text("mov.f32 {}, {};\n", {target, value});
+  if (dtype == DType::f16) return format_text("cvt.rn.f16.f32 {}, {};\n", {target, value});
+  return format_text(
+      "mov.b32 %bits, {};\n"
+      "shr.u32 %odd, %bits, 16;\n"
+      "and.b32 %odd, %odd, 1;\n"
+      "add.u32 %bits, %bits, 32767;\n"
+      "add.u32 %bits, %bits, %odd;\n"
+      "shr.u32 %bits, %bits, 16;\n"
+      "setp.nan.f32 %is_nan, {}, {};\n"
+      "selp.b32 %bits, 32704, %bits, %is_nan;\n"  // 0x7fc0
+      "cvt.u16.u32 {}, %bits;\n",
+      {value, value, value, target});
+}
+
+/// The registers of find_entry().
+inline constexpr const char* entry_registers =
+    ".reg .pred %is_done;\n"
+    ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end;\n"
+    ".reg .u64 %table, %entry;\n";
+
+/// Sets %entry to the address of the entry of this block, among the parameters `entries` and `entry_count` of
+/// launch_entries(), by binary search; %begin and %end to this block's elements of the entry's array; %block and
+/// %thread.
+/// @param elements_at place of Entry::elements, a u32, behind which Entry::first_block is
+inline std::string find_entry(std::size_t entry_bytes, std::size_t elements_at, std::uint32_t block_elements) {
+  return format_text(
+      "ld.param.u32 %high, [entry_count];\n"
+      "mov.b64 %table, entries;\n"
+      "mov.u32 %block, %ctaid.x;\n"
+      "mov.u32 %thread, %tid.x;\n"
+      "mov.u32 %low, 0;\n"
+      "SEARCH:\n"  // the block's entry is in [low, high)
+      "add.u32 %middle, %low, 1;\n"
+      "setp.ge.u32 %is_done, %middle, %high;\n"
+      "@%is_done bra FOUND;\n"
+      "add.u32 %middle, %low, %high;\n"
+      "shr.u32 %middle, %middle, 1;\n"
+      "mad.wide.u32 %entry, %middle, {}, %table;\n"
+      "ld.param.u32 %first, [%entry+{}];\n"
+      "setp.gt.u32 %is_done, %first, %block;\n"
+      "@%is_done mov.u32 %high, %middle;\n"
+      "@!%is_done mov.u32 %low, %middle;\n"
+      "bra SEARCH;\n"
+      "FOUND:\n"
+      "mad.wide.u32 %entry, %low, {}, %table;\n"
+      "ld.param.u32 %elements, [%entry+{}];\n"
+      "ld.param.u32 %first, [%entry+{}];\n"
+      "sub.u32 %begin, %block, %first;\n"
+      "mul.lo.u32 %begin, %begin, {};\n"
+      "sub.u32 %end, %elements, %begin;\n"
+      "min.u32 %end, %end, {};\n"
+      "add.u32 %end, %begin, %end;\n",
+      {entry_bytes, elements_at + 4, entry_bytes, elements_at, elements_at + 4, block_elements, block_elements});
 }
 
 /// Adds the %sum of all threads of a block pairwise, by halves, in f64. Afterwards thread 0 has the result; the other

@@ -46,32 +46,12 @@ constexpr bool can_scale(DType from, DType to) noexcept {
 
 namespace ptx {
 
-/// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
-/// to bf16, because sm_70 and sm_75 have no instruction for bf16.
+/// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type.
 inline std::string scaled_element(DType from, DType to, unsigned i) {
-  const std::string source = registers(from, 's', i, 1);
-  const std::string target = registers(to, 't', i, 1);
   if (from == DType::f64) {
-    return format_text("mul.rn.f64 {}, {}, %factor;\n", {target, source});
+    return format_text("mul.rn.f64 {}, {}, %factor;\n", {registers(to, 't', i, 1), registers(from, 's', i, 1)});
   }
-  const std::string text = widen_element(from, i) + "mul.rn.f32 %value, %value, %factor;\n";
-  if (to == DType::f32) {
-    return text + "mov.f32 " + target + ", %value;\n";
-  }
-  if (to == DType::f16) {
-    return text + "cvt.rn.f16.f32 " + target + ", %value;\n";
-  }
-  return text +
-         "mov.b32 %bits, %value;\n"
-         "shr.u32 %odd, %bits, 16;\n"
-         "and.b32 %odd, %odd, 1;\n"
-         "add.u32 %bits, %bits, 32767;\n"
-         "add.u32 %bits, %bits, %odd;\n"
-         "shr.u32 %bits, %bits, 16;\n"
-         "setp.nan.f32 %is_nan, %value, %value;\n"
-         "selp.b32 %bits, 32704, %bits, %is_nan;\n"  // 0x7fc0
-         "cvt.u16.u32 " +
-         target + ", %bits;\n";
+  return widen_element(from, i) + "mul.rn.f32 %value, %value, %factor;\n" + narrow_element(to, "%value", i);
 }
 
 /// scaled_element(), but with %copies the bits of the source, which a product of a NaN would not have.
@@ -124,59 +104,24 @@ inline std::string scale_kernel_text(DType from, DType to, FactorSource source =
   const bool by_address = source == FactorSource::device_memory;
   const std::string float_type = from == DType::f64 ? "f64" : "f32";
   const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
-  const std::string elements = std::to_string(scale_block_elements);
-  const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
   return ptx::header + std::string(".visible .entry ") + scale_kernel_name + "(\n.param .align 8 .b8 entries[" +
          std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) + "],\n.param .u32 entry_count,\n.param ." +
          (by_address ? "u64" : float_type) +
          " factor)\n{\n"
-         ".reg .pred %is_done, %is_nan, %copies;\n"
-         ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
-         ".reg .u32 %bits, %odd;\n"
-         ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
-         ".reg .f32 %value;\n.reg ." +
-         float_type + " %factor;\n" + ptx::declaration(from, 's', at_a_time) + ptx::declaration(to, 't', at_a_time) +
+         ".reg .pred %is_nan, %copies;\n"
+         ".reg .u32 %whole, %index, %bits, %odd;\n"
+         ".reg .u64 %source, %target, %read, %written, %misaligned;\n"
+         ".reg .f32 %value;\n" +
+         ptx::entry_registers + ".reg ." + float_type + " %factor;\n" + ptx::declaration(from, 's', at_a_time) +
+         ptx::declaration(to, 't', at_a_time) +
          (by_address ? ptx::factor_at_address(from) : "ld.param." + float_type + " %factor, [factor];\n") +
          format_text("setp.eq.{} %copies, %factor, {};\n",
                      {float_type, from == DType::f64 ? "0d3FF0000000000000" : "0f3F800000"}) +
-         "ld.param.u32 %high, [entry_count];\n"
-         "mov.b64 %table, entries;\n"
-         "mov.u32 %block, %ctaid.x;\n"
-         "mov.u32 %thread, %tid.x;\n"
-         "mov.u32 %low, 0;\n"
-         "SEARCH:\n"  // the block's entry is in [low, high)
-         "add.u32 %middle, %low, 1;\n"
-         "setp.ge.u32 %is_done, %middle, %high;\n"
-         "@%is_done bra FOUND;\n"
-         "add.u32 %middle, %low, %high;\n"
-         "shr.u32 %middle, %middle, 1;\n"
-         "mad.wide.u32 %entry, %middle, " +
-         entry_bytes +
-         ", %table;\n"
-         "ld.param.u32 %first, [%entry+20];\n"
-         "setp.gt.u32 %is_done, %first, %block;\n"
-         "@%is_done mov.u32 %high, %middle;\n"
-         "@!%is_done mov.u32 %low, %middle;\n"
-         "bra SEARCH;\n"
-         "FOUND:\n"
-         "mad.wide.u32 %entry, %low, " +
-         entry_bytes +
-         ", %table;\n"
+         ptx::find_entry(sizeof(ScaleKernelEntry), offsetof(ScaleKernelEntry, elements), scale_block_elements) +
          "ld.param.u64 %target, [%entry+0];\n"
          "ld.param.u64 %source, [%entry+8];\n"
-         "ld.param.u32 %elements, [%entry+16];\n"
-         "ld.param.u32 %first, [%entry+20];\n"
          "cvta.to.global.u64 %target, %target;\n"
          "cvta.to.global.u64 %source, %source;\n"
-         "sub.u32 %begin, %block, %first;\n"
-         "mul.lo.u32 %begin, %begin, " +
-         elements +
-         ";\n"
-         "sub.u32 %end, %elements, %begin;\n"
-         "min.u32 %end, %end, " +
-         elements +
-         ";\n"
-         "add.u32 %end, %begin, %end;\n"
          "or.b64 %misaligned, %target, %source;\n"
          "and.b64 %misaligned, %misaligned, 15;\n"
          "setp.ne.u64 %is_done, %misaligned, 0;\n"
@@ -297,16 +242,10 @@ class ScaledCopyBatch {
 
   template <class Factor>
   void launch_all(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
-    for (std::size_t begin = 0; begin < entries_.size(); begin += max_scale_entries) {
-      const std::size_t count = std::min(entries_.size() - begin, max_scale_entries);
-      std::uint32_t blocks = 0;
-      for (std::size_t i = begin; i < begin + count; ++i) {
-        entries_[i].first_block = blocks;
-        blocks += (entries_[i].elements - 1) / scale_block_elements + 1;
-      }
-      kernel.launch(&entries_[begin], count, blocks, factor, stream);
-    }
-    entries_.clear();
+    launch_entries(entries_, max_scale_entries, scale_block_elements,
+                   [&](const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks) {
+                     kernel.launch(entries, count, blocks, factor, stream);
+                   });
   }
 
   ScaleKernel kernel_;

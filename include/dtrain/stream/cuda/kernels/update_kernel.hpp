@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// UpdateKernel: the update of an optimizer for arrays of f32 in device memory, with the bits of the host's rule; its
-/// PTX text. The rules of a ShardedOptimizer launch it.
+/// UpdateBatch: updates of many arrays in device memory by an optimizer's formula, with the bits of the host's rule,
+/// enqueued together by DeviceShards and enqueue_rule(); UpdateKernel: its kernel, and the kernel's PTX text.
 
 #include "dtrain/core/config.hpp"
 
@@ -12,8 +12,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/kernels/driver_kernel.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -25,13 +27,36 @@ enum class Update : std::uint8_t { sgd, momentum, adam };
 /// The factors of a formula, in the order that update_text() names; unused ones are 0.
 using UpdateNumbers = std::array<float, 8>;
 
+/// Number of f32 arrays that a formula keeps.
+constexpr std::size_t update_states(Update update) noexcept {
+  return update == Update::sgd ? 0 : update == Update::momentum ? 1 : 2;
+}
+
+/// Neighbouring elements of one parameter, as the kernel reads them from its parameters.
+struct UpdateEntry {
+  std::uint64_t target;    ///< the new weights, in the gradients' type; may be the memory of the gradients
+  std::uint64_t gradient;  ///< f32, f16 or bf16
+  std::uint64_t weight;    ///< f32; of 16-bit gradients it becomes the new weight, too
+  std::uint64_t state;     ///< bytes from the beginning of each state array
+  std::uint32_t elements;
+  std::uint32_t first_block;  ///< as of launch_entries()
+};
+
+/// Entries of one launch, which with the other parameters fit into 4 KiB.
+inline constexpr std::size_t max_update_entries = 96;
 inline constexpr std::uint32_t update_threads = 256;
+inline constexpr std::uint32_t update_block_elements = 2048;
 inline constexpr const char* update_name = "dtrain_update";
 
-/// Arrays of a formula: weights, gradients, states.
-constexpr std::size_t update_arrays(Update update) noexcept {
-  return update == Update::sgd ? 2 : update == Update::momentum ? 3 : 4;
-}
+/// Parameters of a launch besides its entries.
+struct UpdateArguments {
+  UpdateNumbers numbers{};
+  const float* live = nullptr;         ///< numbers in device memory, at a multiple of 16 bytes, in place of `numbers`
+  const float* found_inf = nullptr;    ///< in device memory: unless it is 0, weights and states stay as they are
+  float factor = 1;                    ///< of the gradients
+  const double* multiplier = nullptr;  ///< a second factor, in device memory; it is rounded to f32
+  std::array<float*, 2> states{};
+};
 
 namespace ptx {
 
@@ -81,108 +106,175 @@ inline const char* update_formula(Update update) {
 
 }  // namespace ptx
 
-/// The kernel `update_name`(bytes of an array, address of found_inf or 0, address of the numbers or 0, numbers,
-/// array...): computes update_formula() for each element, in place, unless the f32 at found_inf is not 0. The numbers
-/// are read from device memory if there is an address. Thread t of block b computes element b * update_threads + t, and
-/// each further multiple of all threads.
-inline std::string update_text(Update update) {
-  const std::size_t arrays = update_arrays(update);
+/// The kernel `update_name`(entries, number of entries, address of found_inf or 0, address of the multiplier or 0,
+/// factor, address of the numbers or 0, numbers, state array...): widens each gradient to f32, multiplies it by factor
+/// and multiplier, computes update_formula(), and rounds the new weight to the gradients' type. Where the f32 at
+/// found_inf is not 0, the present weight is the new one, and states stay. One entry of `n` elements takes ceil(n /
+/// update_block_elements) blocks of update_threads threads.
+/// @param dtype of gradients and targets
+inline std::string update_text(Update update, DType dtype) {
+  const std::size_t bytes = size_bytes(dtype);
   std::string parameters, given, addresses, places, loads, stores;
   for (std::size_t i = 0; i < UpdateNumbers().size(); ++i) {
     given += format_text("ld.param.f32 %n{}, [given+{}];\n", {i, 4 * i});
   }
-  for (std::size_t i = 0; i < arrays; ++i) {
+  for (std::size_t i = 2; i < 2 + update_states(update); ++i) {
     parameters += format_text(",\n.param .u64 array{}", {i});
-    addresses +=
-        format_text("ld.param.u64 %array{}, [array{}];\ncvta.to.global.u64 %array{}, %array{};\n", {i, i, i, i});
-    places += format_text("add.u64 %place{}, %array{}, %at;\n", {i, i});
+    addresses += format_text(
+        "ld.param.u64 %array{}, [array{}];\ncvta.to.global.u64 %array{}, %array{};\n"
+        "add.u64 %array{}, %array{}, %state;\n",
+        {i, i, i, i, i, i});
+    places += format_text("mad.wide.u32 %place{}, %index, 4, %array{};\n", {i, i});
     loads += format_text("ld.global.f32 %a{}, [%place{}+0];\n", {i, i});
-    if (i != 1) stores += format_text("st.global.f32 [%place{}+0], %a{};\n", {i, i});
+    stores += format_text("@%is_finite st.global.f32 [%place{}+0], %a{};\n", {i, i});
   }
+  if (bytes == 2) stores += "@%is_finite st.global.f32 [%place0+0], %a0;\n";
   return ptx::header +
+         format_text(".visible .entry {}(\n.param .align 8 .b8 entries[{}],\n.param .u32 entry_count,\n",
+                     {update_name, max_update_entries * sizeof(UpdateEntry)}) +
          format_text(
-             ".visible .entry {}(\n.param .u64 bytes,\n.param .u64 found_inf,\n.param .u64 numbers,\n"
-             ".param .align 4 .b8 given[{}]{})\n"
-             "{\n"
-             ".reg .pred %is_done;\n"
-             ".reg .u32 %block, %blocks, %thread, %index;\n"
-             ".reg .u64 %at, %end, %step, %numbers, %array<{}>, %place<{}>;\n"
-             ".reg .f32 %n<8>, %a<{}>, %x, %y;\n",
-             {update_name, sizeof(UpdateNumbers), parameters, arrays, arrays, arrays}) +
-         given +
-         "ld.param.u64 %numbers, [found_inf];\n"
-         "setp.ne.u64 %is_done, %numbers, 0;\n"
+             ".param .u64 found_inf,\n.param .u64 multiplier,\n.param .f32 factor,\n.param .u64 numbers,\n"
+             ".param .align 4 .b8 given[{}]{})\n",
+             {sizeof(UpdateNumbers), parameters}) +
+         "{\n" + ptx::entry_registers +
+         ".reg .pred %is_finite, %is_nan;\n"
+         ".reg .u32 %index, %bits, %odd;\n"
+         ".reg .u64 %address, %target, %gradient, %weight, %state, %array<4>, %place<4>;\n"
+         ".reg .f32 %n<8>, %a<4>, %x, %y, %value, %factor, %multiplier, %present;\n"
+         ".reg .f64 %wide;\n" +
+         ptx::declaration(dtype, 's', 1) + ptx::declaration(dtype, 't', 1) + given +
+         "ld.param.f32 %factor, [factor];\n"
+         "mov.f32 %multiplier, 0f3F800000;\n"
+         "ld.param.u64 %address, [multiplier];\n"
+         "setp.ne.u64 %is_done, %address, 0;\n"
+         "@!%is_done bra MULTIPLIED;\n"
+         "cvta.to.global.u64 %address, %address;\n"
+         "ld.global.f64 %wide, [%address+0];\n"
+         "cvt.rn.f32.f64 %multiplier, %wide;\n"
+         "MULTIPLIED:\n"
+         "mov.f32 %x, 0f00000000;\n"
+         "ld.param.u64 %address, [found_inf];\n"
+         "setp.ne.u64 %is_done, %address, 0;\n"
          "@!%is_done bra FINITE;\n"
-         "cvta.to.global.u64 %numbers, %numbers;\n"
-         "ld.global.f32 %x, [%numbers+0];\n"
-         "setp.eq.f32 %is_done, %x, 0f00000000;\n"
-         "@!%is_done bra DONE;\n"
+         "cvta.to.global.u64 %address, %address;\n"
+         "ld.global.f32 %x, [%address+0];\n"
          "FINITE:\n"
-         "ld.param.u64 %numbers, [numbers];\n"
-         "setp.ne.u64 %is_done, %numbers, 0;\n"
+         "setp.eq.f32 %is_finite, %x, 0f00000000;\n"
+         "ld.param.u64 %address, [numbers];\n"
+         "setp.ne.u64 %is_done, %address, 0;\n"
          "@!%is_done bra READY;\n"
-         "cvta.to.global.u64 %numbers, %numbers;\n"
-         "ld.global.v4.f32 {%n0, %n1, %n2, %n3}, [%numbers+0];\n"
-         "ld.global.v4.f32 {%n4, %n5, %n6, %n7}, [%numbers+16];\n"
-         "READY:\n"
-         "mov.u32 %block, %ctaid.x;\n"
-         "mov.u32 %blocks, %nctaid.x;\n"
-         "mov.u32 %thread, %tid.x;\n"
-         "ld.param.u64 %end, [bytes];\n" +
+         "cvta.to.global.u64 %address, %address;\n"
+         "ld.global.v4.f32 {%n0, %n1, %n2, %n3}, [%address+0];\n"
+         "ld.global.v4.f32 {%n4, %n5, %n6, %n7}, [%address+16];\n"
+         "READY:\n" +
+         ptx::find_entry(sizeof(UpdateEntry), offsetof(UpdateEntry, elements), update_block_elements) +
+         "ld.param.u64 %target, [%entry+0];\n"
+         "ld.param.u64 %gradient, [%entry+8];\n"
+         "ld.param.u64 %weight, [%entry+16];\n"
+         "ld.param.u64 %state, [%entry+24];\n"
+         "cvta.to.global.u64 %target, %target;\n"
+         "cvta.to.global.u64 %gradient, %gradient;\n"
+         "cvta.to.global.u64 %weight, %weight;\n" +
          addresses +
-         format_text(
-             "mad.lo.u32 %index, %block, {}, %thread;\n"
-             "mul.wide.u32 %at, %index, 4;\n"
-             "mul.wide.u32 %step, %blocks, {};\n",
-             {update_threads, 4 * update_threads}) +
+         "add.u32 %index, %begin, %thread;\n"
          "UPDATE:\n"
-         "setp.ge.u64 %is_done, %at, %end;\n"
-         "@%is_done bra DONE;\n" +
-         places + loads + ptx::update_formula(update) + stores +
-         "add.u64 %at, %at, %step;\n"
+         "setp.ge.u32 %is_done, %index, %end;\n"
+         "@%is_done bra DONE;\n"
+         "mad.wide.u32 %place0, %index, 4, %weight;\n" +
+         format_text("mad.wide.u32 %place1, %index, {}, %gradient;\n", {bytes}) + places +
+         "ld.global.f32 %a0, [%place0+0];\n" + ptx::transfer(dtype, 's', "ld", "%place1", 1) + loads +
+         ptx::widen_element(dtype, 0) +
+         "mul.rn.f32 %a1, %value, %factor;\n"
+         "mul.rn.f32 %a1, %a1, %multiplier;\n"
+         "mov.f32 %present, %a0;\n" +
+         ptx::update_formula(update) + "selp.f32 %a0, %a0, %present, %is_finite;\n" + stores +
+         ptx::narrow_element(dtype, "%a0", 0) + format_text("mad.wide.u32 %place1, %index, {}, %target;\n", {bytes}) +
+         ptx::transfer(dtype, 't', "st", "%place1", 1) +
+         format_text("add.u32 %index, %index, {};\n", {update_threads}) +
          "bra UPDATE;\n"
          "DONE:\n"
          "ret;\n}\n";
 }
 
-/// The kernel of update_text(), for one formula. Trivially copyable; valid until the process ends.
+/// The kernel of update_text(), for one formula and type. Trivially copyable; valid until the process ends.
 class UpdateKernel {
  public:
-  /// The kernel for this formula, or none if the driver does not load it: see load(). Threads: any.
-  static UpdateKernel find(Update update) {
-    static DriverKernel kept[static_cast<std::size_t>(Update::adam) + 1];
+  /// The kernel, or none if the driver does not load it: see load(). @param dtype f32, f16 or bf16 Threads: any.
+  static UpdateKernel find(Update update, DType dtype) {
+    static DriverKernel kept[static_cast<std::size_t>(Update::adam) + 1][static_cast<std::size_t>(DType::bf16) + 1];
     UpdateKernel kernel;
     kernel.kernel_ = DriverKernel::load_once(
-        kept[static_cast<std::size_t>(update)], [&] { return update_text(update); }, update_name);
+        kept[static_cast<std::size_t>(update)][static_cast<std::size_t>(dtype)],
+        [&] { return update_text(update, dtype); }, update_name);
     return kernel;
   }
 
   /// Launches the kernel for no elements. @returns whether the driver has loaded the kernel for the stream's device, as
   /// it does at the first launch there
-  static bool load(Update update, StreamRef stream) {
-    const UpdateKernel kernel = find(update);
-    return kernel && launches([&] { kernel.enqueue({}, 0, {}, nullptr, nullptr, stream); });
+  static bool load(Update update, DType dtype, StreamRef stream) {
+    const UpdateEntry nothing{};
+    const UpdateKernel kernel = find(update, dtype);
+    return kernel && launches([&] { kernel.launch(&nothing, 1, 1, {}, stream); });
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
 
-  /// Enqueued: updates `count` elements of each array. Requires: a kernel. Lifetime: the arrays, `live` and `found_inf`
-  /// outlive the work.
-  /// @param arrays weights, gradients, states @param live numbers in device memory, at a multiple of 16 bytes, in place
-  /// of `numbers`; or null @param found_inf in device memory: the kernel changes nothing unless it is 0 then; or null
-  /// @throws Error (cuda)
-  void enqueue(std::array<float*, 4> arrays, std::uint64_t count, UpdateNumbers numbers, const float* live,
-               const float* found_inf, StreamRef stream) const {
-    constexpr std::uint64_t most_blocks = 4096;  // keeps every GPU busy
-    const std::uint64_t blocks = (count + update_threads - 1) / update_threads;
-    std::uint64_t bytes = count * sizeof(float);
-    void* arguments[] = {&bytes, &found_inf, &live, &numbers, &arrays[0], &arrays[1], &arrays[2], &arrays[3]};
-    kernel_.launch(static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most_blocks)), update_threads,
-                   arguments, stream);
+  /// Enqueues a launch on the stream's device. Requires: a kernel, and 1 <= count <= max_update_entries.
+  /// @param blocks of all entries @throws Error (cuda)
+  void launch(const UpdateEntry* entries, std::size_t count, std::uint32_t blocks, UpdateArguments given,
+              StreamRef stream) const {
+    UpdateEntry parameter[max_update_entries] = {};
+    std::copy_n(entries, count, parameter);
+    auto entry_count = static_cast<std::uint32_t>(count);
+    void* arguments[] = {parameter,   &entry_count,   &given.found_inf, &given.multiplier, &given.factor,
+                         &given.live, &given.numbers, &given.states[0], &given.states[1]};
+    kernel_.launch(blocks, update_threads, arguments, stream);
   }
 
  private:
   DriverKernel kernel_;
+};
+
+/// Collects arrays, then enqueues their updates, max_update_entries arrays a launch. No update may write what another
+/// one reads or writes. Threads: one at a time. Steady state: allocates nothing.
+class UpdateBatch {
+ public:
+  /// Memory of an update. @see UpdateEntry
+  struct Addresses {
+    std::byte* target;
+    const std::byte* gradient;
+    const std::byte* weight;
+  };
+
+  /// @pre before enqueue(): UpdateKernel::load(update, dtype, stream)
+  UpdateBatch(Update update, DType dtype)
+      : kernel_(UpdateKernel::find(update, dtype)), element_bytes_(size_bytes(dtype)) {}
+
+  /// @param first_state index of the first element's state
+  void add(Addresses at, std::size_t first_state, std::size_t elements) {
+    constexpr std::size_t most = std::size_t{1} << 31U;
+    for (std::size_t done = 0; done < elements; done += most) {
+      entries_.push_back({reinterpret_cast<std::uintptr_t>(at.target + done * element_bytes_),
+                          reinterpret_cast<std::uintptr_t>(at.gradient + done * element_bytes_),
+                          reinterpret_cast<std::uintptr_t>(at.weight + done * sizeof(float)),
+                          (first_state + done) * sizeof(float),
+                          static_cast<std::uint32_t>(std::min(elements - done, most)), 0});
+    }
+  }
+
+  /// Enqueues the updates, and empties the batch. Lifetime: the memory outlives the work, the batch need not.
+  /// @throws Error (cuda); some updates may be enqueued in spite of it
+  void enqueue(const UpdateArguments& given, StreamRef stream) {
+    launch_entries(entries_, max_update_entries, update_block_elements,
+                   [&](const UpdateEntry* entries, std::size_t count, std::uint32_t blocks) {
+                     kernel_.launch(entries, count, blocks, given, stream);
+                   });
+  }
+
+ private:
+  UpdateKernel kernel_;
+  std::size_t element_bytes_;
+  std::vector<UpdateEntry> entries_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
