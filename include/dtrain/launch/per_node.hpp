@@ -3,6 +3,7 @@
 /// launch::PerNode, for a Policy: the process that the user starts becomes the launcher of this node's workers.
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/process/core_count.hpp"
 #include "dtrain/launch/launcher.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -54,7 +55,6 @@ struct PerNode {
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/launch/supervise/process_setup.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
-#include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -105,7 +105,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     }
     refuse_initialised_runtimes();
     NodeLauncherOptions options =
-        node_launcher_options(std::move(flags), without_outer_job(environment), stream::host::available_cores(),
+        node_launcher_options(std::move(flags), without_outer_job(environment), available_cores(),
                               backend.visible_devices, backend.run_elastic == nullptr ? nullptr : &backend);
     check_most_workers(options.workers, backend);
     check_min_ranks(options, backend);

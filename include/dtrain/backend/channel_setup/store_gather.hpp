@@ -1,8 +1,9 @@
 #pragma once
 /// @file
 /// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store. Backends
-/// call them when a channel opens, checkpoints and MeasuredPlan later. split_context(): setup of the channels of a
-/// split by color and key, as by MPI_Comm_split; ChannelOwner and NCCL's Communicator call it.
+/// and node_layout.hpp (topology/) call them when a channel opens, ddp/ (rank0_task.hpp and MeasuredPlan, among others)
+/// also later. split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split; ChannelOwner
+/// and NCCL's Communicator call it.
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +19,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/failure/first_cause.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"

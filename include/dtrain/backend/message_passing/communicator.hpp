@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
-/// stream; Channel of one rank, which it owns: operations in order, timeouts and failure. Gloo's and Mpi's
-/// open_blocking() make one.
+/// stream; Channel of one rank, which it owns: operations in order, timeouts and failure. open_blocking() makes one:
+/// that of Gloo, Mpi and MpiCollectives, and of a program's backend over messages.
 
 #include <chrono>
 #include <cstddef>
@@ -19,6 +19,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/failure/first_cause.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
 #include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
 #include "dtrain/backend/message_passing/algorithms/exchange_blocks.hpp"

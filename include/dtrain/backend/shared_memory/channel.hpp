@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/failure/first_cause.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
@@ -29,12 +29,12 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
+#include "dtrain/core/process/core_count.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/instruction_sets/isa.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
-#include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -46,8 +46,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
 class SpinPolicy {
  public:
-  explicit SpinPolicy(int ranks)
-      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
+  explicit SpinPolicy(int ranks) : cores_suffice_(cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
 
   /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
   bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {

@@ -22,6 +22,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/core_count.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
@@ -90,8 +91,7 @@ const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]]
                            [[maybe_unused]] int local_ranks) {
   if constexpr (requires { owner.start_helper(); }) {
     using stream::host::Progress;
-    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::available_cores(),
-                             local_ranks) != Progress::thread) {
+    if (stream::host::decide(wanted, cores_of_all_ranks(), available_cores(), local_ranks) != Progress::thread) {
       return wanted == Progress::automatic ? "no free core; progress = thread starts a thread all the same"
                                            : "progress = caller";
     }

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Progress of a host stream: whether a helper thread runs it while the program computes. Driver decides by DdpOptions.
-/// available_cores(): cores that the calling thread may use, for Driver and PerNode; cores_of_all_ranks(): for
-/// backend/shared_memory/channel.hpp.
+/// Progress of a host stream: whether a helper thread runs it while the program computes. A program chooses by
+/// DdpOptions::progress, Driver decides by the cores (core_count.hpp).
 
 #include <string_view>
 
@@ -38,14 +37,6 @@ constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_w
   return cores > local_world_size && own_cores > 1 ? Progress::thread : Progress::caller;
 }
 
-/// Number of cores that the calling thread may use by its affinity, at most the CPU quota of its control groups. If the
-/// system cannot answer, the number of cores online. Reads some small files.
-int available_cores();
-
-/// Number of cores that the ranks of this host may use together. A launcher that binds ranks to cores states the number
-/// in DTRAIN_NODE_CORES; else available_cores().
-int cores_of_all_ranks();
-
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
 namespace DTRAIN_NAMESPACE {
@@ -54,17 +45,6 @@ using stream::host::Progress;
 
 #if DTRAIN_DEFINITIONS
 
-#include <sched.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
-#include <system_error>
-
-#include "dtrain/core/process/control_groups.hpp"
-#include "dtrain/core/process/cpu_affinity.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -75,29 +55,6 @@ DTRAIN_DEFINED Progress progress_from(std::string_view text) {
   if (text == "caller") return Progress::caller;
   throw_error(Errc::usage, "progress \"{}\" is not known; possible are automatic, thread and caller",
               {text.substr(0, 64)});
-}
-
-DTRAIN_DEFINED int available_cores() {
-  CpuSet allowed;
-  long cores = 0;
-  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) == 0) {
-    cores = CPU_COUNT_S(sizeof(allowed.words), allowed.words);
-  } else {
-    cores = ::sysconf(_SC_NPROCESSORS_ONLN);
-  }
-  const int most = std::max(1, static_cast<int>(cores));
-  return std::min(most, cpu_quota().value_or(most));
-}
-
-DTRAIN_DEFINED int cores_of_all_ranks() {
-  const char* const given = std::getenv("DTRAIN_NODE_CORES");
-  int cores = 0;
-  if (given != nullptr) {
-    const char* const end = given + std::strlen(given);
-    const auto [read, error] = std::from_chars(given, end, cores);
-    cores = read == end && error == std::errc{} ? cores : 0;
-  }
-  return std::max(cores, available_cores());
 }
 
 }  // namespace DTRAIN_NAMESPACE::stream::host

@@ -1,4 +1,4 @@
-#include "dtrain/backend/failure/first_cause.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "support/captured_stderr.hpp"

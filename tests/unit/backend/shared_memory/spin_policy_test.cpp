@@ -45,7 +45,7 @@ struct TwoRanks {
 };
 
 bool two_cores() {
-  return dtrain::stream::host::available_cores() >= 2;
+  return dtrain::available_cores() >= 2;
 }
 
 }  // namespace
