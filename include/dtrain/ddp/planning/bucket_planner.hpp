@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps; BucketRebuild asks it. plan_state(): its plan as a tensor of a checkpoint, for a program.
+/// first steps: MeasuredPlan implements it, bucket_rebuild.hpp (reduction/) asks it after each step. plan_state(): its
+/// plan as a tensor of a checkpoint, for a program.
 
 #include <array>
 #include <chrono>
@@ -33,7 +34,7 @@ struct FinishedStep {
   const StepRecorder& recorder;       ///< with the step's records
 };
 
-/// A plan as the numbers of a checkpoint: see SavedPlan in plan_search.hpp. Zeros: no plan yet.
+/// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
 /// Threads: the thread that drives the steps. Not movable: a checkpoint's tensors refer to its numbers.

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
-/// if the chosen one is no gain. Driver makes it for PlanChoice::measured(); BucketRebuild asks it.
+/// if the chosen one is no gain. Driver makes it for PlanChoice::measured(); bucket_rebuild.hpp asks it after each
+/// step.
 
 #include <cstddef>
 
@@ -37,6 +38,7 @@ inline constexpr std::size_t given_plan_steps = 5;
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/planning/plan_search.hpp"
+#include "dtrain/ddp/planning/saved_plan.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
