@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// async::ManualResetEvent: a flag that several coroutines of one thread wait for; when_all(), resolve() (net/) and
-/// StoreClient (rendezvous/) wait for one. async::AutoResetEvent: each set lets one coroutine pass; Session
-/// (rendezvous/) and the supervisors of launch/ wait for one.
+/// async::ManualResetEvent: a flag that several coroutines of one thread wait for: those of when_all(), resolve()
+/// (net/), StoreClient and JobServer (rendezvous/), and Console (launch/). async::AutoResetEvent: each set lets one
+/// coroutine pass; sessions and servers of rendezvous/ and supervisors, relays and coordinators of launch/ wait for
+/// one.
 
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/config.hpp"

@@ -2,7 +2,7 @@
 /// @file
 /// IntrusiveList: a doubly linked list of ListNodes, which hold the links and unlink themselves: Waiter
 /// (timer_heap.hpp), TaskRecord (task.hpp) and SpawnState (loop_handle.hpp) derive from ListNode. The events of
-/// events.hpp, Scheduler and TaskRunner (rendezvous/) keep such lists.
+/// events.hpp, Scheduler and Poller (loop/), and TaskRunner (rendezvous/) keep such lists.
 
 #include "dtrain/core/version.hpp"
 

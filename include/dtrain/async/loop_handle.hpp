@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop, for Store, TaskRunner (rendezvous/) and Termination
-/// (elastic/); BackgroundTask: the owner of such a coroutine, which ProcessGroup::spawn() returns and whose destruction
-/// cancels the coroutine; LoopThread: an EventLoop and the thread that runs it. ControlPlane, FormationClient
+/// LoopHandle: starts coroutines on another thread's EventLoop, for example for Store, TaskRunner (rendezvous/) and
+/// Termination (elastic/); BackgroundTask: the owner of such a coroutine, from ProcessGroup::spawn() and TaskRunner,
+/// whose destruction cancels it; LoopThread: an EventLoop and the thread that runs it. ControlPlane, FormationClient
 /// (rendezvous/) and StoreHost (launch/) own a LoopThread.
 
 #include <atomic>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; all coroutines of net/,
-/// rendezvous/ and launch/ return a Task. Outcome: a task's stored value or exception, for when_all() and LoopHandle.
-/// TaskHandle: the owner of a task that an EventLoop runs; EventLoop::spawn() returns it.
+/// rendezvous/ and launch/ return a Task. Outcome: a task's stored value or exception, for when_all(), EventLoop,
+/// LoopHandle and NodeLauncher. TaskHandle: the owner of a task that an EventLoop runs, from EventLoop::spawn().
 
 #include <coroutine>
 #include <exception>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// async::start_thread(): starts a thread with all signals blocked (BlockedSignals) and an error that names it;
-/// JoiningThread is a std::thread that its destructor joins; WorkerThread runs one blocking work function at a time.
-/// LoopThread, backends, streams and checkpoints start their threads by them.
+/// async::start_thread(): starts a thread with all signals blocked (BlockedSignals, also for spawn() in launch/) and an
+/// error that names it; JoiningThread: a std::thread that its destructor joins; WorkerThread: runs one blocking
+/// function at a time. LoopThread, resolve() (net/), backends, streams and checkpoints, among others, start threads by
+/// them.
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// CompressedTraffic, TrafficCounter: bytes that compression saves on the network, and the time that it takes. HookWork
-/// (ddp/) and topology/wire.hpp count in them, so they are in core/; ReducerStatistics has the sums.
+/// CompressedTraffic, TrafficCounter: bytes that compression saves on the network, and the time that it takes. Gradient
+/// hooks (ddp/) and topology/wire.hpp count in them, so they are in core/; ReducerStatistics has the sums.
 
 #include <atomic>
 #include <chrono>

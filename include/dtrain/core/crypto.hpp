@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for checkpoints and handshakes; HmacSha256: RFC 2104's HMAC,
-/// for the proofs of a handshake (secret.hpp); random_bytes(): cryptographic random bytes, for nonces, secrets, job ids
-/// and names of shared memory.
+/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for checkpoints, handshakes and digests that ranks compare,
+/// among others; HmacSha256: RFC 2104's HMAC, for the proofs of a handshake (secret.hpp); random_bytes(): cryptographic
+/// random bytes, for example for nonces, secrets, ids and names of shared memory.
 
 #include <sys/random.h>
 

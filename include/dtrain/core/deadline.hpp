@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All blocking calls take or make one.
-/// block_until(): the wait of FailureLatch, LoopHandle and backends on a condition variable or a deadline.
+/// block_until(): the wait on a condition variable or a deadline, of FailureLatch, LoopHandle, FormationClient and
+/// backends.
 
 #include <algorithm>
 #include <chrono>

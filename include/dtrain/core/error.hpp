@@ -2,7 +2,7 @@
 /// @file
 /// dtrain::Error: the exception that every folder but kernels/ throws, with action, reason, remedy and SourceLocation;
 /// limit_hint(): the limit of this process (ulimit) that may have caused an error; exception_text(): message of the
-/// exception that is being handled, for run_rank(), Reducer, LoopHandle and PerNode.
+/// exception that is being handled, by which run_rank(), Reducer, LoopHandle, PerNode and others report it.
 
 #include <optional>
 #include <string>

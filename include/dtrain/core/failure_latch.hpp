@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. rendezvous/ (StoreClient, ControlPlane)
-/// and the launcher set it; the waits there and in backend/, group/ and ddp/ end then.
+/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. rendezvous/ (StoreClient, StoreConnector,
+/// ControlPlane) and the launcher's NodeRendezvous set it; the waits there and in backend/, group/ and ddp/ end then.
 
 #include <atomic>
 #include <condition_variable>

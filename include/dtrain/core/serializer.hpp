@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. The
-/// store's protocol, checkpoints and launcher records use it.
+/// store's protocol, launcher records, checkpoints, and values that ranks exchange over the store (backend/, ddp/) use
+/// it.
 
 #include <algorithm>
 #include <array>

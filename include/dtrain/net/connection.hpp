@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop, which Session owns, and which FrameReader and
-/// FrameWriter read and write; connect(): one attempt to one address; connect_with_backoff(): attempts until a
-/// deadline, by which StoreConnector and FormationClient connect.
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop, which a Session owns from the handshake on,
+/// and which FrameReader and FrameWriter read and write; connect(): one attempt to one address; connect_with_backoff():
+/// attempts until a deadline, by StoreConnector, FormationClient, listen.hpp and store_host.hpp (launch/).
 
 #include <netinet/tcp.h>
 #include <sys/socket.h>

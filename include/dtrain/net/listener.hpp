@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// net::Listener: a TCP socket that accepts connections. StoreServer owns it.
+/// net::Listener: a TCP socket that accepts connections. StoreServer owns those that listen.hpp (rendezvous/) opens.
 
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// resolve(): host names to addresses, with a deadline (getaddrinfo has none), for connection.hpp and the listeners of
-/// a store (listen.hpp); Backoff: delays between attempts, for them and StoreConnector.
+/// resolve(): host names to addresses, with a deadline (getaddrinfo has none); resolve_with_backoff(): repeats it, for
+/// connection.hpp, listen.hpp (rendezvous/) and StoreHost (launch/); Backoff: delays between attempts, for them,
+/// StoreConnector and FormationClient.
 
 #include <netdb.h>
 

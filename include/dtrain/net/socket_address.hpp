@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. Listeners and connections take one.
+/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. Listeners, connections, Gloo's Mesh and the network
+/// report take one, among others.
 
 #include <arpa/inet.h>
 #include <net/if.h>

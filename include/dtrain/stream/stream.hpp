@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for; WaitResult: how a wait ended.
-/// Communicators and ddp/ enqueue in a Stream; StreamRef of stream/host/ and stream/cuda/ is one.
+/// Communicators, group/ and ddp/ enqueue in a Stream; StreamRef of stream/host/ and stream/cuda/ is one.
 
 #include <concepts>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// CPU affinity: the CPUs on which the system may run a thread of this process. PerNode and spawn() (launch/) bind
-/// workers by it, progress.hpp (stream/) counts cores by it.
+/// CPU affinity: the CPUs on which the system may run a thread of this process. PerNode, core_binding.hpp and spawn()
+/// (launch/) bind workers by it, core_count.hpp counts cores by it.
 
 #include <sched.h>
 

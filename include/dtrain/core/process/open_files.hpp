@@ -1,6 +1,7 @@
 #pragma once
 /// @file
 /// The limit of open files of this process, which StoreServer raises; spawn() starts workers with the former limit.
+/// JobState and Listener read it for their bounds and errors.
 
 #include <dirent.h>
 #include <sys/resource.h>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// OwningProcess: detects a forked process, where the copy of a channel, segment or LoopHandle must not act for the
-/// rank; ProcessOwned: a unique_ptr that destroys its object only in the process that made it, for communicators and
-/// DistributedDataParallel.
+/// OwningProcess: detects a forked process, where the copy of a channel, segment or LoopHandle, among others, must not
+/// act for the rank; ProcessOwned: a unique_ptr that destroys its object only in the process that made it, for
+/// communicators, DistributedDataParallel and ElasticWorker.
 
 #include <pthread.h>
 #include <sys/types.h>

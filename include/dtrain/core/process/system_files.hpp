@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for core_binding.hpp,
-/// network_report.hpp and process_tree.hpp of the launcher; read_small_file(): the first bytes of one such file, for
+/// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for launch/
+/// (core_binding.hpp and process_tree.hpp, among others); read_small_file(): the first bytes of one such file, for
 /// control_groups.hpp and host_identity.hpp; link_target(): the path in a symbolic link, for launch/.
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device. A program makes
-/// one by tensor_view() for each parameter and gradient; ddp/ and its checkpoints read and write through it.
+/// one by tensor_view() for each parameter and gradient; ddp/, elastic/ and libtorch/ read and write through it.
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// PinnedBuffer: pinned host memory that devices reach, for Staged's HostWorker, ExternalEvent and CudaBucketNorms;
-/// HostRegistration: borrowed host memory, pinned for a scope, for Staged's pipeline.
+/// PinnedBuffer: pinned host memory that devices reach, for Staged's HostWorker, ExternalEvent, the bounce buffer of
+/// group/, and CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction (ddp/); HostRegistration: borrowed host
+/// memory, pinned for a scope, for Staged's pipeline and its allocations.
 
 #include <cstddef>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Stream: an owned CUDA stream, of Staged, copy_streams.hpp or a program; CommunicationStream: the stream of a group
-/// or DDP instance over Nccl or Staged.
+/// Stream: an owned CUDA stream, of a program, Nccl, Staged, or a class of ddp/ (CopyStreams, DeviceLossScaler and
+/// hooks::Cast); CommunicationStream: the stream of a group or DDP instance over Nccl or Staged.
 
 #include <memory>
 #include <optional>

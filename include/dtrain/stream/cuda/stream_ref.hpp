@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StreamRef: the reference to a CUDA stream, by which group/ and ddp/ enqueue; with_stream(): calls a function with
-/// the StreamRef of a StreamHandle.
+/// StreamRef: the reference to a CUDA stream, by which backends, group/ and ddp/ enqueue; with_stream(): calls a
+/// function with the StreamRef of a StreamHandle, for group/, ddp/ and libtorch/.
 
 #include <cstddef>
 

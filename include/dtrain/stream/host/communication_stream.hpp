@@ -1,10 +1,9 @@
 #pragma once
 /// @file
-/// CommunicationStream: the host stream for the communication of a group or a DDP instance, which SharedMemory, Gloo
-/// and Mpi name as their stream; HelperThread: drains its queue while the program computes, if Driver starts it.
-/// StreamRegistry of a RankContext: a rank's host streams. A thread that waits long in one stream (in a backend or in
-/// ddp) calls run_unattended(), which starts a thread (OnDemandRunner) for each other stream that has work: streams
-/// cannot deadlock.
+/// CommunicationStream: the host stream of a group or a DDP instance over SharedMemory, Gloo or Mpi, and of Staged's
+/// HostWorker; HelperThread: drains its queue while the program computes, if Driver starts it. StreamRegistry of a
+/// RankContext: a rank's host streams; a thread that waits long in one calls run_unattended(), which starts a thread
+/// (OnDemandRunner) for each other stream that has work: streams cannot deadlock.
 
 #include <algorithm>
 #include <atomic>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Queue of a host stream (CommunicationStream): caller-runs work queue; the thread that waits for the work runs its
-/// items (WorkFunction) in order.
+/// Queue of a host stream: caller-runs work queue; the thread that waits for the work runs its items (WorkFunction) in
+/// order. CommunicationStream, Staged's HostWorker and SubChannel (topology/) own one each.
 
 #include <atomic>
 #include <bit>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// StreamRef: the reference to a host queue that models Stream, by which collectives and ddp/ enqueue; Event and
-/// ExternalEvent: a point in a host stream, and an event that the host completes.
+/// StreamRef: the reference to a host queue that models Stream, by which collectives, ddp/, SubChannel (topology/) and
+/// Staged's HostWorker enqueue; Event and ExternalEvent: a point in a host stream, and an event that the host
+/// completes.
 
 #include <atomic>
 #include <chrono>
