@@ -2,8 +2,8 @@
 /// @file
 /// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm:
 /// GroupOptions::algorithms, which GroupState (group/) puts into each ChannelContext and algorithm_selection.hpp reads.
-/// LinkCost: that cost, alpha and beta; plan_search.hpp (ddp/) computes with it, too. AlgorithmPreference: a wrapper's
-/// use of its group's choice, by DdpOptions (ddp/).
+/// LinkCost: that cost, alpha and beta, also for planning/ (ddp/). AlgorithmPreference: a wrapper's use of its group's
+/// choice, by DdpOptions (ddp/).
 
 #include <cstdint>
 #include <string>

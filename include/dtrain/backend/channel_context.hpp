@@ -2,7 +2,8 @@
 /// @file
 /// ChannelContext: name, members, store, failure latch, timeout and options of a channel. GroupState (group/) gives one
 /// to open_blocking() of the backend, or of AlgorithmBackend (topology/); the communicators of all backends keep it.
-/// open_and_report_blocking(): opening of a channel, with failures of this rank reported to the job.
+/// open_and_report_blocking() and reporting_failure(): opening of a channel by a backend, with failures of this rank
+/// reported to the job.
 
 #include <chrono>
 #include <exception>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// The concept Communicator: collectives and messages of one channel. Collectives (group/), AllReduceWork, hooks and
-/// sharded steps (ddp/) and AlgorithmCommunicator (topology/) enqueue them.
+/// The concept Communicator: collectives and messages of one channel. Collectives (group/), classes of ddp/
+/// (AllReduceWork, hooks, sharded steps, broadcasts and others) and of topology/, and Staged's HostWorker enqueue them.
 
 #include <concepts>
 #include <cstddef>

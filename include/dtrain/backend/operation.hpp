@@ -1,8 +1,9 @@
 #pragma once
 /// @file
 /// Operation: descriptor of a communicator's call. Ranks compare descriptors, so that mismatched calls fail instead of
-/// hanging. The calls in operations.hpp describe themselves by it; the channels of every backend and of topology/ get
-/// one for each call, RunningBucket (ddp/) turns one into text.
+/// hanging: operation_header.hpp sends one to peers. The calls in operations.hpp describe themselves by it; the
+/// channels of every backend get one for each call, AlgorithmOrder (topology/) its OperationKind alone; RunningBucket
+/// (ddp/) turns one into text.
 
 #include <cstdint>
 #include <functional>

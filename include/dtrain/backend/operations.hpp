@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare. Collectives (group/), AllReduceWork, hooks and sharded
-/// steps (ddp/) give them to enqueue().
+/// of its arguments, and the descriptor that ranks compare. Whatever enqueues on a communicator gives them to
+/// enqueue(): collectives (group/), hooks and steps (ddp/), topology/ and Staged's HostWorker.
 
 #include <array>
 #include <cstddef>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// StoreRef: type-erased key-value store of a job, by which ranks share values: those of a backend's channel, from
-/// ChannelContext, and in ddp/ model_signature.hpp, rank0_task.hpp and others. GroupState (group/) makes one of the
-/// job's Store.
+/// ChannelContext, and those of ddp/ (model_signature.hpp and rank0_task.hpp, among others). GroupState (group/), or a
+/// function of ddp/, makes one of the job's Store.
 
 #include <concepts>
 #include <cstdint>

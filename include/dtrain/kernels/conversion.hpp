@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for PartialReduction, and for
-/// MasterWeights, ShardedParameters and hooks::Widen (ddp/).
+/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for other kernels (PartialReduction,
+/// casts, sums of squares), and for MasterWeights, ShardedParameters and hooks::Widen (ddp/).
 
 #include <cstddef>
 #include <cstdint>

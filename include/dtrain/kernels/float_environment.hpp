@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction and the other kernels that
-/// compute, MasterWeights, ShardedParameters, and the hooks Adasum, TopK and PowerSgd open one.
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. The kernels that compute open one, and in
+/// ddp/ MasterWeights, ShardedParameters and hooks (Adasum, Widen, TopK and PowerSgd).
 
 #include <cstdint>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// PartialReduction: one rank's step of an algorithm that passes partial results from rank to rank in messages. Ring,
-/// tree and the other algorithms of backend/message_passing/ and topology/hierarchical/ make one.
+/// tree and the other algorithms of backend/message_passing/, CollectiveEndpoint (MPI) and topology/hierarchical/ make
+/// one.
 
 #include <cstddef>
 #include <span>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Reduction: combines elements of many ranks in host memory for SharedMemory and algorithms over messages, in rank
-/// order, with equal bits on every processor.
+/// Reduction: combines elements of many ranks in host memory, in rank order, with equal bits on every processor, for
+/// SharedMemory, algorithms over messages and CollectiveEndpoint (MPI); GradientSums and gradient_norm.hpp (ddp/) add
+/// and scale by it.
 
 #include <cstddef>
 #include <span>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, optimizers and
-/// hooks; dot product, for hooks; is_finite(), also under -ffast-math, for hooks and gradient norms.
+/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, SharedMemory's
+/// all_reduce, optimizers and hooks; dot product, for hooks; is_finite(), also under -ffast-math, for hooks, gradient
+/// norms and plan_search.hpp.
 
 #include <array>
 #include <cstddef>

@@ -1,10 +1,9 @@
 #pragma once
 /// @file
-/// OperationContext: the endpoint, scratch memory and operation of one call, which Channel of this folder and
-/// SharedMemory's all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes, which each transport states;
-/// SelectedAllReduce: a topology's algorithm for all_reduce, from BackendWithAlgorithm (topology/). Scratch: a
-/// channel's page-aligned working memory, which Channel, SharedMemory's all_reduce and Hierarchical own;
-/// allocate_zeroed(): the memory that Communicator allocates for a rank.
+/// OperationContext: endpoint, scratch memory and operation of one call, which Channel of this folder and
+/// SharedMemory's all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes, from them and the
+/// transports; SelectedAllReduce: a topology's algorithm, from BackendWithAlgorithm (topology/). Scratch: page-aligned
+/// working memory, which they and Hierarchical own; allocate_zeroed(): memory that Communicator allocates for a rank.
 
 #include <cerrno>
 #include <cstddef>

@@ -2,7 +2,7 @@
 /// @file
 /// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
 /// runs the channel's algorithms on them. message_passing::Channel (communicator.hpp) owns one. CancellationToken: ends
-/// the opening of a channel.
+/// an operation early, by which Channel tells the transport of a failure or a timeout.
 
 #include <concepts>
 #include <string>

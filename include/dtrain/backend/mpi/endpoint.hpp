@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// mpi::Endpoint: one channel's messages over MPI. BasicTransport owns one. Requests: the pending MPI requests of this
-/// process, tested together, which Endpoint starts; CallMonitor: whether a thread is inside a call to MPI;
-/// HangDetector: whether that call does not return. ProgressLoop owns them.
+/// mpi::Endpoint: one channel's messages over MPI; CollectiveEndpoint derives from it, and a BasicTransport owns one of
+/// the two. Requests: the pending MPI requests of this process, tested together, which Endpoint starts; ProgressLoop
+/// owns it. CallMonitor, a member of Requests: whether a thread is inside a call to MPI. HangDetector of ProgressLoop:
+/// whether that call does not return.
 
 #include <atomic>
 #include <chrono>

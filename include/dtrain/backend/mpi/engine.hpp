@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
-/// messages; each channel's BasicTransport shares it. EngineRegistry: the one engine of a process.
+/// messages. Mpi (mpi.hpp) starts it before the ranks meet; each channel's BasicTransport shares it. EngineRegistry:
+/// the one engine of a process.
 
 #include <atomic>
 #include <chrono>

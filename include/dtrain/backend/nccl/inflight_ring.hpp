@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// InflightRing: NCCL's operations in flight on streams, and when the first of them began; Channel fills it, Watchdog
-/// polls it. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog call it after
-/// a timeout.
+/// InflightRing of NCCL's Channel: operations in flight on streams, and when the first of them began, which Watchdog
+/// polls through Channel. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog
+/// call it after a timeout.
 
 #include <algorithm>
 #include <array>

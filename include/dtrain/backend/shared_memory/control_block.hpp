@@ -1,10 +1,9 @@
 #pragma once
 /// @file
-/// ControlBlock: layout of a channel's shared memory: the counters on which ranks sleep (FutexCounter), the cause of a
-/// failure (SharedCause), rank slots, then each rank's chunk buffers and mailbox (MailboxSlot); the slice of a
-/// reduction for each rank. Channel and its waits read it. Arena: memory that Communicator allocated, with a range for
-/// each rank, mapped by every rank; collectives/ work there in place. ArenaTable: to find the arena that a buffer is
-/// in.
+/// ControlBlock: layout of a channel's shared memory: counters on which ranks sleep (FutexCounter), the cause of a
+/// failure (SharedCause), rank slots, each rank's chunk buffers and mailbox (MailboxSlot); the slice of a reduction for
+/// each rank. Channel, Communicator and collectives/ work in it. Arena: memory that Communicator allocated, with a
+/// range for each rank, mapped by every rank; ArenaTable: to find a buffer's arena.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Isa: the vector instruction set that a kernel is compiled for. Reduction and sum_of_squares() choose it.
+/// Isa: the vector instruction set that a kernel is compiled for. Reduction, sum_of_squares() and SharedMemory's
+/// Channel choose it.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Pipelined ring algorithms: reduce-scatter, all-gather, and both in turn as all_reduce. algorithm_selection.hpp and
-/// topology::Ring select them.
+/// topology::Ring select them; direct_exchange.hpp takes its BlockCollective from here.
 
 #include <array>
 #include <cstddef>
