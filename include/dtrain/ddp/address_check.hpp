@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Address check: finds parameters whose memory has moved since the wrapping. model_functions() (setup/) reads the
-/// addresses, Reducer (reduction/) checks them in each step.
+/// Address check: finds parameters whose memory has moved since the wrapping. model_functions()
+/// (collect_parameters.hpp) makes the function that reads the addresses, Reducer (reduction/) checks them in each step.
 
 #include <algorithm>
 #include <chrono>

@@ -1,9 +1,9 @@
 #pragma once
 /// @file
-/// Collection of a model's parameters and buffers, which rejects those that cannot be trained, and their gradients'
-/// sizes; MasterWeights (precision/) calls it, and ShardedParameters (sharded/) checks by it that no two values
-/// overlap. ModelFunctions: tensors and callbacks of a model, of the same type for every model; the wrapper makes it
-/// and gives it to Driver.
+/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, of the same type for every model, which
+/// the wrapper gives to Driver; parameters that cannot be trained are rejected. MasterWeights collects by it too,
+/// check_sharded_parameters() (sharded/shards.hpp) uses check_apart(); Driver, BucketReduction, MeasuredPlan and Shards
+/// ask gradient_sizes().
 
 #include <algorithm>
 #include <cstddef>

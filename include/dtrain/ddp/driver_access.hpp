@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// DriverAccess: a wrapper's Driver, for the parts of the library that use its reducer: ShardedOptimizer (sharded/),
-/// DeviceLossScaler (precision/), plan_state() (planning/), and the wrapper of libtorch.hpp.
+/// DeviceLossScaler (precision/), plan_state() (planning/), and the wrapper and ShardedOptimizer of libtorch/.
 
 #include <string>
 

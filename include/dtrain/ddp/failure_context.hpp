@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// FailureContext: latch, rank and group, by which a wrapper's Driver (setup/), Reducer (reduction/) and
-/// broadcast_values() (broadcast/) notice or report failures of their job.
+/// FailureContext: latch, rank and group, by which a wrapper's Driver (setup/), Reducer, BucketReduction and
+/// Accumulation (reduction/), and broadcast_values() (broadcast/) notice or report failures of their job.
 
 #include <chrono>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Model concept: a class with parameters(). DistributedDataParallel requires it.
+/// Model concept: a class with parameters(). DistributedDataParallel and MasterWeights (precision/) require it.
 
 #include <concepts>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Parameter: a name, the memory of its value and the memory of its gradient; a model's parameters() returns them.
-/// PresentValue: where a value is now, in models whose values move; ShardedParameters and hooks::LocalSgd read it.
+/// PresentValue: where a value is now, in models whose values move; Shards (sharded/), for host and device memory, and
+/// hooks::LocalSgd read it.
 
 #include <cstddef>
 #include <cstdint>

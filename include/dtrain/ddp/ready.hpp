@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward().
+/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward(); ZeroGradients
+/// (data/) and ModuleModel (libtorch/) call it, too.
 
 #include <concepts>
 #include <cstddef>

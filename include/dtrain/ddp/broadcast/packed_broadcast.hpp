@@ -1,9 +1,9 @@
 #pragma once
 /// @file
 /// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
-/// load_checkpoint(). broadcast_values(): gives every rank the parameter values and buffers of rank 0, once, before
-/// training; Driver calls it. BufferBroadcast: rank 0's buffers for every rank, in one collective at the end of each
-/// step that does not skip it; BucketReduction owns one.
+/// load_checkpoint(). broadcast_values(): rank 0's parameter values and buffers for every rank before training; Driver
+/// calls it. BufferBroadcast of a BucketReduction: rank 0's buffers for every rank, in one collective at the end of
+/// each step that does not skip it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
-/// them back. Rank 0 in checkpoint.hpp calls it, and every rank in sharded_checkpoint.hpp and shard_files.hpp.
+/// them back. Rank 0 in checkpoint.hpp calls it, every rank in sharded_checkpoint.hpp and shard_files.hpp, and
+/// libtorch/checkpoint.hpp reads the list by it.
 
 #include <bit>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// NamedTensor: a tensor with its name; programs list tensors for checkpoints and Elastic::keep(). NamedBytes: bytes of
-/// any length, for checkpoints. TensorAccess: how a checkpoint reads and writes a tensor's elements.
+/// NamedTensor: a tensor with its name, which programs list for checkpoints and Elastic::keep(), and state() of hooks
+/// and scalers returns. NamedBytes: bytes of any length, for checkpoints. TensorAccess: how a checkpoint reads and
+/// writes a tensor's elements.
 
 #include <algorithm>
 #include <chrono>

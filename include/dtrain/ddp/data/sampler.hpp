@@ -2,7 +2,7 @@
 /// @file
 /// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches), or in weighted
 /// shares for a changing number of ranks (SampleShares); the shuffle is the same with every compiler and standard
-/// library. Programs loop over it.
+/// library. Programs loop over it, or over a BatchSampler (libtorch/) of it.
 
 #include <algorithm>
 #include <concepts>

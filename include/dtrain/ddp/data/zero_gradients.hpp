@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ZeroGradients: the backward pass of a rank that has no data for a step. DistributedDataParallel::step_without_data
-/// runs it.
+/// ZeroGradients: the backward pass of a rank that has no data for a step. step_without_data() of the wrappers, here
+/// and in libtorch.hpp, runs it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,8 @@
 #pragma once
 /// @file
-/// DeviceLossScaler: a LossScaler whose scale is in the memory of a CUDA device, so that no step waits for it.
+/// DeviceLossScaler: a LossScaler whose scale is in the memory of a CUDA device, so that no step waits for it. A
+/// program calls it between a step and its optimizer, or gives it to a step of its ShardedOptimizer, where
+/// DeviceShardedReduction reads it.
 
 #include <chrono>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows.
+/// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows. The
+/// program calls it, or gives it to a step of its ShardedOptimizer.
 
 #include <cstdint>
 #include <limits>

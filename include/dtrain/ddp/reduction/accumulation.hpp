@@ -2,7 +2,7 @@
 /// @file
 /// NoSync: the scope in which a program's steps reduce nothing, from no_sync(). Accumulation: target of these steps,
 /// which checks each ready gradient and reduces none; Driver owns it. GradientSums: sums of their gradients with
-/// Adds::wrapper, in memory of dtrain's; BucketReduction owns them.
+/// Adds::wrapper, in memory of dtrain's; BucketReduction owns them, Accumulation adds.
 
 #include <array>
 #include <cstddef>

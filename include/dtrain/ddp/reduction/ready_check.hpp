@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ReadyCheck of a BucketReduction: detects gradients that the program writes after their ready(), by digests of their
-/// memory. See DdpOptions::check_ready.
+/// ReadyCheck of a BucketReduction, also for Accumulation: detects gradients that the program writes after their
+/// ready(), by digests of their memory. See DdpOptions::check_ready.
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ReadyGradients: which gradients are ready in a reducer's step, and the order in which they were.
+/// ReadyGradients: which gradients are ready in a reducer's step, and the order in which they were. Reducer owns it.
 
 #include <atomic>
 #include <cstddef>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// zero::States and zero::Gradients: the stages of ZeRO (Rajbhandari et al. 2020); a program gives one to its
-/// ShardedOptimizer. DividedGradients: this rank's part of the reduced gradients in stage 2, beside an arena whose
-/// memory buckets reuse. ShardedReduction owns it.
+/// ShardedOptimizer. DividedGradients of a ShardedReduction: this rank's part of the reduced gradients in stage 2,
+/// beside an arena whose memory buckets reuse; DividedParts: their places, also for DeviceShardedReduction.
 
 #include <atomic>
 #include <cstddef>

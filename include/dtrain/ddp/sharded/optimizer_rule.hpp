@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// The concept OptimizerRule: how an optimizer changes weights, element by element. ShardedOptimizer takes such a rule.
+/// The concept OptimizerRule: how an optimizer changes weights, element by element. ShardedOptimizer takes such a rule,
+/// ShardedParameters applies it.
 
 #include <concepts>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; those of f64::, for models of
-/// f64. A program gives one to its ShardedOptimizer.
+/// f64. A program gives one to its ShardedOptimizer, RuleOf (libtorch/) makes one of a LibTorch optimizer.
 
 #include <cmath>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them.
+/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them;
+/// libtorch/checkpoint.hpp reads them for an optimizer that is not sharded.
 
 #include <array>
 #include <cstddef>

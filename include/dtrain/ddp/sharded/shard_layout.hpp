@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Shard layout: the elements of each bucket that a rank updates. ShardedParameters makes it.
+/// Shard layout: the elements of each bucket that a rank updates. Shards makes it by shard_layout(); the reductions,
+/// parameters and shard files of this folder read it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper.
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper;
+/// libtorch::ShardedOptimizer owns one.
 
 #include <concepts>
 #include <cstddef>
