@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// dtrain::ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run() gives one to the program's
-/// body. It holds a GroupState (group/).
+/// dtrain::ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run(), init_process_group() and
+/// Elastic give one to the program. It holds a GroupState (group/).
 
 #include <chrono>
 #include <memory>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// GroupHandle: interface of GroupState without its policy's types, for Driver, MeasuredPlan, agreement and failure
-/// reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit. NotedSettings:
-/// settings that are to be the same on all ranks.
+/// GroupHandle: interface of GroupState without its policy's types, for Driver, BucketRebuild, MeasuredPlan, agreement
+/// and failure reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit.
+/// NotedSettings: settings that are to be the same on all ranks.
 
 #include <algorithm>
 #include <chrono>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// GroupAccess: the GroupState of a process group, for the library's own templates. enqueue_within(), follow_stream():
-/// operations of a group in the order of a CUDA stream of the program, without a wait of the host. Wrappers,
-/// checkpoints, hooks and elastic.hpp call them.
+/// GroupAccess: the GroupState of a process group, for the library's own templates: wrappers, checkpoints, samplers,
+/// run(), elastic.hpp and others. Operations of a group in the order of a CUDA stream of the program, without a wait of
+/// the host: follow_stream(), for hooks::LocalSgd, and enqueue_within(), for libtorch/stream_order.hpp.
 
 #include <type_traits>
 

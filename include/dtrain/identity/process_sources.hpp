@@ -2,7 +2,7 @@
 /// @file
 /// The list of all process-identity sources, in order of precedence, from the headers of launchers/; and the
 /// completeness check: errors, with remedies, if variables show a job of several processes but are no complete source.
-/// resolve_identity.hpp walks the list.
+/// resolve_identity.hpp walks the list, node_identity.hpp asks by it which launcher is present.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Variables: typed, strict reads of a process's variables, by which formats/, environment/ and launchers/, launch/
-/// (such as settings.hpp) and the GPU backends (backend/) read them; Environment: a snapshot of all variables.
+/// Variables: typed, strict reads of a process's variables, by which identity/, launch/ and the GPU backends (backend/)
+/// read them; Environment: a snapshot of all variables.
 
 #include <unistd.h>
 

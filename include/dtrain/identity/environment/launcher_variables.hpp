@@ -1,9 +1,9 @@
 #pragma once
 /// @file
 /// LauncherVariables: the names of one launcher's variables in a process's environment, and how they are read; the
-/// fields that are certain on one node, and its loopback address; range checks of ranks and sizes. Arguments: a
-/// program's argv, with --local_rank=N of torch.distributed.launch. slurm_step.hpp of this folder and the sources in
-/// launchers/ read by them.
+/// fields that are certain on one node, and its loopback address; range checks of ranks and sizes. slurm_step.hpp,
+/// job_name.hpp and launchers/ read by them. Arguments: a program's argv, with --local_rank=N of
+/// torch.distributed.launch, for rank_process.hpp, too.
 
 #include <cstddef>
 #include <optional>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Slurm step: the variables that describe one task of a step, as a process finds them in its environment, with their
-/// lists of hosts and of task counts. process_sources.hpp, variable_tables.hpp, torch.hpp and job_name.hpp read them.
+/// lists of hosts and of task counts. Headers of identity/ and its launchers/, and rank_process.hpp (launch/), read
+/// them.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Formats of addresses in variables: "host", "host:port" and "[IPv6 address]:port"; the contact address of an Open MPI
-/// 4 daemon. variable_tables.hpp and clusters.hpp parse by them.
+/// 4 daemon. variable_tables.hpp, clusters.hpp, job_name.hpp and slurm_step.hpp parse by them.
 
 #include <algorithm>
 #include <cstddef>

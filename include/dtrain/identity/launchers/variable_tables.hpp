@@ -2,7 +2,8 @@
 /// @file
 /// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists: [openmpi],
 /// [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others, and [single], rank 0 of 1
-/// if no other is present; complete_identity() adds the store's address (master), stated or derived.
+/// if no other is present; rank_process.hpp (launch/) reads the last and [dtrain] by name. complete_identity() adds the
+/// store's address (master), stated or derived.
 
 #include <cstddef>
 #include <cstdint>

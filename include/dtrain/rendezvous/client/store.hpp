@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store(). Backends
-/// get it as a StoreRef. Programs and groups call it.
+/// and ddp/ get it as a StoreRef. Programs, groups, UnevenInputs (ddp/) and NodeRendezvous (launch/) call it, among
+/// others.
 
 #include <chrono>
 #include <cstddef>

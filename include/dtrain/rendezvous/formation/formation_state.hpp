@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
-/// FormationOptions: sizes and waiting times of an elastic job, which run_elastic_job() sets.
+/// FormationOptions: sizes and waiting times of an elastic job, which formation_at() (launch/) sets; RemoteFormation
+/// has its own.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// FormationWorkers: the elastic job's known workers, connections and last ranks; FailureHistory: the job's failures
-/// and commits, and when they end it. No I/O. FormationState owns one of each.
+/// and commits, and when they end it. No I/O. FormationState owns one of each; FormationServer and ElasticSupervisor
+/// (launch/) look workers up, NewcomerLimits reads a Worker.
 
 #include <algorithm>
 #include <cstddef>

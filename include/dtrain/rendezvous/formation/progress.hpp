@@ -1,9 +1,9 @@
 #pragma once
 /// @file
 /// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
-/// on from; WorkerProgress: an ElasticWorker's present progress; Assignment: a worker's rank in an attempt.
-/// ElasticWorker keeps its own progress, FormationState and FormationWorkers order that of all workers, and
-/// formation_messages.hpp sends progress and assignments. WorkerId: a worker's number in its job.
+/// on from; ElasticWorker keeps its own as a WorkerProgress, FormationState and FormationWorkers order that of all
+/// workers. Assignment: a worker's rank in an attempt, from FormationState, for Elastic; WorkerId: a worker's number in
+/// its job. formation_messages.hpp sends all.
 
 #include <compare>
 #include <cstdint>

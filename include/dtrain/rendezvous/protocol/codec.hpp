@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Codec: messages of a session and of its handshake to frames and back. StoreClient, StoreServer, JobServer, Session
-/// and client_handshake.hpp call it.
+/// Codec: messages of a session and of its handshake to frames and back. All that send or receive them call it: the
+/// clients and servers of this part and client_handshake.hpp; also StoreHost (launch/), which asks a port for its
+/// store.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Protocol messages between a rank and its job's store; this comment describes the protocol. StoreClient and JobServer
-/// exchange them by the codecs.
+/// Protocol messages between a rank and its job's store; this comment describes the protocol. client_handshake.hpp and
+/// StoreServer exchange those of the handshake, StoreClient and JobServer the others, by the codecs.
 ///
 /// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
 /// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Listeners of a StoreServer: their addresses (DTRAIN_INTERFACE, the master address, the machine's interfaces), and
-/// conflicts over a port. ControlPlane and NodeRendezvous call it.
+/// conflicts over a port. ControlPlane, NodeRendezvous and StoreHost (launch/) call it.
 
 #include <unistd.h>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it.
-/// SessionId, RequestKey: what the states of a job know sessions and pending requests by.
+/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it;
+/// JobServer and JobCoordinator (launch/) read it. SessionId, RequestKey: what the states of a job know sessions and
+/// pending requests by.
 
 #include <compare>
 #include <cstddef>

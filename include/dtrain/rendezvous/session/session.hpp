@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// rendezvous::Session: one side of a connection, from the handshake to its end, which StoreClient, JobServer or
-/// FormationClient owns; SessionHandler: the callbacks of this owner; send_heartbeats(): heartbeats of a client.
+/// rendezvous::Session: one side of a connection, from the handshake to its end: a StoreServer owns it during the
+/// handshake, then a JobServer or FormationServer; for a client a StoreClient or FormationClient. SessionHandler: the
+/// callbacks of these owners; send_heartbeats(): heartbeats of a client.
 
 #include <algorithm>
 #include <chrono>
