@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// State transfer: the ranks of an Elastic's attempt that lack the state of rank 0 receive it.
+/// State transfer: the ranks of an attempt that lack the state of rank 0 receive it. Elastic (elastic.hpp) calls
+/// transfer_state(), ElasticWorker weights_digest() at a commit.
 
 #include <algorithm>
 #include <cstddef>

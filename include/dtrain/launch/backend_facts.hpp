@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// BackendFacts: properties of a policy's backend that the policy's launcher needs before it starts workers. run()
-/// gives them to PerNode::start(), which counts devices and checks the launcher's options by them.
+/// gives them to each launcher whose start() takes them, as PerNode::start() does, which counts devices and checks the
+/// launcher's options by them.
 
 #include <string_view>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// ExitStatus: exit code or signal of a worker that has ended, as a number for exit() and as text. Workers (supervise/)
-/// makes it, job_result.hpp (nodes/) judges by it.
+/// makes it, Supervisor passes it on, job_result.hpp (nodes/) judges by it. signal_name(): a signal as text, for the
+/// launcher's sentences.
 
 #include <sys/wait.h>
 

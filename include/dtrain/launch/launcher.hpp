@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Concept Launcher: the first type of a Policy. run() calls its start(), which starts or identifies the processes.
+/// Concept Launcher: the first type of a Policy. run() calls its start(), which starts or identifies the processes;
+/// init_process_group() and init_elastic() ask whether it returns into the program's code.
 
 #include <concepts>
 #include <string_view>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// launch::RankProcess: identity and settings of the process that is a rank. PerNode and PerProcess make it, run()
-/// joins by it.
+/// launch::RankProcess: identity and settings of the process that is a rank, which PerNode and PerProcess make for
+/// run(), rank_process_of() for init_process_group(), init_elastic() and a program's launcher. A rank joins its job by
+/// it; ElasticWorker and StoreHost read it.
 
 #include <chrono>
 #include <memory>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// ShutdownSchedule: when a launcher sends its workers SIGTERM and SIGKILL; pure. Supervisor (supervise/) and
-/// ElasticSupervisor act by it; NodeLauncherOptions (configuration/) and OutputRelay (output/) take its times.
+/// ElasticSupervisor act by it, through Workers; NodeLauncherOptions (configuration/) and OutputRelay (output/) take
+/// its times.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// BufferPolicy: whether modules' buffers, such as BatchNorm's statistics, become rank 0's bytes or the ranks' means; a
-/// program gives it to the wrapper in libtorch.hpp, whose forward pass calls synchronize_buffers().
+/// program gives it to the wrapper in libtorch.hpp, whose forward pass calls synchronize_buffers(). distinct_elements()
+/// and broadcast_tensors(), also for checkpoint.hpp and training_parts.hpp: expanded tensors, and rank 0's tensors.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,9 +1,9 @@
 #pragma once
 /// @file
 /// Modules: the LibTorch modules that are trained together, and their tensors by name, for the wrapper in libtorch.hpp
-/// and checkpoint.hpp; view_of(): the memory of a LibTorch tensor as a TensorView, for ModuleModel and
-/// stream_order.hpp. WrappedValues: the parameters of wrapped modules as they were wrapped, and the present addresses
-/// of their values; ModuleModel owns it.
+/// and the checkpoints; view_of(): the memory of a LibTorch tensor as a TensorView, for most headers of libtorch/.
+/// WrappedValues: the parameters of wrapped modules as they were wrapped, and the present addresses of their values;
+/// ModuleModel owns it.
 
 #include <c10/core/StorageImpl.h>
 #include <torch/torch.h>

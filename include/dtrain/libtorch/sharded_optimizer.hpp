@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// libtorch::ShardedOptimizer: a LibTorch optimizer whose state is divided among the ranks; RuleOf: the options of
-/// LibTorch's optimizers as rules of dtrain's. A program makes one of its wrapper.
+/// libtorch::ShardedOptimizer: a LibTorch optimizer whose state is divided among the ranks, which a program makes of
+/// its wrapper; RuleOf: the options of LibTorch's optimizers as rules of dtrain's.
 
 #include <torch/torch.h>
 

@@ -1,9 +1,9 @@
 #pragma once
 /// @file
-/// Collectives of LibTorch's tensors in the order of LibTorch's current CUDA stream, without a wait of the host;
-/// buffers.hpp, SyncBatchNorm and libtorch.hpp call them. current_stream(): that stream, for libtorch.hpp and
-/// ModuleModel; is_captured(): whether a CUDA graph captures it; keep_until_used(): for tensors whose memory it still
-/// reads.
+/// Collectives of LibTorch's tensors in the order of LibTorch's current CUDA stream, without a wait of the host, for
+/// buffers.hpp, sync_batch_norm_functions.hpp and libtorch.hpp. current_stream(), for libtorch.hpp and ModuleModel;
+/// is_captured(): whether a CUDA graph captures it, for libtorch.hpp; keep_until_used(): tensors whose memory it still
+/// reads, for ModuleModel.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Settings: parsers of timeouts, log level and secret for rank_process.hpp and node_launcher_options.hpp.
+/// Settings: parsers of timeouts, log level and secret for rank_process.hpp and node_launcher_options.hpp;
+/// in_milliseconds(), for the headers of launch/ that give times to rendezvous/.
 
 #include <fcntl.h>
 #include <unistd.h>

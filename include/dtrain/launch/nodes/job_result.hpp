@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes; failure analysis: the
-/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 makes the result by decide_result().
+/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 makes the result by decide_result();
+/// ElasticSupervisor states that of an elastic job.
 
 #include <algorithm>
 #include <csignal>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Process spawning: starts a program as a child that is killed when the starting thread ends. NodeLauncher calls it
-/// for each worker.
+/// Process spawning: spawn() starts a program as a child that is killed when the starting thread ends, for each worker
+/// of a NodeLauncher; end_with_parent(): the same for a worker under --wrap, by PerNode; Pipe: both ends of a pipe, for
+/// NodeLauncher and RemoteFormation.
 
 #include <fcntl.h>
 #include <poll.h>
