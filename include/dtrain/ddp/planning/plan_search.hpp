@@ -1,9 +1,8 @@
 #pragma once
 /// @file
-/// Plan search: the ranks' measurements as messages, and their combination on rank 0; the cost of reductions that fits
-/// them, and the bucket sizes with the shortest step of a model: when gradients are ready, when their buckets are
-/// reduced, and which part of the reductions is hidden. SavedPlan: the buckets and the variant that were chosen
-/// (PlanSettings), as numbers of a checkpoint. MeasuredPlan calls it.
+/// Plan search for MeasuredPlan: the ranks' measurements as messages, and their combination on rank 0; the cost of
+/// reductions that fits them, and the bucket sizes with the shortest step of a model: when gradients are ready, when
+/// their buckets are reduced, and which part of the reductions is hidden.
 
 #include <algorithm>
 #include <bit>
