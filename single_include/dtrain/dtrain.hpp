@@ -222,8 +222,8 @@ inline constexpr const char* version_text =
 // ---- dtrain/core/compressed_traffic.hpp
 
 /// @file
-/// CompressedTraffic, TrafficCounter: bytes that compression saves on the network, and the time that it takes. HookWork
-/// (ddp/) and topology/wire.hpp count in them, so they are in core/; ReducerStatistics has the sums.
+/// CompressedTraffic, TrafficCounter: bytes that compression saves on the network, and the time that it takes. Gradient
+/// hooks (ddp/) and topology/wire.hpp count in them, so they are in core/; ReducerStatistics has the sums.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -421,7 +421,8 @@ class TrafficCounter {
 
 /// @file
 /// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All blocking calls take or make one.
-/// block_until(): the wait of FailureLatch, LoopHandle and backends on a condition variable or a deadline.
+/// block_until(): the wait on a condition variable or a deadline, of FailureLatch, LoopHandle, FormationClient and
+/// backends.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -516,7 +517,7 @@ inline bool is_debug_program() noexcept {
 /// @file
 /// dtrain::Error: the exception that every folder but kernels/ throws, with action, reason, remedy and SourceLocation;
 /// limit_hint(): the limit of this process (ulimit) that may have caused an error; exception_text(): message of the
-/// exception that is being handled, for run_rank(), Reducer, LoopHandle and PerNode.
+/// exception that is being handled, by which run_rank(), Reducer, LoopHandle, PerNode and others report it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -683,7 +684,7 @@ inline void spin_pause() noexcept {
 
 /// @file
 /// BlockedWriteSignals: a scope in which a failed write is an error and not a signal, for log(), AtomicFile,
-/// SharedMemory and Gloo.
+/// SharedMemory and Gloo, and report_end() (launch/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -799,7 +800,7 @@ DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
 
 /// @file
 /// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and the share that they
-/// leave to it: cores (cpu_quota()), for progress.hpp, and memory (available_memory_bytes()), for SharedMemory and
+/// leave to it: cores (cpu_quota()), for core_count.hpp, and memory (available_memory_bytes()), for SharedMemory and
 /// bucket_rebuild.hpp. MemoryKills reads a group's counters.
 
 namespace DTRAIN_NAMESPACE {
@@ -838,12 +839,30 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/process/core_count.hpp
+
+/// @file
+/// Number of cores that this process may use (available_cores()), for Driver (ddp/) and PerNode (launch/), and that all
+/// ranks of its host may use (cores_of_all_ranks()), for Driver and SharedMemory's Channel.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Number of cores that the calling thread may use by its affinity, at most the CPU quota of its control groups. If the
+/// system cannot answer, the number of cores online. Reads some small files.
+int available_cores();
+
+/// Number of cores that the ranks of this host may use together. A launcher that binds ranks to cores states the number
+/// in DTRAIN_NODE_CORES; else available_cores().
+int cores_of_all_ranks();
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/process/owning_process.hpp
 
 /// @file
-/// OwningProcess: detects a forked process, where the copy of a channel, segment or LoopHandle must not act for the
-/// rank; ProcessOwned: a unique_ptr that destroys its object only in the process that made it, for communicators and
-/// DistributedDataParallel.
+/// OwningProcess: detects a forked process, where the copy of a channel, segment or LoopHandle, among others, must not
+/// act for the rank; ProcessOwned: a unique_ptr that destroys its object only in the process that made it, for
+/// communicators, DistributedDataParallel and ElasticWorker.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1195,9 +1214,9 @@ DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
 // ---- dtrain/core/crypto.hpp
 
 /// @file
-/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for checkpoints and handshakes; HmacSha256: RFC 2104's HMAC,
-/// for the proofs of a handshake (secret.hpp); random_bytes(): cryptographic random bytes, for nonces, secrets, job ids
-/// and names of shared memory.
+/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for checkpoints, handshakes and digests that ranks compare,
+/// among others; HmacSha256: RFC 2104's HMAC, for the proofs of a handshake (secret.hpp); random_bytes(): cryptographic
+/// random bytes, for example for nonces, secrets, ids and names of shared memory.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1401,8 +1420,8 @@ DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) no
 // ---- dtrain/core/failure_latch.hpp
 
 /// @file
-/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. rendezvous/ (StoreClient, ControlPlane)
-/// and the launcher set it; the waits there and in backend/, group/ and ddp/ end then.
+/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. rendezvous/ (StoreClient, StoreConnector,
+/// ControlPlane) and the launcher's NodeRendezvous set it; the waits there and in backend/, group/ and ddp/ end then.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1546,9 +1565,9 @@ DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
 // ---- dtrain/core/process/descriptor.hpp
 
 /// @file
-/// Descriptor: a move-only owner of one of this process's file descriptors, by which net/, launch/, SharedMemory and
-/// ddp/ own files and sockets; wait_descriptor(): blocking waits for a descriptor, with a deadline, for UnixConnection
-/// and settings.hpp.
+/// Descriptor: a move-only owner of one of this process's file descriptors, by which async/, net/, launch/,
+/// SharedMemory and checkpoints own files and sockets; wait_descriptor(): blocking waits for a descriptor, with a
+/// deadline, for UnixConnection and settings.hpp.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1627,7 +1646,7 @@ inline void pause_before_retry(Deadline deadline, const std::string& doing) {
 
 /// @file
 /// sanitize(), in_quotes(): escape what a terminal would interpret, in other processes' text within errors and logs.
-/// Variables, Store, checkpoints and Serializer call them.
+/// Variables, Store, checkpoints and Serializer call them, among others.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1730,7 +1749,8 @@ DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest)
 
 /// @file
 /// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. The
-/// store's protocol, checkpoints and launcher records use it.
+/// store's protocol, launcher records, checkpoints, and values that ranks exchange over the store (backend/, ddp/) use
+/// it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2371,7 +2391,7 @@ struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 
 /// @file
 /// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device. A program makes
-/// one by tensor_view() for each parameter and gradient; ddp/ and its checkpoints read and write through it.
+/// one by tensor_view() for each parameter and gradient; ddp/, elastic/ and libtorch/ read and write through it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2522,7 +2542,8 @@ void add_cast_error(std::byte* elements, float* error, std::size_t count, DType 
 // ---- dtrain/kernels/instruction_sets/isa.hpp
 
 /// @file
-/// Isa: the vector instruction set that a kernel is compiled for. Reduction and sum_of_squares() choose it.
+/// Isa: the vector instruction set that a kernel is compiled for. Reduction, sum_of_squares() and SharedMemory's
+/// Channel choose it.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2653,8 +2674,9 @@ using Kernel = void (*)(const KernelArguments&) noexcept;
 // ---- dtrain/kernels/reduction.hpp
 
 /// @file
-/// Reduction: combines elements of many ranks in host memory for SharedMemory and algorithms over messages, in rank
-/// order, with equal bits on every processor.
+/// Reduction: combines elements of many ranks in host memory, in rank order, with equal bits on every processor, for
+/// SharedMemory, algorithms over messages and CollectiveEndpoint (MPI); GradientSums and gradient_norm.hpp (ddp/) add
+/// and scale by it.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2723,7 +2745,8 @@ class Reduction {
 
 /// @file
 /// PartialReduction: one rank's step of an algorithm that passes partial results from rank to rank in messages. Ring,
-/// tree and the other algorithms of backend/message_passing/ and topology/hierarchical/ make one.
+/// tree and the other algorithms of backend/message_passing/, CollectiveEndpoint (MPI) and topology/hierarchical/ make
+/// one.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2965,7 +2988,7 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* 
 /// @file
 /// IntrusiveList: a doubly linked list of ListNodes, which hold the links and unlink themselves: Waiter
 /// (timer_heap.hpp), TaskRecord (task.hpp) and SpawnState (loop_handle.hpp) derive from ListNode. The events of
-/// events.hpp, Scheduler and TaskRunner (rendezvous/) keep such lists.
+/// events.hpp, Scheduler and Poller (loop/), and TaskRunner (rendezvous/) keep such lists.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3053,9 +3076,10 @@ class IntrusiveList {
 // ---- dtrain/async/thread.hpp
 
 /// @file
-/// async::start_thread(): starts a thread with all signals blocked (BlockedSignals) and an error that names it;
-/// JoiningThread is a std::thread that its destructor joins; WorkerThread runs one blocking work function at a time.
-/// LoopThread, backends, streams and checkpoints start their threads by them.
+/// async::start_thread(): starts a thread with all signals blocked (BlockedSignals, also for spawn() in launch/) and an
+/// error that names it; JoiningThread: a std::thread that its destructor joins; WorkerThread: runs one blocking
+/// function at a time. LoopThread, resolve() (net/), backends, streams and checkpoints, among others, start threads by
+/// them.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3206,8 +3230,8 @@ DTRAIN_DEFINED void WorkerThread::main() noexcept {
 
 /// @file
 /// Waiter: a suspended coroutine in one list and in the timers; each TaskRecord (task.hpp) has one, and the awaiters of
-/// events.hpp and loop/ derive from it. WakeReason: why a coroutine was resumed, which net/, rendezvous/ and launch/
-/// ask. TimerHeap: the timers, in a binary heap; insertion and removal in logarithmic time.
+/// events.hpp and loop/ derive from it. WakeReason: why a coroutine was resumed, which when_all.hpp, net/, rendezvous/
+/// and launch/ ask. TimerHeap: a Scheduler's timers, in a binary heap; insertion and removal in logarithmic time.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3329,8 +3353,8 @@ DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexc
 
 /// @file
 /// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; all coroutines of net/,
-/// rendezvous/ and launch/ return a Task. Outcome: a task's stored value or exception, for when_all() and LoopHandle.
-/// TaskHandle: the owner of a task that an EventLoop runs; EventLoop::spawn() returns it.
+/// rendezvous/ and launch/ return a Task. Outcome: a task's stored value or exception, for when_all(), EventLoop,
+/// LoopHandle and NodeLauncher. TaskHandle: the owner of a task that an EventLoop runs, from EventLoop::spawn().
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4100,9 +4124,10 @@ DTRAIN_DEFINED void EventLoop::close() noexcept {
 // ---- dtrain/async/events.hpp
 
 /// @file
-/// async::ManualResetEvent: a flag that several coroutines of one thread wait for; when_all(), resolve() (net/) and
-/// StoreClient (rendezvous/) wait for one. async::AutoResetEvent: each set lets one coroutine pass; Session
-/// (rendezvous/) and the supervisors of launch/ wait for one.
+/// async::ManualResetEvent: a flag that several coroutines of one thread wait for: those of when_all(), resolve()
+/// (net/), StoreClient and JobServer (rendezvous/), and Console (launch/). async::AutoResetEvent: each set lets one
+/// coroutine pass; sessions and servers of rendezvous/ and supervisors, relays and coordinators of launch/ wait for
+/// one.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4206,9 +4231,9 @@ class AutoResetEvent {
 // ---- dtrain/async/loop_handle.hpp
 
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop, for Store, TaskRunner (rendezvous/) and Termination
-/// (elastic/); BackgroundTask: the owner of such a coroutine, which ProcessGroup::spawn() returns and whose destruction
-/// cancels the coroutine; LoopThread: an EventLoop and the thread that runs it. ControlPlane, FormationClient
+/// LoopHandle: starts coroutines on another thread's EventLoop, for example for Store, TaskRunner (rendezvous/) and
+/// Termination (elastic/); BackgroundTask: the owner of such a coroutine, from ProcessGroup::spawn() and TaskRunner,
+/// whose destruction cancels it; LoopThread: an EventLoop and the thread that runs it. ControlPlane, FormationClient
 /// (rendezvous/) and StoreHost (launch/) own a LoopThread.
 
 namespace DTRAIN_NAMESPACE::async {
@@ -4675,7 +4700,8 @@ requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
 // ---- dtrain/net/socket_address.hpp
 
 /// @file
-/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. Listeners and connections take one.
+/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. Listeners, connections, Gloo's Mesh and the network
+/// report take one, among others.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -4853,7 +4879,9 @@ inline std::string to_string(const SocketAddress& address) {
 // ---- dtrain/net/interfaces.hpp
 
 /// @file
-/// interface_addresses(): the addresses of this machine's network interfaces, for stores, Gloo and the network report.
+/// Addresses of this machine's network interfaces (interface_addresses()), and whether they lead to other hosts, for
+/// Gloo's Mesh, the network report, and ControlPlane and listen.hpp (rendezvous/); is_down(), is_unreachable(): why an
+/// address cannot be used, for Listener and connection.hpp.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -5345,8 +5373,9 @@ class RelaxedCapture {
 // ---- dtrain/stream/cuda/pinned_buffer.hpp
 
 /// @file
-/// PinnedBuffer: pinned host memory that devices reach, for Staged's HostWorker, ExternalEvent and CudaBucketNorms;
-/// HostRegistration: borrowed host memory, pinned for a scope, for Staged's pipeline.
+/// PinnedBuffer: pinned host memory that devices reach, for Staged's HostWorker, ExternalEvent, the bounce buffer of
+/// group/, and CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction (ddp/); HostRegistration: borrowed host
+/// memory, pinned for a scope, for Staged's pipeline and its allocations.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5407,9 +5436,8 @@ class PinnedBuffer {
 // ---- dtrain/stream/host/progress.hpp
 
 /// @file
-/// Progress of a host stream: whether a helper thread runs it while the program computes. Driver decides by DdpOptions.
-/// available_cores(): cores that the calling thread may use, for Driver and PerNode; cores_of_all_ranks(): for
-/// backend/shared_memory/channel.hpp.
+/// Progress of a host stream: whether a helper thread runs it while the program computes. A program chooses by
+/// DdpOptions::progress, Driver decides by the cores (core_count.hpp).
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -5440,14 +5468,6 @@ constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_w
   return cores > local_world_size && own_cores > 1 ? Progress::thread : Progress::caller;
 }
 
-/// Number of cores that the calling thread may use by its affinity, at most the CPU quota of its control groups. If the
-/// system cannot answer, the number of cores online. Reads some small files.
-int available_cores();
-
-/// Number of cores that the ranks of this host may use together. A launcher that binds ranks to cores states the number
-/// in DTRAIN_NODE_CORES; else available_cores().
-int cores_of_all_ranks();
-
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
 namespace DTRAIN_NAMESPACE {
@@ -5458,7 +5478,7 @@ using stream::host::Progress;
 
 /// @file
 /// Concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for; WaitResult: how a wait ended.
-/// Communicators and ddp/ enqueue in a Stream; StreamRef of stream/host/ and stream/cuda/ is one.
+/// Communicators, group/ and ddp/ enqueue in a Stream; StreamRef of stream/host/ and stream/cuda/ is one.
 
 namespace DTRAIN_NAMESPACE::stream {
 // clang-format 14 tears requires-expressions apart.
@@ -5813,8 +5833,8 @@ class ExternalEvent {
 // ---- dtrain/stream/cuda/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a CUDA stream, by which group/ and ddp/ enqueue; with_stream(): calls a function with
-/// the StreamRef of a StreamHandle.
+/// StreamRef: the reference to a CUDA stream, by which backends, group/ and ddp/ enqueue; with_stream(): calls a
+/// function with the StreamRef of a StreamHandle, for group/, ddp/ and libtorch/.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6014,8 +6034,9 @@ class CopyBatch {
 // ---- dtrain/stream/cuda/device_buffer.hpp
 
 /// @file
-/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged own; StreamOrderedBuffer: memory
-/// that is allocated and freed in the order of a stream, for CudaGradientCopier.
+/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged, the bounce buffer of group/, and
+/// classes of ddp/ (BucketCopies, DeviceShards, DeviceLossScaler and others) own; StreamOrderedBuffer: memory that is
+/// allocated and freed in the order of a stream, for CudaGradientCopier.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6656,8 +6677,9 @@ class UnscaleKernel {
 // ---- dtrain/stream/cuda/kernels/scaled_copy_batch.hpp
 
 /// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together by BucketCopies and
-/// hooks::Cast; ScaleKernel: its kernel for two element types, loaded by the CUDA driver, and the kernel's PTX text.
+/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together by BucketCopies, hooks of
+/// cast.hpp, CudaBucketNorms and DeviceShards; ScaleKernel: its kernel for two element types, and the kernel's PTX
+/// text.
 
 #if DTRAIN_WITH_CUDA
 
@@ -7072,8 +7094,9 @@ struct UpdateEntry {
   std::uint32_t first_block;  ///< as of launch_entries()
 };
 
-/// Entries of one launch, which with the other parameters fit into 4 KiB.
+/// Entries of one launch, which with the 88 bytes of other parameters fit into 4 KiB.
 inline constexpr std::size_t max_update_entries = 96;
+static_assert(max_update_entries * sizeof(UpdateEntry) + 88 <= 4096);
 inline constexpr std::uint32_t update_threads = 256;
 inline constexpr std::uint32_t update_block_elements = 2048;
 inline constexpr const char* update_name = "dtrain_update";
@@ -7164,9 +7187,11 @@ inline std::string update_text(Update update, DType dtype) {
                      {update_name, max_update_entries * sizeof(UpdateEntry)}) +
          format_text(
              ".param .u64 found_inf,\n.param .u64 multiplier,\n.param .f32 factor,\n.param .u64 numbers,\n"
-             ".param .align 4 .b8 given[{}]{})\n",
-             {sizeof(UpdateNumbers), parameters}) +
-         "{\n" + ptx::entry_registers +
+             ".param .align 4 .b8 given[{}]{})\n{}",
+             {sizeof(UpdateNumbers), parameters,
+              bytes == 2 ? ".maxnreg 32\n" : ""}) +  // in f32 it takes 31; more leave room for fewer threads
+         "{\n" +
+         ptx::entry_registers +
          ".reg .pred %is_finite, %is_nan;\n"
          ".reg .u32 %index, %bits, %odd;\n"
          ".reg .u64 %address, %target, %gradient, %weight, %state, %array<4>, %place<4>;\n"
@@ -7266,19 +7291,21 @@ class UpdateKernel {
 };
 
 /// Collects arrays, then enqueues their updates, max_update_entries arrays a launch. No update may write what another
-/// one reads or writes. Threads: one at a time. Steady state: allocates nothing.
+/// one reads or writes. Allocates nothing for as many arrays as were reserved. Threads: one at a time.
 class UpdateBatch {
  public:
   /// Memory of an update. @see UpdateEntry
   struct Addresses {
     std::byte* target;
     const std::byte* gradient;
-    const std::byte* weight;
+    std::byte* weight;
   };
 
   /// @pre before enqueue(): UpdateKernel::load(update, dtype, stream)
   UpdateBatch(Update update, DType dtype)
       : kernel_(UpdateKernel::find(update, dtype)), element_bytes_(size_bytes(dtype)) {}
+
+  void reserve(std::size_t arrays) { entries_.reserve(arrays); }
 
   /// @param first_state index of the first element's state
   void add(Addresses at, std::size_t first_state, std::size_t elements) {
@@ -7314,8 +7341,8 @@ class UpdateBatch {
 // ---- dtrain/stream/cuda/stream.hpp
 
 /// @file
-/// Stream: an owned CUDA stream, of Staged, copy_streams.hpp or a program; CommunicationStream: the stream of a group
-/// or DDP instance over Nccl or Staged.
+/// Stream: an owned CUDA stream, of a program, Nccl, Staged, or a class of ddp/ (CopyStreams, DeviceLossScaler and
+/// hooks::Cast); CommunicationStream: the stream of a group or DDP instance over Nccl or Staged.
 
 #if DTRAIN_WITH_CUDA
 
@@ -7377,8 +7404,8 @@ class CommunicationStream {
 // ---- dtrain/stream/host/queue.hpp
 
 /// @file
-/// Queue of a host stream (CommunicationStream): caller-runs work queue; the thread that waits for the work runs its
-/// items (WorkFunction) in order.
+/// Queue of a host stream: caller-runs work queue; the thread that waits for the work runs its items (WorkFunction) in
+/// order. CommunicationStream, Staged's HostWorker and SubChannel (topology/) own one each.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7632,8 +7659,9 @@ DTRAIN_DEFINED void Queue::park_helper() noexcept {
 // ---- dtrain/stream/host/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a host queue that models Stream, by which collectives and ddp/ enqueue; Event and
-/// ExternalEvent: a point in a host stream, and an event that the host completes.
+/// StreamRef: the reference to a host queue that models Stream, by which collectives, ddp/, SubChannel (topology/) and
+/// Staged's HostWorker enqueue; Event and ExternalEvent: a point in a host stream, and an event that the host
+/// completes.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7793,11 +7821,10 @@ DTRAIN_DEFINED void StreamRef::wait(ExternalEvent& event, Deadline deadline) con
 // ---- dtrain/stream/host/communication_stream.hpp
 
 /// @file
-/// CommunicationStream: the host stream for the communication of a group or a DDP instance, which SharedMemory, Gloo
-/// and Mpi name as their stream; HelperThread: drains its queue while the program computes, if Driver starts it.
-/// StreamRegistry of a RankContext: a rank's host streams. A thread that waits long in one stream (in a backend or in
-/// ddp) calls run_unattended(), which starts a thread (OnDemandRunner) for each other stream that has work: streams
-/// cannot deadlock.
+/// CommunicationStream: the host stream of a group or a DDP instance over SharedMemory, Gloo or Mpi, and of Staged's
+/// HostWorker; HelperThread: drains its queue while the program computes, if Driver starts it. StreamRegistry of a
+/// RankContext: a rank's host streams; a thread that waits long in one calls run_unattended(), which starts a thread
+/// (OnDemandRunner) for each other stream that has work: streams cannot deadlock.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7990,8 +8017,8 @@ DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamReg
 // ---- dtrain/identity/identity_error.hpp
 
 /// @file
-/// IdentityError: invalid, contradictory or incomplete variables of a process, which every parser of identity/ throws
-/// by throw_identity_error(); IdentityErrc: its codes.
+/// IdentityError: invalid, contradictory or incomplete variables of a process, which every parser of identity/ and
+/// rank_process.hpp (launch/) throw by throw_identity_error(); IdentityErrc: its codes.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -8182,8 +8209,8 @@ DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
 // ---- dtrain/identity/variables.hpp
 
 /// @file
-/// Variables: typed, strict reads of a process's variables, by which formats/, environment/ and launchers/, launch/
-/// (such as settings.hpp) and the GPU backends (backend/) read them; Environment: a snapshot of all variables.
+/// Variables: typed, strict reads of a process's variables, by which identity/, launch/ and the GPU backends (backend/)
+/// read them; Environment: a snapshot of all variables.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -8330,8 +8357,8 @@ DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t
 
 /// @file
 /// rendezvous::TaskRunner: coroutines on a rank's control loop, of ProcessGroup::run() and spawn() and of RankContext,
-/// which owns it;
-/// OffThreadDeleter: destroys a RankContext or a group's state on another thread than the control thread.
+/// which owns it; OffThreadDeleter: destroys a RankContext or a group's state on another thread than the control
+/// thread.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9007,8 +9034,8 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 // ---- dtrain/rendezvous/protocol/message.hpp
 
 /// @file
-/// Protocol messages between a rank and its job's store; this comment describes the protocol. StoreClient and JobServer
-/// exchange them by the codecs.
+/// Protocol messages between a rank and its job's store; this comment describes the protocol. client_handshake.hpp and
+/// StoreServer exchange those of the handshake, StoreClient and JobServer the others, by the codecs.
 ///
 /// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
 /// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,
@@ -9388,7 +9415,8 @@ class [[nodiscard]] StoreCall {
 
 /// @file
 /// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store(). Backends
-/// get it as a StoreRef. Programs and groups call it.
+/// and ddp/ get it as a StoreRef. Programs, groups, UnevenInputs (ddp/) and NodeRendezvous (launch/) call it, among
+/// others.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9545,9 +9573,9 @@ using rendezvous::StoreCall;
 
 /// @file
 /// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
-/// on from; WorkerProgress: an ElasticWorker's present progress; Assignment: a worker's rank in an attempt.
-/// ElasticWorker keeps its own progress, FormationState and FormationWorkers order that of all workers, and
-/// formation_messages.hpp sends progress and assignments. WorkerId: a worker's number in its job.
+/// on from; ElasticWorker keeps its own as a WorkerProgress, FormationState and FormationWorkers order that of all
+/// workers. Assignment: a worker's rank in an attempt, from FormationState, for Elastic; WorkerId: a worker's number in
+/// its job. formation_messages.hpp sends all.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9820,8 +9848,8 @@ class ControlPlane {
 /// @file
 /// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm:
 /// GroupOptions::algorithms, which GroupState (group/) puts into each ChannelContext and algorithm_selection.hpp reads.
-/// LinkCost: that cost, alpha and beta; plan_search.hpp (ddp/) computes with it, too. AlgorithmPreference: a wrapper's
-/// use of its group's choice, by DdpOptions (ddp/).
+/// LinkCost: that cost, alpha and beta, also for planning/ (ddp/). AlgorithmPreference: a wrapper's use of its group's
+/// choice, by DdpOptions (ddp/).
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10020,9 +10048,8 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
 
 /// @file
 /// FirstCause: the first cause of a channel's failure; later causes are ignored. OrderedChannel and NCCL's
-/// ChannelStatus own one each, and report it to the job by report_quietly(). WaitNotice: log warnings of a long wait
-/// for other ranks, which may end in the channel's failure; log_place_at_timeout(): after a failure, where this rank
-/// waited when another one's wait had timed out. Host channels and store_gather() use them.
+/// ChannelStatus own one each; they, AlgorithmOrder (topology/) and message_passing/ report a cause to the job by
+/// report_quietly().
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10082,6 +10109,17 @@ class FirstCause {
   std::optional<Cause> cause_;
 };
 
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/failure/wait_notice.hpp
+
+/// @file
+/// WaitNotice: log warnings of a long wait for other ranks: those of the Channels of message_passing/ and
+/// shared_memory/, and of store_gather(). log_place_at_timeout(): log line, after a failure, that says where this rank
+/// waited when another one's wait had timed out; both Channels call it.
+
+namespace DTRAIN_NAMESPACE::backend {
+
 /// A channel has one. After each line, its next line is due after twice the time, in the same or a later operation:
 /// ranks that wait for an evaluation after every epoch print a few lines, not one for each epoch. Threads: the one that
 /// runs the channel's work.
@@ -10125,10 +10163,10 @@ inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const Fai
 // ---- dtrain/backend/message_passing/endpoint.hpp
 
 /// @file
-/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive. Gloo, MPI and
-/// SharedMemory have one each. TagClass: messages of an algorithm, or of the user. Routine: the coroutine type of the
-/// algorithms; FramePool: reused memory for their frames, which each Endpoint owns. Gloo's Transport, MPI's
-/// ProgressLoop and SharedMemory's all_reduce resume a Routine.
+/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive; Gloo, MPI and
+/// SharedMemory have classes for it. TagClass: messages of an algorithm, or of the user. Routine: the coroutine type of
+/// the algorithms, which Gloo's Transport, MPI's ProgressLoop and SharedMemory's all_reduce resume. FramePool: reused
+/// memory for their frames, which each Endpoint owns.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10439,9 +10477,10 @@ inline std::string library_name() {
 // ---- dtrain/backend/mpi/endpoint.hpp
 
 /// @file
-/// mpi::Endpoint: one channel's messages over MPI. BasicTransport owns one. Requests: the pending MPI requests of this
-/// process, tested together, which Endpoint starts; CallMonitor: whether a thread is inside a call to MPI;
-/// HangDetector: whether that call does not return. ProgressLoop owns them.
+/// mpi::Endpoint: one channel's messages over MPI; CollectiveEndpoint derives from it, and a BasicTransport owns one of
+/// the two. Requests: the pending MPI requests of this process, tested together, which Endpoint starts; ProgressLoop
+/// owns it. CallMonitor, a member of Requests: whether a thread is inside a call to MPI. HangDetector of ProgressLoop:
+/// whether that call does not return.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -11175,8 +11214,9 @@ ncclResult_t wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, 
 
 /// @file
 /// Operation: descriptor of a communicator's call. Ranks compare descriptors, so that mismatched calls fail instead of
-/// hanging. The calls in operations.hpp describe themselves by it; the channels of every backend and of topology/ get
-/// one for each call, RunningBucket (ddp/) turns one into text.
+/// hanging: operation_header.hpp sends one to peers. The calls in operations.hpp describe themselves by it; the
+/// channels of every backend get one for each call, AlgorithmOrder (topology/) its OperationKind alone; RunningBucket
+/// (ddp/) turns one into text.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -11591,11 +11631,10 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, cons
 // ---- dtrain/backend/message_passing/operation_context.hpp
 
 /// @file
-/// OperationContext: the endpoint, scratch memory and operation of one call, which Channel of this folder and
-/// SharedMemory's all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes, which each transport states;
-/// SelectedAllReduce: a topology's algorithm for all_reduce, from BackendWithAlgorithm (topology/). Scratch: a
-/// channel's page-aligned working memory, which Channel, SharedMemory's all_reduce and Hierarchical own;
-/// allocate_zeroed(): the memory that Communicator allocates for a rank.
+/// OperationContext: endpoint, scratch memory and operation of one call, which Channel of this folder and
+/// SharedMemory's all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes, from them and the
+/// transports; SelectedAllReduce: a topology's algorithm, from BackendWithAlgorithm (topology/). Scratch: page-aligned
+/// working memory, which they and Hierarchical own; allocate_zeroed(): memory that Communicator allocates for a rank.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -13245,7 +13284,7 @@ Routine parameter_server(OperationContext<E>& context, const Buffers& buffers, i
 
 /// @file
 /// Pipelined ring algorithms: reduce-scatter, all-gather, and both in turn as all_reduce. algorithm_selection.hpp and
-/// topology::Ring select them.
+/// topology::Ring select them; direct_exchange.hpp takes its BlockCollective from here.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -14180,8 +14219,8 @@ static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
 
 /// @file
 /// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare. Collectives (group/), AllReduceWork, hooks and sharded
-/// steps (ddp/) give them to enqueue().
+/// of its arguments, and the descriptor that ranks compare. Whatever enqueues on a communicator gives them to
+/// enqueue(): collectives (group/), hooks and steps (ddp/), topology/ and Staged's HostWorker.
 
 /// A communicator runs an operation by `enqueue(operation, stream)`. Each operation has:
 /// - `kind`: its OperationKind; that of an operation with blocks is in its BlockExchange.
@@ -14592,8 +14631,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view 
 // ---- dtrain/backend/communicator.hpp
 
 /// @file
-/// The concept Communicator: collectives and messages of one channel. Collectives (group/), AllReduceWork, hooks and
-/// sharded steps (ddp/) and AlgorithmCommunicator (topology/) enqueue them.
+/// The concept Communicator: collectives and messages of one channel. Collectives (group/), classes of ddp/
+/// (AllReduceWork, hooks, sharded steps, broadcasts and others) and of topology/, and Staged's HostWorker enqueue them.
 
 /// Contract of enqueue(operation, stream), for every operation.
 /// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
@@ -14975,11 +15014,10 @@ inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reductio
 // ---- dtrain/backend/shared_memory/control_block.hpp
 
 /// @file
-/// ControlBlock: layout of a channel's shared memory: the counters on which ranks sleep (FutexCounter), the cause of a
-/// failure (SharedCause), rank slots, then each rank's chunk buffers and mailbox (MailboxSlot); the slice of a
-/// reduction for each rank. Channel and its waits read it. Arena: memory that Communicator allocated, with a range for
-/// each rank, mapped by every rank; collectives/ work there in place. ArenaTable: to find the arena that a buffer is
-/// in.
+/// ControlBlock: layout of a channel's shared memory: counters on which ranks sleep (FutexCounter), the cause of a
+/// failure (SharedCause), rank slots, each rank's chunk buffers and mailbox (MailboxSlot); the slice of a reduction for
+/// each rank. Channel, Communicator and collectives/ work in it. Arena: memory that Communicator allocated, with a
+/// range for each rank, mapped by every rank; ArenaTable: to find a buffer's arena.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -15478,8 +15516,8 @@ class ReductionChunks {
 
 /// @file
 /// StoreRef: type-erased key-value store of a job, by which ranks share values: those of a backend's channel, from
-/// ChannelContext, and in ddp/ model_signature.hpp, rank0_task.hpp and others. GroupState (group/) makes one of the
-/// job's Store.
+/// ChannelContext, and those of ddp/ (model_signature.hpp and rank0_task.hpp, among others). GroupState (group/), or a
+/// function of ddp/, makes one of the job's Store.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15588,7 +15626,8 @@ requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::Store
 /// @file
 /// ChannelContext: name, members, store, failure latch, timeout and options of a channel. GroupState (group/) gives one
 /// to open_blocking() of the backend, or of AlgorithmBackend (topology/); the communicators of all backends keep it.
-/// open_and_report_blocking(): opening of a channel, with failures of this rank reported to the job.
+/// open_and_report_blocking() and reporting_failure(): opening of a channel by a backend, with failures of this rank
+/// reported to the job.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15794,8 +15833,9 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 
 /// @file
 /// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store. Backends
-/// call them when a channel opens, checkpoints and MeasuredPlan later. split_context(): setup of the channels of a
-/// split by color and key, as by MPI_Comm_split; ChannelOwner and NCCL's Communicator call it.
+/// and node_layout.hpp (topology/) call them when a channel opens, ddp/ (rank0_task.hpp and MeasuredPlan, among others)
+/// also later. split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split; ChannelOwner
+/// and NCCL's Communicator call it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16778,7 +16818,7 @@ static_assert(message_passing::Endpoint<Endpoint>);
 /// @file
 /// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
 /// runs the channel's algorithms on them. message_passing::Channel (communicator.hpp) owns one. CancellationToken: ends
-/// the opening of a channel.
+/// an operation early, by which Channel tells the transport of a failure or a timeout.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -17408,7 +17448,8 @@ class ProgressLoop {
 
 /// @file
 /// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
-/// messages; each channel's BasicTransport shares it. EngineRegistry: the one engine of a process.
+/// messages. Mpi (mpi.hpp) starts it before the ranks meet; each channel's BasicTransport shares it. EngineRegistry:
+/// the one engine of a process.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -18104,9 +18145,9 @@ class ChannelStatus {
 // ---- dtrain/backend/nccl/inflight_ring.hpp
 
 /// @file
-/// InflightRing: NCCL's operations in flight on streams, and when the first of them began; Channel fills it, Watchdog
-/// polls it. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog call it after
-/// a timeout.
+/// InflightRing of NCCL's Channel: operations in flight on streams, and when the first of them began, which Watchdog
+/// polls through Channel. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog
+/// call it after a timeout.
 
 #if DTRAIN_WITH_NCCL
 
@@ -19636,8 +19677,8 @@ struct ChannelOwner {
 
 /// @file
 /// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
-/// stream; Channel of one rank, which it owns: operations in order, timeouts and failure. Gloo's and Mpi's
-/// open_blocking() make one.
+/// stream; Channel of one rank, which it owns: operations in order, timeouts and failure. open_blocking() makes one:
+/// that of Gloo, Mpi and MpiCollectives, and of a program's backend over messages.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -20558,8 +20599,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
 class SpinPolicy {
  public:
-  explicit SpinPolicy(int ranks)
-      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
+  explicit SpinPolicy(int ranks) : cores_suffice_(cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
 
   /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
   bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
@@ -23827,7 +23867,8 @@ static_assert(Topology<Hierarchical<>>);
 
 /// @file
 /// BackendFacts: properties of a policy's backend that the policy's launcher needs before it starts workers. run()
-/// gives them to PerNode::start(), which counts devices and checks the launcher's options by them.
+/// gives them to each launcher whose start() takes them, as PerNode::start() does, which counts devices and checks the
+/// launcher's options by them.
 
 namespace DTRAIN_NAMESPACE::async {
 template <class T>
@@ -23863,8 +23904,9 @@ struct BackendFacts {
 // ---- dtrain/launch/rank_process.hpp
 
 /// @file
-/// launch::RankProcess: identity and settings of the process that is a rank. PerNode and PerProcess make it, run()
-/// joins by it.
+/// launch::RankProcess: identity and settings of the process that is a rank, which PerNode and PerProcess make for
+/// run(), rank_process_of() for init_process_group(), init_elastic() and a program's launcher. A rank joins its job by
+/// it; ElasticWorker and StoreHost read it.
 
 namespace DTRAIN_NAMESPACE::identity {
 class Variables;
@@ -23952,7 +23994,8 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 // ---- dtrain/launch/launcher.hpp
 
 /// @file
-/// Concept Launcher: the first type of a Policy. run() calls its start(), which starts or identifies the processes.
+/// Concept Launcher: the first type of a Policy. run() calls its start(), which starts or identifies the processes;
+/// init_process_group() and init_elastic() ask whether it returns into the program's code.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -24851,9 +24894,9 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
 // ---- dtrain/group/group_handle.hpp
 
 /// @file
-/// GroupHandle: interface of GroupState without its policy's types, for Driver, MeasuredPlan, agreement and failure
-/// reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit. NotedSettings:
-/// settings that are to be the same on all ranks.
+/// GroupHandle: interface of GroupState without its policy's types, for Driver, BucketRebuild, MeasuredPlan, agreement
+/// and failure reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit.
+/// NotedSettings: settings that are to be the same on all ranks.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25802,9 +25845,9 @@ DTRAIN_DEFINED void GroupStateBase::report_exception() const {
 // ---- dtrain/group/group_internals.hpp
 
 /// @file
-/// GroupAccess: the GroupState of a process group, for the library's own templates. enqueue_within(), follow_stream():
-/// operations of a group in the order of a CUDA stream of the program, without a wait of the host. Wrappers,
-/// checkpoints, hooks and elastic.hpp call them.
+/// GroupAccess: the GroupState of a process group, for the library's own templates: wrappers, checkpoints, samplers,
+/// run(), elastic.hpp and others. Operations of a group in the order of a CUDA stream of the program, without a wait of
+/// the host: follow_stream(), for hooks::LocalSgd, and enqueue_within(), for libtorch/stream_order.hpp.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -26278,7 +26321,7 @@ class AtomicFile {
 /// @file
 /// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches), or in weighted
 /// shares for a changing number of ranks (SampleShares); the shuffle is the same with every compiler and standard
-/// library. Programs loop over it.
+/// library. Programs loop over it, or over a BatchSampler (libtorch/) of it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26929,7 +26972,7 @@ using ddp::PlanChoice;
 
 /// @file
 /// DriverAccess: a wrapper's Driver, for the parts of the library that use its reducer: ShardedOptimizer (sharded/),
-/// DeviceLossScaler (precision/), plan_state() (planning/), and the wrapper of libtorch.hpp.
+/// DeviceLossScaler (precision/), plan_state() (planning/), and the wrapper and ShardedOptimizer of libtorch/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26956,8 +26999,8 @@ struct DriverAccess {
 // ---- dtrain/ddp/failure_context.hpp
 
 /// @file
-/// FailureContext: latch, rank and group, by which a wrapper's Driver (setup/), Reducer (reduction/) and
-/// broadcast_values() (broadcast/) notice or report failures of their job.
+/// FailureContext: latch, rank and group, by which a wrapper's Driver (setup/), Reducer, BucketReduction and
+/// Accumulation (reduction/), and broadcast_values() (broadcast/) notice or report failures of their job.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27032,7 +27075,8 @@ DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const 
 
 /// @file
 /// Parameter: a name, the memory of its value and the memory of its gradient; a model's parameters() returns them.
-/// PresentValue: where a value is now, in models whose values move; ShardedParameters and hooks::LocalSgd read it.
+/// PresentValue: where a value is now, in models whose values move; Shards (sharded/), for host and device memory, and
+/// hooks::LocalSgd read it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27357,7 +27401,7 @@ using ddp::GradientBucket;
 // ---- dtrain/ddp/model.hpp
 
 /// @file
-/// Model concept: a class with parameters(). DistributedDataParallel requires it.
+/// Model concept: a class with parameters(). DistributedDataParallel and MasterWeights (precision/) require it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27450,8 +27494,8 @@ using ddp::Model;
 // ---- dtrain/ddp/address_check.hpp
 
 /// @file
-/// Address check: finds parameters whose memory has moved since the wrapping. model_functions() (setup/) reads the
-/// addresses, Reducer (reduction/) checks them in each step.
+/// Address check: finds parameters whose memory has moved since the wrapping. model_functions()
+/// (collect_parameters.hpp) makes the function that reads the addresses, Reducer (reduction/) checks them in each step.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27616,10 +27660,10 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const st
 // ---- dtrain/ddp/collect_parameters.hpp
 
 /// @file
-/// Collection of a model's parameters and buffers, which rejects those that cannot be trained, and their gradients'
-/// sizes; MasterWeights (precision/) calls it, and ShardedParameters (sharded/) checks by it that no two values
-/// overlap. ModelFunctions: tensors and callbacks of a model, of the same type for every model; the wrapper makes it
-/// and gives it to Driver.
+/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, of the same type for every model, which
+/// the wrapper gives to Driver; parameters that cannot be trained are rejected. MasterWeights collects by it too,
+/// check_sharded_parameters() (sharded/shards.hpp) uses check_apart(); Driver, BucketReduction, MeasuredPlan and Shards
+/// ask gradient_sizes().
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27808,9 +27852,9 @@ DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Paramete
 
 /// @file
 /// ModelSignature: names, shapes, types and options that must be the same on all ranks, and the first difference of two
-/// ranks, as a sentence; ParameterSignature: one tensor there, or in a checkpoint's list. agree_blocking(): all ranks
-/// compare their signatures, and all fail alike if two differ. Driver calls it for the wrapped model and its optimizer,
-/// load_checkpoint() for the tensors.
+/// ranks, as a sentence; ParameterSignature: one tensor there, or in a list of a checkpoint or shard file.
+/// agree_blocking(): all ranks compare signatures, and all fail alike if two differ: those of Driver for the wrapped
+/// model and its optimizer, and of checkpoint.hpp for the tensors.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27943,8 +27987,9 @@ void agree_blocking(const group::GroupHandle& group, const std::string& prefix, 
 // ---- dtrain/ddp/checkpoint/named_tensor.hpp
 
 /// @file
-/// NamedTensor: a tensor with its name; programs list tensors for checkpoints and Elastic::keep(). NamedBytes: bytes of
-/// any length, for checkpoints. TensorAccess: how a checkpoint reads and writes a tensor's elements.
+/// NamedTensor: a tensor with its name, which programs list for checkpoints and Elastic::keep(), and state() of hooks
+/// and scalers returns. NamedBytes: bytes of any length, for checkpoints. TensorAccess: how a checkpoint reads and
+/// writes a tensor's elements.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28142,7 +28187,8 @@ using ddp::parameter_values;
 
 /// @file
 /// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
-/// them back. Rank 0 in checkpoint.hpp calls it, and every rank in sharded_checkpoint.hpp and shard_files.hpp.
+/// them back. Rank 0 in checkpoint.hpp calls it, every rank in sharded_checkpoint.hpp and shard_files.hpp, and
+/// libtorch/checkpoint.hpp reads the list by it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29400,7 +29446,8 @@ using ddp::StepOptions;
 // ---- dtrain/ddp/precision/loss_scaler.hpp
 
 /// @file
-/// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows.
+/// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows. The
+/// program calls it, or gives it to a step of its ShardedOptimizer.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29526,7 +29573,9 @@ using ddp::LossScalerOptions;
 // ---- dtrain/ddp/precision/device_loss_scaler.hpp
 
 /// @file
-/// DeviceLossScaler: a LossScaler whose scale is in the memory of a CUDA device, so that no step waits for it.
+/// DeviceLossScaler: a LossScaler whose scale is in the memory of a CUDA device, so that no step waits for it. A
+/// program calls it between a step and its optimizer, or gives it to a step of its ShardedOptimizer, where
+/// DeviceShardedReduction reads it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -29868,7 +29917,8 @@ using ddp::StepRecord;
 
 /// @file
 /// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps; BucketRebuild asks it. plan_state(): its plan as a tensor of a checkpoint, for a program.
+/// first steps: MeasuredPlan implements it, bucket_rebuild.hpp (reduction/) asks it after each step. plan_state(): its
+/// plan as a tensor of a checkpoint, for a program.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29879,7 +29929,7 @@ struct FinishedStep {
   const StepRecorder& recorder;       ///< with the step's records
 };
 
-/// A plan as the numbers of a checkpoint: see SavedPlan in plan_search.hpp. Zeros: no plan yet.
+/// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
 /// Threads: the thread that drives the steps. Not movable: a checkpoint's tensors refer to its numbers.
@@ -29981,7 +30031,8 @@ using ddp::plan_state;
 
 /// @file
 /// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
-/// if the chosen one is no gain. Driver makes it for PlanChoice::measured(); BucketRebuild asks it.
+/// if the chosen one is no gain. Driver makes it for PlanChoice::measured(); bucket_rebuild.hpp asks it after each
+/// step.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31045,7 +31096,8 @@ using ddp::write_timeline;
 // ---- dtrain/ddp/ready.hpp
 
 /// @file
-/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward().
+/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward(); ZeroGradients
+/// (data/) and ModuleModel (libtorch/) call it, too.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31118,8 +31170,8 @@ using ddp::ReadyGradient;
 // ---- dtrain/ddp/data/zero_gradients.hpp
 
 /// @file
-/// ZeroGradients: the backward pass of a rank that has no data for a step. DistributedDataParallel::step_without_data
-/// runs it.
+/// ZeroGradients: the backward pass of a rank that has no data for a step. step_without_data() of the wrappers, here
+/// and in libtorch.hpp, runs it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31431,9 +31483,9 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient
 
 /// @file
 /// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
-/// load_checkpoint(). broadcast_values(): gives every rank the parameter values and buffers of rank 0, once, before
-/// training; Driver calls it. BufferBroadcast: rank 0's buffers for every rank, in one collective at the end of each
-/// step that does not skip it; BucketReduction owns one.
+/// load_checkpoint(). broadcast_values(): rank 0's parameter values and buffers for every rank before training; Driver
+/// calls it. BufferBroadcast of a BucketReduction: rank 0's buffers for every rank, in one collective at the end of
+/// each step that does not skip it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31613,7 +31665,8 @@ DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const 
 
 /// @file
 /// save_checkpoint() and load_checkpoint(): checkpoints of a whole job, whose file rank 0 reads and writes, and whose
-/// values every rank gets; PendingCheckpoint: one that a thread writes while the training goes on. Programs call them.
+/// values every rank gets; PendingCheckpoint: one that a thread writes while the training goes on. Programs call them,
+/// and the checkpoints of sharded/ and libtorch/ work by them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31930,10 +31983,9 @@ using ddp::save_checkpoint_async;
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
 
 /// @file
-/// Bucket rebuild at the end of a reducer's step: plans the buckets again, in the observed ready order or by a
-/// BucketPlanner, and moves gradients in place (Rearrangement). Reducer owns it and asks it in finish().
-/// set_up_order_broadcast(): rank 0 publishes its ready order in the store, by which every rank plans buckets; Driver
-/// calls it.
+/// Bucket rebuild at the end of a reducer's step: BucketReduction plans the buckets again, in the observed ready order
+/// or by a BucketPlanner, and moves gradients in place (Rearrangement); Reducer owns the BucketRebuild.
+/// set_up_order_broadcast(): rank 0 publishes its ready order in the store, by which every rank plans; Driver calls it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33477,8 +33529,8 @@ class PendingBuckets {
 // ---- dtrain/ddp/reduction/ready_check.hpp
 
 /// @file
-/// ReadyCheck of a BucketReduction: detects gradients that the program writes after their ready(), by digests of their
-/// memory. See DdpOptions::check_ready.
+/// ReadyCheck of a BucketReduction, also for Accumulation: detects gradients that the program writes after their
+/// ready(), by digests of their memory. See DdpOptions::check_ready.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33601,7 +33653,7 @@ class ReadyCheck {
 // ---- dtrain/ddp/reduction/ready_gradients.hpp
 
 /// @file
-/// ReadyGradients: which gradients are ready in a reducer's step, and the order in which they were.
+/// ReadyGradients: which gradients are ready in a reducer's step, and the order in which they were. Reducer owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33672,7 +33724,8 @@ class ReadyGradients {
 // ---- dtrain/ddp/sharded/optimizer_rule.hpp
 
 /// @file
-/// The concept OptimizerRule: how an optimizer changes weights, element by element. ShardedOptimizer takes such a rule.
+/// The concept OptimizerRule: how an optimizer changes weights, element by element. ShardedOptimizer takes such a rule,
+/// ShardedParameters applies it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33825,7 +33878,7 @@ using ddp::StepInfo;
 
 /// @file
 /// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; those of f64::, for models of
-/// f64. A program gives one to its ShardedOptimizer.
+/// f64. A program gives one to its ShardedOptimizer, RuleOf (libtorch/) makes one of a LibTorch optimizer.
 
 /// Rules for ShardedOptimizer, computed in E: f32 or, for models of f64, f64. All but Lamb compute the same as the
 /// optimizers in torch.optim, with the same defaults. A schedule may change members between steps, equally on all
@@ -34044,8 +34097,8 @@ using Lamb = BasicLamb<double>;
 // ---- dtrain/ddp/sharded/device_rule.hpp
 
 /// @file
-/// The concept DeviceRule: how an optimizer changes weights in device memory; and the rules of dtrain::optimizers
-/// there.
+/// The concept DeviceRule: how an optimizer changes weights in device memory, for DeviceShards and a program's own
+/// rules; the rules of dtrain::optimizers there.
 
 #if DTRAIN_WITH_CUDA
 
@@ -34104,18 +34157,24 @@ stream::cuda::UpdateNumbers update_numbers(const R& rule, std::uint64_t step) no
           1 - numbers.beta2, numbers.step_size,     numbers.root_of_second, numbers.epsilon};
 }
 
+template <class R>
+concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, std::span<const BufferView> states,
+                                   const DeviceStepInfo& info, stream::cuda::StreamRef stream) {
+  rule.enqueue(elements, elements, states, info, stream);
+};
+
 /// A rule that updates each parameter by a rule `R::ParameterRule`, which has a kernel, with the numbers of
 /// `update_numbers(rule, parameter, step)`: null for a parameter that keeps its value and states. The step is 0 if one
 /// was captured.
 template <class R>
-concept HasNumbersOfParameters = HasUpdateKernel<typename R::ParameterRule> &&
-    requires(const R& rule, std::size_t parameter, std::uint64_t step) {
+concept HasNumbersOfParameters = HasUpdateKernel<typename R::ParameterRule> && state_arrays<R>
+== state_arrays<typename R::ParameterRule>&& requires(const R& rule, std::size_t parameter, std::uint64_t step) {
   { update_numbers(rule, parameter, step) } -> std::same_as<std::optional<stream::cuda::UpdateNumbers>>;
 };
 
-/// A rule that is a formula of UpdateKernel.
+/// A rule that is a formula of UpdateKernel, and enqueues no work.
 template <class R>
-concept HasFormula = HasUpdateKernel<R> || HasNumbersOfParameters<R>;
+concept HasFormula = HasUpdateKernel<R> ||(HasNumbersOfParameters<R> && !EnqueuesUpdates<R>);
 
 template <HasFormula R>
 constexpr stream::cuda::Update update_formula() noexcept {
@@ -34127,12 +34186,6 @@ constexpr stream::cuda::Update update_formula() noexcept {
     return std::same_as<R, optimizers::Momentum> ? stream::cuda::Update::momentum : stream::cuda::Update::adam;
   }
 }
-
-template <class R>
-concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, std::span<const BufferView> states,
-                                   const DeviceStepInfo& info, stream::cuda::StreamRef stream) {
-  rule.enqueue(elements, elements, states, info, stream);
-};
 
 }  // namespace detail
 
@@ -34207,7 +34260,8 @@ using ddp::ParameterElements;
 // ---- dtrain/ddp/sharded/shard_layout.hpp
 
 /// @file
-/// Shard layout: the elements of each bucket that a rank updates. ShardedParameters makes it.
+/// Shard layout: the elements of each bucket that a rank updates. Shards makes it by shard_layout(); the reductions,
+/// parameters and shard files of this folder read it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -34296,8 +34350,8 @@ DTRAIN_DEFINED ShardLayout shard_layout(const BucketPlan& plan, std::span<const 
 
 /// @file
 /// zero::States and zero::Gradients: the stages of ZeRO (Rajbhandari et al. 2020); a program gives one to its
-/// ShardedOptimizer. DividedGradients: this rank's part of the reduced gradients in stage 2, beside an arena whose
-/// memory buckets reuse. ShardedReduction owns it.
+/// ShardedOptimizer. DividedGradients of a ShardedReduction: this rank's part of the reduced gradients in stage 2,
+/// beside an arena whose memory buckets reuse; DividedParts: their places, also for DeviceShardedReduction.
 
 /// Stages of a ShardedOptimizer: the data that is divided among the ranks.
 namespace DTRAIN_NAMESPACE::zero {
@@ -34588,8 +34642,8 @@ class Shards {
 // ---- dtrain/ddp/sharded/device_shards.hpp
 
 /// @file
-/// DeviceShards of a DeviceShardedReduction: this rank's share of weights and optimizer state in device memory, and the
-/// copies around its update.
+/// DeviceShards of a DeviceShardedReduction: this rank's share of weights and optimizer state in device memory, and
+/// kernels that update it and store weights in the model.
 
 #if DTRAIN_WITH_CUDA
 
@@ -34608,9 +34662,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// between parameters, and puts the new weights, rounded to the model's type, into the memory of the gradients. store()
 /// copies the gathered weights of all ranks to the model. Weights of f32 models are read from the model in each step,
 /// so that a program may set them; weights of f16 and bf16 models are kept in f32, as one more state array.
-/// - A rule with a formula of UpdateKernel is one kernel. For another rule, kernels copy weights and gradients to f32
-/// arrays before it, and the new weights back.
-/// Threads: one at a time. Steady state: allocates nothing.
+/// - A rule with a formula of UpdateKernel is one kernel, launched for max_update_entries parameters at a time. For
+/// another rule, kernels copy weights and gradients to f32 arrays before it, and the new weights back. Threads: one at
+/// a time. Steady state: allocates nothing, if the groups of parameters stay the same.
 class DeviceShards final : public Shards {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -34734,7 +34788,7 @@ class DeviceShards final : public Shards {
     Copies& copies = copies_[parts_[bucket].copies];
     std::size_t used = 0;
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
-      const std::byte* const weight = weight_of(bucket, piece);
+      std::byte* const weight = weight_of(bucket, piece);
       if constexpr (!detail::HasUpdateKernel<R>) numbers = update_numbers(rule, piece.parameter, step);
       if (!numbers) {
         copies.narrow.add(place, weight, piece.count);
@@ -34746,6 +34800,7 @@ class DeviceShards final : public Shards {
       }
       if (at == copies.updates.size()) {
         copies.updates.push_back({*numbers, {detail::update_formula<R>(), copies.dtype}});
+        copies.updates.back().batch.reserve(2 * plan_->bucket_of.size());
       }
       if (at == used) copies.updates[used++].numbers = *numbers;
       copies.updates[at].batch.add({place, place, weight}, piece.in_state, piece.count);
@@ -34765,10 +34820,11 @@ class DeviceShards final : public Shards {
   /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
   void load(std::size_t bucket, const ShardMemory& memory, Factors factors) {
     Copies& copies = copies_[parts_[bucket].copies];
+    stream::cuda::ScaledCopyBatch& to_weights = factors.given == 1 ? copies.widen : copies.equal;  // of f32
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
       const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
       copies.widen.add(gradients_.data() + at, place, piece.count);
-      if (!is_half(bucket)) copies.equal.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
+      if (!is_half(bucket)) to_weights.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
     });
     copies.widen.enqueue(factors.given, stream_);
     copies.equal.enqueue(1, stream_);
@@ -34896,7 +34952,8 @@ class DeviceShards final : public Shards {
 // ---- dtrain/ddp/sharded/shard_files.hpp
 
 /// @file
-/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them.
+/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them;
+/// libtorch/checkpoint.hpp reads them for an optimizer that is not sharded.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35156,7 +35213,7 @@ using ddp::Step;
 /// @file
 /// NoSync: the scope in which a program's steps reduce nothing, from no_sync(). Accumulation: target of these steps,
 /// which checks each ready gradient and reduces none; Driver owns it. GradientSums: sums of their gradients with
-/// Adds::wrapper, in memory of dtrain's; BucketReduction owns them.
+/// Adds::wrapper, in memory of dtrain's; BucketReduction owns them, Accumulation adds.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36049,7 +36106,7 @@ BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a
 
 /// @file
 /// Reducer: the steps of a wrapper: each gradient is marked ready once and reduced; a failed step waits for enqueued
-/// work, then reports to the job. Driver owns it, Step calls it.
+/// work, then reports to the job. Driver owns it, Step and ShardedOptimizer call it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36428,8 +36485,7 @@ const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]]
                            [[maybe_unused]] int local_ranks) {
   if constexpr (requires { owner.start_helper(); }) {
     using stream::host::Progress;
-    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::available_cores(),
-                             local_ranks) != Progress::thread) {
+    if (stream::host::decide(wanted, cores_of_all_ranks(), available_cores(), local_ranks) != Progress::thread) {
       return wanted == Progress::automatic ? "no free core; progress = thread starts a thread all the same"
                                            : "progress = caller";
     }
@@ -36967,7 +37023,8 @@ using ddp::ShardedGradients;
 // ---- dtrain/ddp/sharded/device_sharded_reduction.hpp
 
 /// @file
-/// DeviceShardedReduction of a ShardedOptimizer in device memory: the work of a step, all of it on streams.
+/// DeviceShardedReduction of a ShardedOptimizer in device memory: the work that it gives to a step, all of it on
+/// streams.
 
 #if DTRAIN_WITH_CUDA
 
@@ -37046,9 +37103,11 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   static bool load_kernels(const BucketPlan& plan, const R& rule, Stream stream) {
     bool loads = true;
     for (const PlannedBucket& bucket : plan.buckets) {
-      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) && load_rule(rule, stream, bucket.dtype) &&
+      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) &&
               static_cast<bool>(stream::cuda::SquareSumKernel::find(bucket.dtype));
+      if constexpr (detail::HasFormula<R>) loads = loads && load_rule(rule, stream, bucket.dtype);
     }
+    if constexpr (!detail::HasFormula<R>) loads = loads && load_rule(rule, stream);
     return loads;
   }
 
@@ -37571,7 +37630,8 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
 // ---- dtrain/ddp/sharded/sharded_optimizer.hpp
 
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper.
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper;
+/// libtorch::ShardedOptimizer owns one.
 
 #if DTRAIN_WITH_CUDA
 #endif
@@ -38188,8 +38248,8 @@ DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicato
 
 /// @file
 /// KeptState: the tensors that make up the training state of an elastic job's worker, their digest, and the copies that
-/// undo an unfinished step. ElasticWorker owns it. LibraryState: lists a library's tensors; a program gives it to
-/// Elastic::keep().
+/// undo an unfinished step. ElasticWorker owns it. LibraryState: lists a library's tensors, as training_state() of
+/// libtorch/ does; a program gives it to Elastic::keep().
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -38395,7 +38455,8 @@ class ElasticWorker {
 // ---- dtrain/elastic/state_transfer.hpp
 
 /// @file
-/// State transfer: the ranks of an Elastic's attempt that lack the state of rank 0 receive it.
+/// State transfer: the ranks of an attempt that lack the state of rank 0 receive it. Elastic (elastic.hpp) calls
+/// transfer_state(), ElasticWorker weights_digest() at a commit.
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -38539,8 +38600,8 @@ struct Policy {
 // ---- dtrain/process_group.hpp
 
 /// @file
-/// dtrain::ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run() gives one to the program's
-/// body. It holds a GroupState (group/).
+/// dtrain::ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run(), init_process_group() and
+/// Elastic give one to the program. It holds a GroupState (group/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -39531,8 +39592,8 @@ DTRAIN_DEFINED std::string exception_text() {
 // ---- dtrain/core/process/cpu_affinity.hpp
 
 /// @file
-/// CPU affinity: the CPUs on which the system may run a thread of this process. PerNode and spawn() (launch/) bind
-/// workers by it, progress.hpp (stream/) counts cores by it.
+/// CPU affinity: the CPUs on which the system may run a thread of this process. PerNode, core_binding.hpp and spawn()
+/// (launch/) bind workers by it, core_count.hpp counts cores by it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -39578,10 +39639,40 @@ inline int cpu_binding_error() noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/process/core_count.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED int available_cores() {
+  CpuSet allowed;
+  long cores = 0;
+  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) == 0) {
+    cores = CPU_COUNT_S(sizeof(allowed.words), allowed.words);
+  } else {
+    cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+  }
+  const int most = std::max(1, static_cast<int>(cores));
+  return std::min(most, cpu_quota().value_or(most));
+}
+
+DTRAIN_DEFINED int cores_of_all_ranks() {
+  const char* const given = std::getenv("DTRAIN_NODE_CORES");
+  int cores = 0;
+  if (given != nullptr) {
+    const char* const end = given + std::strlen(given);
+    const auto [read, error] = std::from_chars(given, end, cores);
+    cores = read == end && error == std::errc{} ? cores : 0;
+  }
+  return std::max(cores, available_cores());
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/process/open_files.hpp
 
 /// @file
 /// The limit of open files of this process, which StoreServer raises; spawn() starts workers with the former limit.
+/// JobState and Listener read it for their bounds and errors.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -39648,8 +39739,8 @@ inline std::size_t open_files() noexcept {
 // ---- dtrain/core/process/system_files.hpp
 
 /// @file
-/// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for core_binding.hpp,
-/// network_report.hpp and process_tree.hpp of the launcher; read_small_file(): the first bytes of one such file, for
+/// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for launch/
+/// (core_binding.hpp and process_tree.hpp, among others); read_small_file(): the first bytes of one such file, for
 /// control_groups.hpp and host_identity.hpp; link_target(): the path in a symbolic link, for launch/.
 
 namespace DTRAIN_NAMESPACE {
@@ -39985,9 +40076,9 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 // ---- dtrain/kernels/arithmetic/arithmetic.hpp
 
 /// @file
-/// Arithmetic for the loops of instruction_sets/. FloatArithmetic: sums, averages and products of f32 and f64, by
-/// floating-point operations with one rounding each, in the order they are written. Integer sums, averages and
-/// products; minimum and maximum of all types, by comparing integers.
+/// Arithmetic for the loops of instruction_sets/ and for other kernels. FloatArithmetic: sums, averages and products of
+/// f32 and f64, by floating-point operations with one rounding each, in the order they are written. Integer sums,
+/// averages and products; minimum and maximum of all types, by comparing integers.
 ///
 /// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
 /// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
@@ -40615,8 +40706,8 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 // ---- dtrain/kernels/conversion.hpp
 
 /// @file
-/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for PartialReduction, and for
-/// MasterWeights, ShardedParameters and hooks::Widen (ddp/).
+/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for other kernels (PartialReduction,
+/// casts, sums of squares), and for MasterWeights, ShardedParameters and hooks::Widen (ddp/).
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -40778,8 +40869,8 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED std::uint64_t digest(const std::byte* bytes, std
 // ---- dtrain/kernels/float_environment.hpp
 
 /// @file
-/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction and the other kernels that
-/// compute, MasterWeights, ShardedParameters, and the hooks Adasum, TopK and PowerSgd open one.
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. The kernels that compute open one, and in
+/// ddp/ MasterWeights, ShardedParameters and hooks (Adasum, Widen, TopK and PowerSgd).
 
 #if !DTRAIN_X86_64 && !DTRAIN_ARM64
 #include <cfenv>
@@ -41153,8 +41244,9 @@ DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sour
 // ---- dtrain/kernels/sum_of_squares.hpp
 
 /// @file
-/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, optimizers and
-/// hooks; dot product, for hooks; is_finite(), also under -ffast-math, for hooks and gradient norms.
+/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, SharedMemory's
+/// all_reduce, optimizers and hooks; dot product, for hooks; is_finite(), also under -ffast-math, for hooks, gradient
+/// norms and plan_search.hpp.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -41602,8 +41694,9 @@ DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
 // ---- dtrain/net/resolve_host.hpp
 
 /// @file
-/// resolve(): host names to addresses, with a deadline (getaddrinfo has none), for connection.hpp and the listeners of
-/// a store (listen.hpp); Backoff: delays between attempts, for them and StoreConnector.
+/// resolve(): host names to addresses, with a deadline (getaddrinfo has none); resolve_with_backoff(): repeats it, for
+/// connection.hpp, listen.hpp (rendezvous/) and StoreHost (launch/); Backoff: delays between attempts, for them,
+/// StoreConnector and FormationClient.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -41796,9 +41889,9 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
 // ---- dtrain/net/connection.hpp
 
 /// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop, which Session owns, and which FrameReader and
-/// FrameWriter read and write; connect(): one attempt to one address; connect_with_backoff(): attempts until a
-/// deadline, by which StoreConnector and FormationClient connect.
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop, which a Session owns from the handshake on,
+/// and which FrameReader and FrameWriter read and write; connect(): one attempt to one address; connect_with_backoff():
+/// attempts until a deadline, by StoreConnector, FormationClient, listen.hpp and store_host.hpp (launch/).
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -42366,7 +42459,7 @@ class FrameWriter {
 // ---- dtrain/net/listener.hpp
 
 /// @file
-/// net::Listener: a TCP socket that accepts connections. StoreServer owns it.
+/// net::Listener: a TCP socket that accepts connections. StoreServer owns those that listen.hpp (rendezvous/) opens.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -42548,38 +42641,15 @@ DTRAIN_DEFINED Progress progress_from(std::string_view text) {
               {text.substr(0, 64)});
 }
 
-DTRAIN_DEFINED int available_cores() {
-  CpuSet allowed;
-  long cores = 0;
-  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) == 0) {
-    cores = CPU_COUNT_S(sizeof(allowed.words), allowed.words);
-  } else {
-    cores = ::sysconf(_SC_NPROCESSORS_ONLN);
-  }
-  const int most = std::max(1, static_cast<int>(cores));
-  return std::min(most, cpu_quota().value_or(most));
-}
-
-DTRAIN_DEFINED int cores_of_all_ranks() {
-  const char* const given = std::getenv("DTRAIN_NODE_CORES");
-  int cores = 0;
-  if (given != nullptr) {
-    const char* const end = given + std::strlen(given);
-    const auto [read, error] = std::from_chars(given, end, cores);
-    cores = read == end && error == std::errc{} ? cores : 0;
-  }
-  return std::max(cores, available_cores());
-}
-
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
 // ---- dtrain/identity/environment/launcher_variables.hpp
 
 /// @file
 /// LauncherVariables: the names of one launcher's variables in a process's environment, and how they are read; the
-/// fields that are certain on one node, and its loopback address; range checks of ranks and sizes. Arguments: a
-/// program's argv, with --local_rank=N of torch.distributed.launch. slurm_step.hpp of this folder and the sources in
-/// launchers/ read by them.
+/// fields that are certain on one node, and its loopback address; range checks of ranks and sizes. slurm_step.hpp,
+/// job_name.hpp and launchers/ read by them. Arguments: a program's argv, with --local_rank=N of
+/// torch.distributed.launch, for rank_process.hpp, too.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -42757,7 +42827,7 @@ inline std::vector<std::string> without_local_rank(const std::vector<std::string
 
 /// @file
 /// Formats of addresses in variables: "host", "host:port" and "[IPv6 address]:port"; the contact address of an Open MPI
-/// 4 daemon. variable_tables.hpp and clusters.hpp parse by them.
+/// 4 daemon. variable_tables.hpp, clusters.hpp, job_name.hpp and slurm_step.hpp parse by them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -42864,7 +42934,8 @@ inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
 
 /// @file
 /// Slurm step: the variables that describe one task of a step, as a process finds them in its environment, with their
-/// lists of hosts and of task counts. process_sources.hpp, variable_tables.hpp, torch.hpp and job_name.hpp read them.
+/// lists of hosts and of task counts. Headers of identity/ and its launchers/, and rank_process.hpp (launch/), read
+/// them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -43729,7 +43800,8 @@ struct VertexSource {
 /// @file
 /// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists: [openmpi],
 /// [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others, and [single], rank 0 of 1
-/// if no other is present; complete_identity() adds the store's address (master), stated or derived.
+/// if no other is present; rank_process.hpp (launch/) reads the last and [dtrain] by name. complete_identity() adds the
+/// store's address (master), stated or derived.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -44354,7 +44426,7 @@ struct TorchSource {
 /// @file
 /// The list of all process-identity sources, in order of precedence, from the headers of launchers/; and the
 /// completeness check: errors, with remedies, if variables show a job of several processes but are no complete source.
-/// resolve_identity.hpp walks the list.
+/// resolve_identity.hpp walks the list, node_identity.hpp asks by it which launcher is present.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -45267,7 +45339,8 @@ class SlowNotice {
 
 /// @file
 /// Host identity of a job's member: boot id and network namespace, by which ranks decide if they share a host.
-/// ControlPlane sends it in a rank's RankInfo, NodeRendezvous for a node.
+/// ControlPlane sends it in a rank's RankInfo, NodeRendezvous for a node, ElasticWorker for a worker; NodeLauncher and
+/// ElasticSupervisor compare it or name the host by it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -45319,8 +45392,9 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
 // ---- dtrain/rendezvous/protocol/codec.hpp
 
 /// @file
-/// Codec: messages of a session and of its handshake to frames and back. StoreClient, StoreServer, JobServer, Session
-/// and client_handshake.hpp call it.
+/// Codec: messages of a session and of its handshake to frames and back. All that send or receive them call it: the
+/// clients and servers of this part and client_handshake.hpp; also StoreHost (launch/), which asks a port for its
+/// store.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -45746,7 +45820,8 @@ using ToWorker = std::variant<Assignment, Finished, Failure, Refused, Barred>;
 
 /// @file
 /// FormationWorkers: the elastic job's known workers, connections and last ranks; FailureHistory: the job's failures
-/// and commits, and when they end it. No I/O. FormationState owns one of each.
+/// and commits, and when they end it. No I/O. FormationState owns one of each; FormationServer and ElasticSupervisor
+/// (launch/) look workers up, NewcomerLimits reads a Worker.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -46048,7 +46123,8 @@ class NewcomerLimits {
 
 /// @file
 /// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
-/// FormationOptions: sizes and waiting times of an elastic job, which run_elastic_job() sets.
+/// FormationOptions: sizes and waiting times of an elastic job, which formation_at() (launch/) sets; RemoteFormation
+/// has its own.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -46481,8 +46557,9 @@ class FormationState {
 // ---- dtrain/rendezvous/server_state/rank_table.hpp
 
 /// @file
-/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it.
-/// SessionId, RequestKey: what the states of a job know sessions and pending requests by.
+/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it;
+/// JobServer and JobCoordinator (launch/) read it. SessionId, RequestKey: what the states of a job know sessions and
+/// pending requests by.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -47717,8 +47794,9 @@ class JobState {
 // ---- dtrain/rendezvous/session/session.hpp
 
 /// @file
-/// rendezvous::Session: one side of a connection, from the handshake to its end, which StoreClient, JobServer or
-/// FormationClient owns; SessionHandler: the callbacks of this owner; send_heartbeats(): heartbeats of a client.
+/// rendezvous::Session: one side of a connection, from the handshake to its end: a StoreServer owns it during the
+/// handshake, then a JobServer or FormationServer; for a client a StoreClient or FormationClient. SessionHandler: the
+/// callbacks of these owners; send_heartbeats(): heartbeats of a client.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -49375,7 +49453,7 @@ class JobServer final : private JobSink {
 
 /// @file
 /// Listeners of a StoreServer: their addresses (DTRAIN_INTERFACE, the master address, the machine's interfaces), and
-/// conflicts over a port. ControlPlane and NodeRendezvous call it.
+/// conflicts over a port. ControlPlane, NodeRendezvous and StoreHost (launch/) call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -49747,9 +49825,9 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
 // ---- dtrain/rendezvous/server/store_server.hpp
 
 /// @file
-/// StoreServer of rank 0 (ControlPlane) or a launcher (NodeRendezvous): accepts connections, performs the handshake and
-/// passes each one to its job; WorkerConnections: the interface by which FormationServer gets the connections of an
-/// elastic job's workers.
+/// StoreServer of rank 0 (ControlPlane), of a launcher (NodeRendezvous), or of an elastic job without one (StoreHost):
+/// accepts connections, performs the handshake and passes each one to its job; WorkerConnections: the interface by
+/// which FormationServer gets the connections of an elastic job's workers.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -51861,7 +51939,8 @@ inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identi
 
 /// @file
 /// Launcher flags: help text, and parser that removes them from a program's command line; command words: a command line
-/// split with the quotes of a shell. PerNode calls the parser, rank_process.hpp refuse_launcher_flags().
+/// split with the quotes of a shell. PerNode calls the parser, node_launcher_options.hpp reads the Flags,
+/// rank_process.hpp calls refuse_launcher_flags().
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52148,7 +52227,8 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
 // ---- dtrain/launch/configuration/settings.hpp
 
 /// @file
-/// Settings: parsers of timeouts, log level and secret for rank_process.hpp and node_launcher_options.hpp.
+/// Settings: parsers of timeouts, log level and secret for rank_process.hpp and node_launcher_options.hpp;
+/// in_milliseconds(), for the headers of launch/ that give times to rendezvous/.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52793,7 +52873,8 @@ inline NetworkReport local_network_report(const identity::Variables& variables,
 
 /// @file
 /// ExitStatus: exit code or signal of a worker that has ended, as a number for exit() and as text. Workers (supervise/)
-/// makes it, job_result.hpp (nodes/) judges by it.
+/// makes it, Supervisor passes it on, job_result.hpp (nodes/) judges by it. signal_name(): a signal as text, for the
+/// launcher's sentences.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52847,7 +52928,8 @@ struct ExitStatus {
 
 /// @file
 /// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes; failure analysis: the
-/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 makes the result by decide_result().
+/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 makes the result by decide_result();
+/// ElasticSupervisor states that of an elastic job.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53730,7 +53812,8 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
 
 /// @file
 /// ShutdownSchedule: when a launcher sends its workers SIGTERM and SIGKILL; pure. Supervisor (supervise/) and
-/// ElasticSupervisor act by it; NodeLauncherOptions (configuration/) and OutputRelay (output/) take its times.
+/// ElasticSupervisor act by it, through Workers; NodeLauncherOptions (configuration/) and OutputRelay (output/) take
+/// its times.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55582,8 +55665,9 @@ DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& v
 // ---- dtrain/launch/supervise/spawn.hpp
 
 /// @file
-/// Process spawning: starts a program as a child that is killed when the starting thread ends. NodeLauncher calls it
-/// for each worker.
+/// Process spawning: spawn() starts a program as a child that is killed when the starting thread ends, for each worker
+/// of a NodeLauncher; end_with_parent(): the same for a worker under --wrap, by PerNode; Pipe: both ends of a pipe, for
+/// NodeLauncher and RemoteFormation.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -57460,7 +57544,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     }
     refuse_initialised_runtimes();
     NodeLauncherOptions options =
-        node_launcher_options(std::move(flags), without_outer_job(environment), stream::host::available_cores(),
+        node_launcher_options(std::move(flags), without_outer_job(environment), available_cores(),
                               backend.visible_devices, backend.run_elastic == nullptr ? nullptr : &backend);
     check_most_workers(options.workers, backend);
     check_min_ranks(options, backend);
@@ -59041,13 +59125,11 @@ DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/planning/plan_search.hpp
+// ---- dtrain/ddp/planning/saved_plan.hpp
 
 /// @file
-/// Plan search: the ranks' measurements as messages, and their combination on rank 0; the cost of reductions that fits
-/// them, and the bucket sizes with the shortest step of a model: when gradients are ready, when their buckets are
-/// reduced, and which part of the reductions is hidden. SavedPlan: the buckets and the variant that were chosen
-/// (PlanSettings), as numbers of a checkpoint. MeasuredPlan calls it.
+/// SavedPlan: the bucket sizes and the variant of all_reduce that MeasuredPlan chose (PlanSettings), and the conditions
+/// that they were measured under (PlanConditions), as numbers of a checkpoint. plan_search.hpp searches PlanSettings.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -59122,6 +59204,17 @@ inline std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<con
   std::memcpy(&number, digest.data(), sizeof number);
   return number;
 }
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/plan_search.hpp
+
+/// @file
+/// Plan search for MeasuredPlan: the ranks' measurements as messages, and their combination on rank 0; the cost of
+/// reductions that fits them, and the bucket sizes with the shortest step of a model: when gradients are ready, when
+/// their buckets are reduced, and which part of the reductions is hidden.
+
+namespace DTRAIN_NAMESPACE::ddp {
 
 /// Times of a measured step, in seconds from the step's begin.
 struct StepProfile {

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// The concept DeviceRule: how an optimizer changes weights in device memory; and the rules of dtrain::optimizers
-/// there.
+/// The concept DeviceRule: how an optimizer changes weights in device memory, for DeviceShards and a program's own
+/// rules; the rules of dtrain::optimizers there.
 
 #include "dtrain/core/config.hpp"
 
@@ -69,18 +69,24 @@ stream::cuda::UpdateNumbers update_numbers(const R& rule, std::uint64_t step) no
           1 - numbers.beta2, numbers.step_size,     numbers.root_of_second, numbers.epsilon};
 }
 
+template <class R>
+concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, std::span<const BufferView> states,
+                                   const DeviceStepInfo& info, stream::cuda::StreamRef stream) {
+  rule.enqueue(elements, elements, states, info, stream);
+};
+
 /// A rule that updates each parameter by a rule `R::ParameterRule`, which has a kernel, with the numbers of
 /// `update_numbers(rule, parameter, step)`: null for a parameter that keeps its value and states. The step is 0 if one
 /// was captured.
 template <class R>
-concept HasNumbersOfParameters = HasUpdateKernel<typename R::ParameterRule> &&
-    requires(const R& rule, std::size_t parameter, std::uint64_t step) {
+concept HasNumbersOfParameters = HasUpdateKernel<typename R::ParameterRule> && state_arrays<R>
+== state_arrays<typename R::ParameterRule>&& requires(const R& rule, std::size_t parameter, std::uint64_t step) {
   { update_numbers(rule, parameter, step) } -> std::same_as<std::optional<stream::cuda::UpdateNumbers>>;
 };
 
-/// A rule that is a formula of UpdateKernel.
+/// A rule that is a formula of UpdateKernel, and enqueues no work.
 template <class R>
-concept HasFormula = HasUpdateKernel<R> || HasNumbersOfParameters<R>;
+concept HasFormula = HasUpdateKernel<R> ||(HasNumbersOfParameters<R> && !EnqueuesUpdates<R>);
 
 template <HasFormula R>
 constexpr stream::cuda::Update update_formula() noexcept {
@@ -92,12 +98,6 @@ constexpr stream::cuda::Update update_formula() noexcept {
     return std::same_as<R, optimizers::Momentum> ? stream::cuda::Update::momentum : stream::cuda::Update::adam;
   }
 }
-
-template <class R>
-concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, std::span<const BufferView> states,
-                                   const DeviceStepInfo& info, stream::cuda::StreamRef stream) {
-  rule.enqueue(elements, elements, states, info, stream);
-};
 
 }  // namespace detail
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// DeviceShardedReduction of a ShardedOptimizer in device memory: the work of a step, all of it on streams.
+/// DeviceShardedReduction of a ShardedOptimizer in device memory: the work that it gives to a step, all of it on
+/// streams.
 
 #include "dtrain/core/config.hpp"
 
@@ -99,9 +100,11 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   static bool load_kernels(const BucketPlan& plan, const R& rule, Stream stream) {
     bool loads = true;
     for (const PlannedBucket& bucket : plan.buckets) {
-      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) && load_rule(rule, stream, bucket.dtype) &&
+      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) &&
               static_cast<bool>(stream::cuda::SquareSumKernel::find(bucket.dtype));
+      if constexpr (detail::HasFormula<R>) loads = loads && load_rule(rule, stream, bucket.dtype);
     }
+    if constexpr (!detail::HasFormula<R>) loads = loads && load_rule(rule, stream);
     return loads;
   }
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// DeviceShards of a DeviceShardedReduction: this rank's share of weights and optimizer state in device memory, and the
-/// copies around its update.
+/// DeviceShards of a DeviceShardedReduction: this rank's share of weights and optimizer state in device memory, and
+/// kernels that update it and store weights in the model.
 
 #include "dtrain/core/config.hpp"
 
@@ -39,9 +39,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// between parameters, and puts the new weights, rounded to the model's type, into the memory of the gradients. store()
 /// copies the gathered weights of all ranks to the model. Weights of f32 models are read from the model in each step,
 /// so that a program may set them; weights of f16 and bf16 models are kept in f32, as one more state array.
-/// - A rule with a formula of UpdateKernel is one kernel. For another rule, kernels copy weights and gradients to f32
-/// arrays before it, and the new weights back.
-/// Threads: one at a time. Steady state: allocates nothing.
+/// - A rule with a formula of UpdateKernel is one kernel, launched for max_update_entries parameters at a time. For
+/// another rule, kernels copy weights and gradients to f32 arrays before it, and the new weights back. Threads: one at
+/// a time. Steady state: allocates nothing, if the groups of parameters stay the same.
 class DeviceShards final : public Shards {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -165,7 +165,7 @@ class DeviceShards final : public Shards {
     Copies& copies = copies_[parts_[bucket].copies];
     std::size_t used = 0;
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
-      const std::byte* const weight = weight_of(bucket, piece);
+      std::byte* const weight = weight_of(bucket, piece);
       if constexpr (!detail::HasUpdateKernel<R>) numbers = update_numbers(rule, piece.parameter, step);
       if (!numbers) {
         copies.narrow.add(place, weight, piece.count);
@@ -177,6 +177,7 @@ class DeviceShards final : public Shards {
       }
       if (at == copies.updates.size()) {
         copies.updates.push_back({*numbers, {detail::update_formula<R>(), copies.dtype}});
+        copies.updates.back().batch.reserve(2 * plan_->bucket_of.size());
       }
       if (at == used) copies.updates[used++].numbers = *numbers;
       copies.updates[at].batch.add({place, place, weight}, piece.in_state, piece.count);
@@ -196,10 +197,11 @@ class DeviceShards final : public Shards {
   /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
   void load(std::size_t bucket, const ShardMemory& memory, Factors factors) {
     Copies& copies = copies_[parts_[bucket].copies];
+    stream::cuda::ScaledCopyBatch& to_weights = factors.given == 1 ? copies.widen : copies.equal;  // of f32
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
       const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
       copies.widen.add(gradients_.data() + at, place, piece.count);
-      if (!is_half(bucket)) copies.equal.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
+      if (!is_half(bucket)) to_weights.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
     });
     copies.widen.enqueue(factors.given, stream_);
     copies.equal.enqueue(1, stream_);

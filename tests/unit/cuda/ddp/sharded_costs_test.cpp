@@ -122,7 +122,8 @@ void expect_traffic_of_an_all_reduce(int ranks) {
       90s);
 }
 
-TEST_CASE("a sharded step sends as much as an all-reduce, and at most one kernel more for each bucket") {
+TEST_CASE(
+    "a sharded step sends as much as an all-reduce, with one kernel more for a bucket, in stage 2 for a gradient") {
   for (const int ranks : {2, 3}) {
     CAPTURE(ranks);
     expect_traffic_of_an_all_reduce<float>(ranks);

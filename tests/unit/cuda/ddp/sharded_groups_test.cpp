@@ -68,6 +68,14 @@ auto train(int ranks, int steps, const Rule& rule, const Stage& stage) {
   return all;
 }
 
+/// Groups with work of their own, which dtrain's kernel does not replace.
+struct EnqueuingGroups : GroupedRule<optimizers::AdamW> {
+  void enqueue(const BufferView&, const BufferView&, std::span<const BufferView>, const dtrain::DeviceStepInfo&,
+               StreamRef) const {}
+};
+static_assert(dtrain::ddp::detail::HasFormula<GroupedRule<optimizers::AdamW>>);
+static_assert(dtrain::ddp::DeviceRule<EnqueuingGroups> && !dtrain::ddp::detail::HasFormula<EnqueuingGroups>);
+
 template <class T>
 class OnHost : public HostModel<T> {
  public:

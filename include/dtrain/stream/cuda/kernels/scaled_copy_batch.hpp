@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together by BucketCopies and
-/// hooks::Cast; ScaleKernel: its kernel for two element types, loaded by the CUDA driver, and the kernel's PTX text.
+/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together by BucketCopies, hooks of
+/// cast.hpp, CudaBucketNorms and DeviceShards; ScaleKernel: its kernel for two element types, and the kernel's PTX
+/// text.
 
 #include "dtrain/core/config.hpp"
 

@@ -42,8 +42,9 @@ struct UpdateEntry {
   std::uint32_t first_block;  ///< as of launch_entries()
 };
 
-/// Entries of one launch, which with the other parameters fit into 4 KiB.
+/// Entries of one launch, which with the 88 bytes of other parameters fit into 4 KiB.
 inline constexpr std::size_t max_update_entries = 96;
+static_assert(max_update_entries * sizeof(UpdateEntry) + 88 <= 4096);
 inline constexpr std::uint32_t update_threads = 256;
 inline constexpr std::uint32_t update_block_elements = 2048;
 inline constexpr const char* update_name = "dtrain_update";
@@ -134,9 +135,11 @@ inline std::string update_text(Update update, DType dtype) {
                      {update_name, max_update_entries * sizeof(UpdateEntry)}) +
          format_text(
              ".param .u64 found_inf,\n.param .u64 multiplier,\n.param .f32 factor,\n.param .u64 numbers,\n"
-             ".param .align 4 .b8 given[{}]{})\n",
-             {sizeof(UpdateNumbers), parameters}) +
-         "{\n" + ptx::entry_registers +
+             ".param .align 4 .b8 given[{}]{})\n{}",
+             {sizeof(UpdateNumbers), parameters,
+              bytes == 2 ? ".maxnreg 32\n" : ""}) +  // in f32 it takes 31; more leave room for fewer threads
+         "{\n" +
+         ptx::entry_registers +
          ".reg .pred %is_finite, %is_nan;\n"
          ".reg .u32 %index, %bits, %odd;\n"
          ".reg .u64 %address, %target, %gradient, %weight, %state, %array<4>, %place<4>;\n"
@@ -236,19 +239,21 @@ class UpdateKernel {
 };
 
 /// Collects arrays, then enqueues their updates, max_update_entries arrays a launch. No update may write what another
-/// one reads or writes. Threads: one at a time. Steady state: allocates nothing.
+/// one reads or writes. Allocates nothing for as many arrays as were reserved. Threads: one at a time.
 class UpdateBatch {
  public:
   /// Memory of an update. @see UpdateEntry
   struct Addresses {
     std::byte* target;
     const std::byte* gradient;
-    const std::byte* weight;
+    std::byte* weight;
   };
 
   /// @pre before enqueue(): UpdateKernel::load(update, dtype, stream)
   UpdateBatch(Update update, DType dtype)
       : kernel_(UpdateKernel::find(update, dtype)), element_bytes_(size_bytes(dtype)) {}
+
+  void reserve(std::size_t arrays) { entries_.reserve(arrays); }
 
   /// @param first_state index of the first element's state
   void add(Addresses at, std::size_t first_state, std::size_t elements) {
