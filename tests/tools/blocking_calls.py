@@ -39,6 +39,7 @@ CALL = re.compile(
 )
 CONTROL = re.compile(r"^\s*(?:\} )?(?:if|for|while|switch|else|do|try|catch|return|case|default|throw|co_\w+)\b")
 DEFINITION = re.compile(r"(~?\w+)\((?!.*\]\()")
+RESULT = re.compile(r"\s*(?:[\w:<>\[\]*&,]+ )+(?:\w+::)*")  # what stands before the name in a function's declaration
 TEST_CASE = re.compile(r'TEST_CASE(?:_TEMPLATE|_FIXTURE)?\(\s*(?:\w+,\s*)?((?:"(?:[^"\\]|\\.)*"\s*)+)')
 
 
@@ -82,7 +83,8 @@ def calls_in(name, text):
             token = call.group(0).lstrip(".->").lstrip(":")
             own = None if CONTROL.match(code) else DEFINITION.search(code)
             declared = not CONTROL.match(code) and re.match(rf"\s*(?:[\w:<>\[\]*&]+ )+{token}\(.*;$", code)
-            if "} ->" in code or declared or (own and own.group(1) == token and code.rstrip().endswith(("{", ","))):
+            named = own and own.group(1) == token and RESULT.fullmatch(code[: own.start()])
+            if "} ->" in code or declared or (named and code.rstrip().endswith(("{", ","))):
                 continue  # a concept's requirement, or the function of that name itself
             one_line = own and own.start() < call.start() and code.lstrip() == code[2:] and code.rstrip().endswith("}")
             found.append((name, own.group(1) if one_line else function_around(lines, index), token))
@@ -150,6 +152,9 @@ def selftest():
         (header, good, None),
         (header + "inline void d() {\n  ::usleep(3);\n}\n", good, "d calls usleep"),
         (header + "inline void d() {\n  while (::read(1, 2, 3) < 0) {\n  }\n}\n", good, "d calls read"),
+        (header + "inline void d() {\n  block_until(changed, lock,\n              late);\n}\n", good, "d calls block_until"),
+        (header + "inline void d() {\n  changed.wait(lock, [] {\n    return over;\n  });\n}\n", good, "d calls wait"),
+        (header + "inline bool block_until(Changed& changed,\n                        Deadline late) {\n}\n", good, None),
         (header, good.replace("a/b.hpp | b | join", "a/b.hpp | b | wait"), "it does not"),
         (header, good.replace("a/b.hpp | b | join", "a/b.hpp | b | wait"), "b calls join"),
         (header, good.replace("is told to | it ends", "is told to | it never ends"), "a test case that is not there"),
