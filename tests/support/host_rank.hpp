@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/backend/operations.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 #include "support/channel_context.hpp"

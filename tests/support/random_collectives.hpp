@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/backend/operations.hpp"
 #include "support/element_bytes.hpp"
 #include "support/host_rank.hpp"
 #include "support/scalar_reduction.hpp"

@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using Ring = dtrain::topology::Ring::Rebind<SharedMemory>;
-using Nodes = dtrain::topology::Hierarchical<>::Rebind<SharedMemory>;
+using RingBackend = dtrain::topology::Ring::Rebind<SharedMemory>;
+using HierarchicalBackend = dtrain::topology::Hierarchical<>::Rebind<SharedMemory>;
 
 BufferView view(std::vector<std::int32_t>& values) {
   return dtrain::buffer_view(std::span(values));
@@ -53,13 +53,13 @@ TEST_CASE("a rank that never reduces is a timeout on the others, whatever the to
     CHECK(self->latch->block_until_failed(Deadline::after(60s)));
     CHECK(self->latch->cause()->kind == dtrain::CauseKind::timeout);
   };
-  run_two<Ring>({}, body);
-  run_two<Nodes>({0, 0}, body);
-  run_two<Nodes>({0, 1}, body);
+  run_two<RingBackend>({}, body);
+  run_two<HierarchicalBackend>({0, 0}, body);
+  run_two<HierarchicalBackend>({0, 1}, body);
 }
 
 TEST_CASE("a rank that reduces where the others broadcast or meet is an error on all, and not a wait for ever") {
-  run_two<Nodes>({0, 1}, [](int rank, auto& self) {
+  run_two<HierarchicalBackend>({0, 1}, [](int rank, auto& self) {
     std::vector<std::int32_t> values(1000, 1);
     if (rank == 0) {
       self->communicator.enqueue(Broadcast{view(values), 0}, self->stream.ref());
@@ -72,7 +72,7 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
   });
   const auto job = std::make_shared<FakeJob>(4);
   run_thread_ranks(4, [&](RankThread& thread) {
-    HostRank<Nodes> self(job, thread.rank(), 4, "group", 10s, std::vector<int>{0, 0, 1, 1});
+    HostRank<HierarchicalBackend> self(job, thread.rank(), 4, "group", 10s, std::vector<int>{0, 0, 1, 1});
     self.communicator.enqueue(Barrier{}, self.stream.ref());  // all have come before one fails
     CHECK(self.wait());
     std::vector<std::int32_t> values(1000, 1);
@@ -85,7 +85,7 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
     CHECK(self.latch->block_until_failed(Deadline::after(60s)));
     CHECK(self.latch->cause()->kind == dtrain::CauseKind::disagreement);
   });
-  run_two<Nodes>({0, 0}, [](int rank, auto& self) {
+  run_two<HierarchicalBackend>({0, 0}, [](int rank, auto& self) {
     std::vector<std::int32_t> values(1000, 1);
     if (rank == 0) {
       self->communicator.enqueue(Barrier{}, self->stream.ref());
@@ -99,7 +99,7 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
 }
 
 TEST_CASE("an abort from another thread ends a reduction that waits, on this rank and on the other") {
-  run_two<Ring>({}, [](int rank, auto& self) {
+  run_two<RingBackend>({}, [](int rank, auto& self) {
     std::vector<std::int32_t> values(1'200'000, 1);  // a chunk on each of two channels
     if (rank == 1) {
       self->communicator.abort({dtrain::CauseKind::exception, 1, "", "enough"});
@@ -112,7 +112,7 @@ TEST_CASE("an abort from another thread ends a reduction that waits, on this ran
 }
 
 TEST_CASE("a communicator that is destroyed before its reductions have run skips them") {
-  run_two<Ring>({}, [](int, auto& self) {
+  run_two<RingBackend>({}, [](int, auto& self) {
     auto stream = std::move(self->stream);
     {
       std::vector<std::int32_t> values(8, 1);
@@ -129,7 +129,7 @@ TEST_CASE("a communicator that is destroyed before its reductions have run skips
 TEST_CASE("a communicator that is destroyed while another thread runs its reduction ends it") {
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
-    std::optional<HostRank<Ring>> self(std::in_place, job, thread.rank(), 2);
+    std::optional<HostRank<RingBackend>> self(std::in_place, job, thread.rank(), 2);
     if (thread.rank() == 1) {
       self->latch->block_until_failed(Deadline::after(100ms));  // stays until the other has gone
       return;
@@ -145,7 +145,7 @@ TEST_CASE("a communicator that is destroyed while another thread runs its reduct
 }
 
 TEST_CASE("reductions of one communicator on streams of their own that do not run in order are an error") {
-  run_two<Ring>({}, [](int rank, auto& self) {
+  run_two<RingBackend>({}, [](int rank, auto& self) {
     if (rank == 0) {
       SharedMemory::StreamOwner other;
       std::vector<std::int32_t> values(8, 1);
@@ -159,7 +159,7 @@ TEST_CASE("reductions of one communicator on streams of their own that do not ru
 }
 
 TEST_CASE("the backend's other operations are the communicator's") {
-  support::run_topology_ranks<Ring>(3, {}, [](auto& self, int rank) {
+  support::run_topology_ranks<RingBackend>(3, {}, [](auto& self, int rank) {
     auto& communicator = self.communicator;
     const auto stream = self.stream.ref();
     std::vector<std::int32_t> whole{rank, rank, rank};
@@ -187,7 +187,7 @@ TEST_CASE("the backend's other operations are the communicator's") {
 }
 
 TEST_CASE("a split takes the topology's paths among its ranks, whatever their nodes") {
-  support::run_topology_ranks<Nodes>(4, {0, 0, 1, 1}, [](auto& self, int rank) {
+  support::run_topology_ranks<HierarchicalBackend>(4, {0, 0, 1, 1}, [](auto& self, int rank) {
     auto part = self.communicator.split_blocking(rank == 3 ? 1 : 0, -rank, Deadline::after(60s));
     CHECK(part.size() == (rank == 3 ? 1 : 3));
     CHECK(part.rank() == (rank == 3 ? 0 : 2 - rank));
@@ -201,7 +201,7 @@ TEST_CASE("a split takes the topology's paths among its ranks, whatever their no
 }
 
 TEST_CASE("memory that a topology allocates on its own channel waits for its reductions, until the deadline") {
-  support::run_topology_ranks<Nodes>(2, {0, 0}, [](auto& self, int) {
+  support::run_topology_ranks<HierarchicalBackend>(2, {0, 0}, [](auto& self, int) {
     std::vector<std::int32_t> values(8, 1);
     self.communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, self.stream.ref());
     CHECK_THROWS_WITH_AS(self.communicator.allocate_blocking(64, Deadline::after(50ms)),
@@ -212,10 +212,10 @@ TEST_CASE("memory that a topology allocates on its own channel waits for its red
 }
 
 TEST_CASE("memory of a device is refused in a sentence") {
-  support::run_topology_ranks<Ring>(1, {}, [](auto& self, int) {
+  support::run_topology_ranks<RingBackend>(1, {}, [](auto& self, int) {
     const BufferView device{nullptr, 0, DType::f32, {dtrain::DeviceKind::cuda, 0}};
     CHECK_THROWS_WITH_AS(self.communicator.enqueue(AllReduce{device, device, ReduceOp::sum}, self.stream.ref()),
                          doctest::Contains("topology::Ring reduces host memory, not memory of cuda:0"), dtrain::Error);
-    CHECK_FALSE(Ring::supports(dtrain::DeviceKind::cuda));
+    CHECK_FALSE(RingBackend::supports(dtrain::DeviceKind::cuda));
   });
 }
