@@ -153,7 +153,9 @@ TEST_CASE("ranks whose buffers differ in size are told before they train") {
          Sized model(group.rank() == 1 ? 4 : 3);
          DistributedDataParallel ddp{model, group};
        }))
-    CHECK(end.text == "ranks disagree: rank 1's parameter 1 '(buffer 0)' is f32 [4], rank 0's is f32 [3]");
+    CHECK(end.text ==
+          "ranks disagree: rank 1's parameter 1 '(buffer 0)' is f32 [4], rank 0's is f32 [3]; build the same model on "
+          "all ranks");
 }
 
 TEST_CASE("more buckets than a stream holds do not make ready wait for other ranks") {

@@ -252,7 +252,8 @@ TEST_CASE("ranks that do not all measure their plan are told") {
          Model model(sizes());
          DistributedDataParallel ddp{model, group, group.rank() == 1 ? measured : DdpOptions{}};
        }))
-    CHECK(end.text == "ranks disagree: rank 1's DdpOptions::plan is measured, rank 0's is given");
+    CHECK(end.text ==
+          "ranks disagree: rank 1's DdpOptions::plan is measured, rank 0's is given; set it alike on all ranks");
 }
 
 TEST_CASE("a rank that fails while the others choose the plan ends them with its cause") {

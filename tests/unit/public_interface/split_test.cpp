@@ -103,7 +103,8 @@ TEST_CASE("models that differ within a part are told by their ranks' numbers in 
     group.barrier();
   });
   for (const RankEnd& end : ends)
-    CHECK_CONTAINS(end.text, "rank 3's parameter 0 'p0' is f32 [7], rank 2's is f32 [8]");
+    CHECK_CONTAINS(end.text,
+                   "rank 3's parameter 0 'p0' is f32 [7], rank 2's is f32 [8]; build the same model on all ranks");
 }
 
 TEST_CASE("the same color everywhere is the group once more, for another thread") {

@@ -262,7 +262,9 @@ TEST_CASE("another model on one rank is refused on every rank, with the first di
   });
   for (std::size_t rank = 0; rank < 4; ++rank) {
     CAPTURE(rank);
-    CHECK(ends[rank].text == "ranks disagree: rank 3's parameter 2 'layer2' is f32 [16], rank 0's is f32 [17]");
+    CHECK(ends[rank].text ==
+          "ranks disagree: rank 3's parameter 2 'layer2' is f32 [16], rank 0's is f32 [17]; build the same model on "
+          "all ranks");
     CHECK(ends[rank].job_failed == (rank != 3));
   }
 }
@@ -273,5 +275,6 @@ TEST_CASE("other options on one rank are refused on every rank") {
     DistributedDataParallel ddp{model, group, {.bucket_bytes = group.rank() == 0 ? 4096U : 8192U}};
   });
   for (const RankEnd& end : ends)
-    CHECK(end.text == "ranks disagree: rank 1's DdpOptions::bucket_bytes is 8192, rank 0's is 4096");
+    CHECK(end.text ==
+          "ranks disagree: rank 1's DdpOptions::bucket_bytes is 8192, rank 0's is 4096; set it alike on all ranks");
 }

@@ -93,15 +93,20 @@ inline std::array<std::pair<const char*, std::string>, 9> options_of(const Model
            {"allow_unused_parameters", flag(signature.allow_unused_parameters)},
            {"broadcast_buffers", flag(signature.broadcast_buffers)}}};
 }
+
+/// The remedy where parameters differ.
+inline constexpr const char* same_model = "build the same model on all ranks";
+
 inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
-  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}",
+  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}; {}",
                      {rank, longer.parameters.size(), other_rank, count, rank, count,
-                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count])});
+                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count]), same_model});
 }
 
 }  // namespace detail
 
-/// Compares options first, then parameters in order. The sentence names both ranks and both values.
+/// Compares options first, then parameters in order. The sentence names both ranks and both values, and says what to
+/// do.
 /// @returns nullopt if the models agree
 inline std::optional<std::string> first_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
                                                    int other_rank) {
@@ -109,12 +114,13 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
   const auto their_options = detail::options_of(theirs);
   for (std::size_t i = 0; i < my_options.size(); ++i) {
     if (my_options[i].second == their_options[i].second) continue;
-    return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}",
+    return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}; set it alike on all ranks",
                        {rank, my_options[i].first, my_options[i].second, other_rank, their_options[i].second});
   }
   if (mine.hook != theirs.hook) {
-    return format_text("rank {} reduces gradients by {}, rank {} by {}",
-                       {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
+    return format_text(
+        "rank {} reduces gradients by {}, rank {} by {}; give all ranks the same hook or ShardedOptimizer",
+        {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
   }
   if (mine.scales_averages != theirs.scales_averages) {
     return format_text(
@@ -132,8 +138,9 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     const ParameterSignature& b = theirs.parameters[i];
     if (a == b) continue;
     const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
-    return format_text("rank {}'s parameter {} {} is {}, rank {}'s is {}{}",
-                       {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b)});
+    return format_text(
+        "rank {}'s parameter {} {} is {}, rank {}'s is {}{}; {}",
+        {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b), detail::same_model});
   }
   if (mine.parameters.size() > common) {
     return detail::extra_parameter(rank, mine, other_rank, common);
@@ -263,7 +270,8 @@ inline std::string difference_to_rank_0(const group::GroupHandle& group, const s
                        {rank, rank_0});
   }
   return first_difference(mine, rank, *theirs, rank_0)
-      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s", {rank, rank_0}));
+      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s; run the same program on both",
+                            {rank, rank_0}));
 }
 
 }  // namespace detail

@@ -51,7 +51,9 @@ TEST_CASE("a model that differs on one rank fails every rank with the same sente
   const auto job = std::make_shared<FakeJob>(4);
   std::vector<ModelSignature> models(4, layers(3));
   models[2].parameters[1].shape = {3, 5};
-  const std::string sentence = "ranks disagree: rank 2's parameter 1 'layer1' is f32 [3, 5], rank 0's is f32 [3, 4]";
+  const std::string sentence =
+      "ranks disagree: rank 2's parameter 1 'layer1' is f32 [3, 5], rank 0's is f32 [3, 4]; build the same model on "
+      "all ranks";
   const std::vector<std::string> results = agree(job, models);
   for (const std::size_t rank : {0U, 1U, 3U})
     CHECK(results[rank] == "JobFailed " + sentence);
@@ -114,6 +116,8 @@ TEST_CASE("ranks of a part of the job are named by their numbers in the job") {
   }
   for (std::thread& rank : ranks)
     rank.join();
-  CHECK(results[0] == "ranks disagree: rank 6's parameter 0 'b0' is f32 [3, 4], rank 5's is 'a0', f32 [3, 4]");
+  CHECK(results[0] ==
+        "ranks disagree: rank 6's parameter 0 'b0' is f32 [3, 4], rank 5's is 'a0', f32 [3, 4]; build the same model "
+        "on all ranks");
   CHECK(results[1] == results[0]);
 }
