@@ -206,7 +206,7 @@ class ElasticJob : public Elastic<P> {
     } catch (const WorkerEnded&) {
       throw;
     } catch (...) {
-      owned_->worker.report_blocking(exception_text());
+      owned_->worker.report_error_blocking(exception_text());
       throw;
     }
   }
@@ -277,7 +277,7 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
   std::optional<ElasticWorker> worker;
   const auto fail = [&](const std::string& text, int exit_code) {
     log(LogLevel::error, prefix + text);
-    if (worker) worker->report_blocking(text);
+    if (worker) worker->report_error_blocking(text);
     return exit_code;
   };
   try {

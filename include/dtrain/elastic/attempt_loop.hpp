@@ -86,7 +86,7 @@ class ElasticWorker {
   DTRAIN_ON_USE int run(AttemptBody& body, const std::string& settings);
 
   /// Tells the job's store the error with which this worker ends. Blocking: 2 s at most.
-  DTRAIN_ON_USE void report_blocking(const std::string& error) noexcept;
+  DTRAIN_ON_USE void report_error_blocking(const std::string& error) noexcept;
 
   /// The kept state, to add tensors to it. @throws Error (invalid_argument) after train()
   DTRAIN_ON_USE KeptState& state_before_train();
@@ -322,7 +322,7 @@ DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context.end_attempt();
 }
 
-DTRAIN_ON_USE void ElasticWorker::report_blocking(const std::string& error) noexcept {
+DTRAIN_ON_USE void ElasticWorker::report_error_blocking(const std::string& error) noexcept {
   if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
 }
 
