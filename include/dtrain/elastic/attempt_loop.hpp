@@ -135,7 +135,7 @@ class ElasticWorker {
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::mutex mutex_;
-  std::shared_ptr<FailureLatch> latch_;            ///< of the present attempt; guarded by mutex_
+  std::shared_ptr<FailureLatch> latch_;            ///< of the attempt, or of joining it; guarded by mutex_
   bool is_leaving_ = false;                        ///< guarded by mutex_
   std::shared_ptr<launch::StoreHost<void>> host_;  ///< null: another process hosts the store
   std::shared_ptr<rendezvous::FormationClient<void>> client_;
@@ -256,6 +256,9 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
     std::exception_ptr error;
     std::string text;
     try {
+      const auto joining = std::make_shared<FailureLatch>();
+      joining->set_reporter([client = client_](const Cause& cause) { client->report(cause); });
+      set_latch(joining);
       context = &body.join(options);
       context->elastic_attempt = assignment_.attempt;
       context->gradient_bindings->start_keeping(std::move(gradients_));
@@ -287,7 +290,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       text = exception_text();
     }
     const bool is_own = error && !has_finished && (is_own_error(context, error, text) || is_torn_);
-    if (context != nullptr) end(*context);
+    context == nullptr ? set_latch(nullptr) : end(*context);
     body.drop();
     if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
     if (is_own) std::rethrow_exception(error);
@@ -303,7 +306,7 @@ DTRAIN_ON_USE void ElasticWorker::set_latch(std::shared_ptr<FailureLatch> latch)
   report_leaving();
 }
 
-/// The caller holds the mutex. The other ranks do not wait for a rank that leaves, and its own next call throws.
+/// The caller holds the mutex. The other ranks do not wait for a rank that leaves; its join or its next call throws.
 DTRAIN_ON_USE void ElasticWorker::report_leaving() {
   if (is_leaving_ && latch_) latch_->report({CauseKind::lost, assignment_.rank, {}, leaving_text});
 }

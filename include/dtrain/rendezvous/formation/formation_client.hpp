@@ -134,14 +134,21 @@ class FormationClient final : private SessionHandler {
     return take_end();
   }
 
-  /// Tells the store, if there is a connection, why this worker ends. Blocking: until the store has ended the
-  /// connection, 2 s at most. @returns the end of the job, if the store had sent it before
-  std::optional<Finished> report_blocking(Cause cause) noexcept {
+  /// Tells the store, if there is a connection, why this worker ends: its attempt fails. Blocking: no. Threads: any.
+  void report(Cause cause) noexcept {
     try {
       post(encode(FailureReport{std::move(cause)}));
+    } catch (...) {  // no memory: the store sees the end of the connection
+    }
+  }
+
+  /// The same. Blocking: until the store has ended the connection, 2 s at most. @returns the end of the job, if the
+  /// store had sent it before
+  std::optional<Finished> report_blocking(Cause cause) noexcept {
+    report(std::move(cause));
+    {
       std::unique_lock lock(mutex_);
       block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
-    } catch (...) {  // the store sees the end of the connection
     }
     return take_end();
   }
