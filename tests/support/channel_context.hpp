@@ -3,6 +3,7 @@
 /// What opens a channel of a test's job, and how its ranks run: as threads, if their type does not say otherwise.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -14,6 +15,7 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "support/fake_store.hpp"
+#include "support/gate.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace support {
@@ -85,6 +87,20 @@ void run_ranks(const Ranks& ranks, const std::function<void(Rank&, RankThread&)>
     body(self, thread);
   };
   World<Rank>::run(ranks.count, run, ranks.patience);
+}
+
+/// run_ranks of threads whose bodies begin when all ranks have opened: no opening hears of a failure, and none takes of
+/// an operation's timeout.
+template <class Rank>
+void run_opened_ranks(const Ranks& ranks, const std::function<void(Rank&, RankThread&)>& body) {
+  std::atomic<int> opened{0};
+  run_ranks<Rank>(ranks, [&](Rank& self, RankThread& thread) {
+    ++opened;
+    thread.doing("waiting for the other ranks' openings");
+    holds_soon([&] { return opened == ranks.count; });
+    thread.doing("running the body");
+    body(self, thread);
+  });
 }
 
 }  // namespace support

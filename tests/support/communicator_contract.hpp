@@ -101,8 +101,8 @@ struct Promises<support::NcclRank> : Promises<void> {
   }
   static constexpr bool compares_arguments = false;
   static constexpr bool drops_work = false;
-  static constexpr std::chrono::nanoseconds patience_with_leavers = 1s;
-  static constexpr std::chrono::nanoseconds timeout = 1s;
+  static constexpr std::chrono::nanoseconds patience_with_leavers = 4s;
+  static constexpr std::chrono::nanoseconds timeout = 2s;
   static constexpr bool is_on_host = false;
 };
 
@@ -338,7 +338,8 @@ void disagreements(const std::vector<int>& rank_counts = {2, 3, 5}) {
             CHECK_CONTAINS(cause.text, "all_reduce (sum) of 100 f32", call.says, "rank " + std::to_string(other),
                            "channel 'contract'");
           };
-          run_opened<Rank>({ranks, channel_name, Promises<Rank>::compares_arguments ? 10s : 1s}, body, !is_first);
+          run_opened<Rank>({ranks, channel_name, Promises<Rank>::compares_arguments ? 60s : Promises<Rank>::timeout},
+                           body, !is_first);
         }
       }
     }
@@ -518,10 +519,12 @@ void splits() {
 /// A rank does not come to a split; what fails in a part has the rank's number in the job.
 template <class Rank>
 void failures_of_parts() {
-  run_opened<Rank>({2, channel_name, Promises<Rank>::timeout}, [](Rank& self, RankThread& thread) {
+  Meeting<Rank> split(2);
+  run_opened<Rank>({2, channel_name, Promises<Rank>::timeout}, [&](Rank& self, RankThread& thread) {
     auto pair = self.communicator.split_blocking(0, -thread.rank(), Deadline::after(60s));
     CHECK(pair.rank() == 1 - thread.rank());
-    if (thread.rank() == 1) {  // rank 0 of the pair
+    split.arrive_and_wait(thread);  // no split hears of the failure
+    if (thread.rank() == 1) {       // rank 0 of the pair
       static_cast<void>(support::error_of([&] { pair.enqueue(Barrier{}, self.stream.ref()); }));
       CHECK(drains(self.stream.ref()));
       REQUIRE(pair.failure());

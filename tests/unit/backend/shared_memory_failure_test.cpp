@@ -70,7 +70,7 @@ TEST_CASE("ranks that call different things learn on every rank which two differ
 
 TEST_CASE("a rank that never comes is named by every rank that waits for it, with the operation") {
   std::atomic<int> ended{0};
-  run_ranks<SharedMemoryRank>({3, "group", 100ms}, [&](SharedMemoryRank& self, RankThread& thread) {
+  support::run_opened_ranks<SharedMemoryRank>({3, "group", 100ms}, [&](SharedMemoryRank& self, RankThread& thread) {
     if (thread.rank() == 1) {
       holds_soon([&] { return ended == 2; });
       return;
@@ -113,7 +113,7 @@ TEST_CASE("memory that cannot be had is an error on every rank that says how muc
 
 TEST_CASE("a rank that never allocates is a timeout that names it, and no hang for anybody") {
   std::atomic<int> ended{0};
-  run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread& thread) {
+  support::run_opened_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread& thread) {
     if (thread.rank() == 2) {
       holds_soon([&] { return ended == 2; });
       return;
@@ -151,8 +151,10 @@ TEST_CASE("ranks on two hosts are refused before anything is opened, naming both
 
 TEST_CASE("a rank that does not come to the opening is named, and the others hear of it") {
   const auto job = std::make_shared<FakeJob>(3);
+  support::Gate rank_2_opens;
   run_thread_ranks(3, [&](RankThread& thread) {
     if (thread.rank() == 1) return;
+    thread.rank() == 2 ? rank_2_opens.open() : rank_2_opens.pass();
     const auto context = support::channel_context(job, thread.rank(), 3, "group", 10s);
     const Deadline deadline = Deadline::after(thread.rank() == 0 ? 1s : 20s);
     const auto error = error_of([&] { dtrain::backend::SharedMemory::open_blocking(context, deadline); });

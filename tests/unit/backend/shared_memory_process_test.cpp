@@ -83,7 +83,7 @@ TEST_CASE("a rank that is killed inside an operation leaves nothing behind, and 
   const int ranks = 3;
   const ForkStore store;
   const ExitCodes codes = run_process_ranks(store, ranks, [&](int rank) {
-    Rank self(store, rank, ranks, 500ms);
+    Rank self(store, rank, ranks, 2s);
     const auto memory = self.communicator.allocate_blocking(1 << 20, Deadline::after(60s));
     if (rank == 1) {
       self.stream.ref().enqueue([]() noexcept { ::raise(SIGKILL); });  // between two operations of its stream

@@ -22,7 +22,7 @@ COMMUNICATOR_FAILURE_CONTRACT(StagedRank<>)
 
 TEST_CASE("a CUDA stream that does not come to staged work ends it by the peers' timeout, on every rank") {
   std::barrier failed(2);
-  run_ranks<StagedRank<>>({2, "staged", 300ms}, [&](StagedRank<>& rank, RankThread& self) {
+  support::run_opened_ranks<StagedRank<>>({2, "staged", 300ms}, [&](StagedRank<>& rank, RankThread& self) {
     const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
     dtrain::stream::cuda::ExternalEvent held;  // a host function would hold up those of both ranks' streams
     if (self.rank() == 1) {
@@ -40,12 +40,14 @@ TEST_CASE("a CUDA stream that does not come to staged work ends it by the peers'
 }
 
 TEST_CASE("what a CUDA stream has to do before staged work does not count against its timeout") {
-  run_ranks<StagedRank<>>({2, "staged", 1s}, [](StagedRank<>& rank, RankThread&) {
+  std::barrier waited(2);
+  run_ranks<StagedRank<>>({2, "staged", 1s}, [&](StagedRank<>& rank, RankThread&) {
     const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
     dtrain::stream::cuda::ExternalEvent held;
     rank.ref().wait(held, Deadline::after(60s));
     reduce(rank, view);
     std::this_thread::sleep_for(1500ms);
+    waited.arrive_and_wait();
     held.signal();
     CHECK(rank.passes());
     CHECK_FALSE(rank.communicator.failure());

@@ -28,14 +28,15 @@ BufferView view(std::vector<std::int32_t>& values) {
   return dtrain::buffer_view(std::span(values));
 }
 
-/// Runs `body(job, rank, self)` on two ranks whose collectives may take 300 ms.
+/// Runs `body(rank, self)` on two ranks, once both have opened their channel.
 template <class Backend, class Body>
-void run_two(const std::vector<int>& nodes, Body body) {
+void run_two(const std::vector<int>& nodes, Body body, std::chrono::nanoseconds timeout = 60s) {
   const auto job = std::make_shared<FakeJob>(2);
+  std::atomic<int> opened{0};
   run_thread_ranks(2, [&](RankThread& thread) {
-    std::optional<HostRank<Backend>> self(std::in_place, job, thread.rank(), 2, "group", 300ms, nodes);
-    self->communicator.enqueue(Barrier{}, self->stream.ref());  // all have come before one fails
-    self->wait();
+    std::optional<HostRank<Backend>> self(std::in_place, job, thread.rank(), 2, "group", timeout, nodes);
+    ++opened;
+    support::holds_soon([&] { return opened == 2; });
     body(thread.rank(), self);
   });
 }
@@ -53,9 +54,9 @@ TEST_CASE("a rank that never reduces is a timeout on the others, whatever the to
     CHECK(self->latch->block_until_failed(Deadline::after(60s)));
     CHECK(self->latch->cause()->kind == dtrain::CauseKind::timeout);
   };
-  run_two<RingBackend>({}, body);
-  run_two<HierarchicalBackend>({0, 0}, body);
-  run_two<HierarchicalBackend>({0, 1}, body);
+  run_two<RingBackend>({}, body, 300ms);
+  run_two<HierarchicalBackend>({0, 0}, body, 300ms);
+  run_two<HierarchicalBackend>({0, 1}, body, 300ms);
 }
 
 TEST_CASE("a rank that reduces where the others broadcast or meet is an error on all, and not a wait for ever") {

@@ -1,3 +1,4 @@
+// ctest: TIMEOUT 180
 #include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
@@ -217,6 +218,9 @@ TEST_CASE("a rank that does not come, or that has left, is named") {
         }
         CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
         return;
+      }
+      if (leaves) {
+        CHECK(holds_soon([&] { return support::FakeStore(job, 0).contains("group/timeout/1"); }));  // it has left
       }
       const std::string why = reduce_until_failure(*self);
       CAPTURE(why);

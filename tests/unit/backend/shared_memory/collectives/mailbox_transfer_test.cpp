@@ -91,7 +91,7 @@ TEST_CASE("a short message does not wait for its receiver, and collectives go on
 std::vector<dtrain::Cause> causes_after(const std::function<void(SharedMemoryRank&)>& body,
                                         std::chrono::nanoseconds timeout = 10s) {
   std::vector<dtrain::Cause> causes(2);
-  run_ranks<SharedMemoryRank>({2, "group", timeout}, [&](SharedMemoryRank& self, RankThread& thread) {
+  support::run_opened_ranks<SharedMemoryRank>({2, "group", timeout}, [&](SharedMemoryRank& self, RankThread& thread) {
     body(self);
     if (!self.wait() && self.communicator.failure()) {
       causes[static_cast<std::size_t>(thread.rank())] = *self.communicator.failure();
@@ -189,7 +189,7 @@ TEST_CASE(
 
 TEST_CASE("a message that waits behind those to another rank names that rank at the timeout") {
   support::Gate ended;
-  run_ranks<SharedMemoryRank>({3, "group", 200ms}, [&](SharedMemoryRank& self, RankThread& thread) {
+  support::run_opened_ranks<SharedMemoryRank>({3, "group", 200ms}, [&](SharedMemoryRank& self, RankThread& thread) {
     std::vector<std::int32_t> values(10);
     if (thread.rank() == 0) {
       fill_mailbox(self, 2, values);
