@@ -37,12 +37,18 @@ class Graph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-/// What `work` enqueues on the stream and on those that wait for it, as a graph.
+/// What `work` enqueues on the stream and on those that wait for it, as a graph. Throws what `work` throws.
 template <class Work>
 Graph captured(StreamRef stream, Work work, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
   check(cudaStreamBeginCapture(stream.native(), mode), "cudaStreamBeginCapture");
-  work();
   cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {  // a capture that does not end would forbid calls of later tests
+    static_cast<void>(dtrain::stream::cuda::quiet(cudaStreamEndCapture(stream.native(), &graph)));
+    if (graph != nullptr) static_cast<void>(dtrain::stream::cuda::quiet(cudaGraphDestroy(graph)));
+    throw;
+  }
   check(cudaStreamEndCapture(stream.native(), &graph), "cudaStreamEndCapture");
   return Graph(graph);
 }

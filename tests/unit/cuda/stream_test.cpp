@@ -94,8 +94,7 @@ TEST_CASE("a batch of copies does them all, in one call or one by one, and is em
 }
 
 #if DTRAIN_EMULATED_CUDA
-TEST_CASE(
-    "a batch that the driver refuses for whatever reason is copied one by one from then on, and the log says so") {
+TEST_CASE("a batch is refused for the first time in a process" * doctest::skip()) {
   const DeviceBuffer from = support::on_device(std::vector<int>{1, 2, 3, 4});
   const DeviceBuffer to = support::on_device(std::vector<int>(4, 0));
   const Stream owned;
@@ -115,6 +114,14 @@ TEST_CASE(
   CHECK(captured.text().find("gradients are copied one by one") ==
         captured.text().rfind("gradients are copied one by one"));
   CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+TEST_CASE(
+    "a batch that the driver refuses for whatever reason is copied one by one from then on, and the log says so") {
+  const support::Result result =  // a process logs it once
+      support::run("/proc/self/exe", {"--no-skip", "--test-case=a batch is refused for the first time in a process"});
+  CHECK_MESSAGE(result.exit_code == 0, result.output << result.error);
+  CHECK_CONTAINS(result.output, "1 passed");
 }
 #endif
 

@@ -92,6 +92,8 @@ TEST_CASE("a driver that loads a kernel only when it is launched, and then canno
   const dtrain::stream::cuda::Stream stream;
   emulation::fail("cuLaunchKernel", 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
   support::CapturedStderr captured;
+  dtrain::stream::cuda::log_unloaded_kernel(
+      "another reason");  // the last one, be it another test's, is not logged again
   CHECK_FALSE(scales_averages<NcclCommunicator>(model, ReduceOp::average, 2, stream.ref()));
   CHECK(
       support::contains(captured.text(), "the CUDA driver does not load dtrain's kernels (cuLaunchKernel on device 0"));
