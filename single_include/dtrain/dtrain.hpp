@@ -27923,15 +27923,20 @@ inline std::array<std::pair<const char*, std::string>, 9> options_of(const Model
            {"allow_unused_parameters", flag(signature.allow_unused_parameters)},
            {"broadcast_buffers", flag(signature.broadcast_buffers)}}};
 }
+
+/// The remedy where parameters differ.
+inline constexpr const char* same_model = "build the same model on all ranks";
+
 inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
-  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}",
+  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}; {}",
                      {rank, longer.parameters.size(), other_rank, count, rank, count,
-                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count])});
+                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count]), same_model});
 }
 
 }  // namespace detail
 
-/// Compares options first, then parameters in order. The sentence names both ranks and both values.
+/// Compares options first, then parameters in order. The sentence names both ranks and both values, and says what to
+/// do.
 /// @returns nullopt if the models agree
 inline std::optional<std::string> first_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
                                                    int other_rank) {
@@ -27939,12 +27944,13 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
   const auto their_options = detail::options_of(theirs);
   for (std::size_t i = 0; i < my_options.size(); ++i) {
     if (my_options[i].second == their_options[i].second) continue;
-    return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}",
+    return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}; set it alike on all ranks",
                        {rank, my_options[i].first, my_options[i].second, other_rank, their_options[i].second});
   }
   if (mine.hook != theirs.hook) {
-    return format_text("rank {} reduces gradients by {}, rank {} by {}",
-                       {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
+    return format_text(
+        "rank {} reduces gradients by {}, rank {} by {}; give all ranks the same hook or ShardedOptimizer",
+        {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
   }
   if (mine.scales_averages != theirs.scales_averages) {
     return format_text(
@@ -27962,8 +27968,9 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     const ParameterSignature& b = theirs.parameters[i];
     if (a == b) continue;
     const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
-    return format_text("rank {}'s parameter {} {} is {}, rank {}'s is {}{}",
-                       {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b)});
+    return format_text(
+        "rank {}'s parameter {} {} is {}, rank {}'s is {}{}; {}",
+        {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b), detail::same_model});
   }
   if (mine.parameters.size() > common) {
     return detail::extra_parameter(rank, mine, other_rank, common);
@@ -38394,7 +38401,7 @@ class ElasticWorker {
   DTRAIN_ON_USE int run(AttemptBody& body, const std::string& settings);
 
   /// Tells the job's store the error with which this worker ends. Blocking: 2 s at most.
-  DTRAIN_ON_USE void report_blocking(const std::string& error) noexcept;
+  DTRAIN_ON_USE void report_error_blocking(const std::string& error) noexcept;
 
   /// The kept state, to add tensors to it. @throws Error (invalid_argument) after train()
   DTRAIN_ON_USE KeptState& state_before_train();
@@ -38443,7 +38450,7 @@ class ElasticWorker {
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::mutex mutex_;
-  std::shared_ptr<FailureLatch> latch_;            ///< of the present attempt; guarded by mutex_
+  std::shared_ptr<FailureLatch> latch_;            ///< of the attempt, or of joining it; guarded by mutex_
   bool is_leaving_ = false;                        ///< guarded by mutex_
   std::shared_ptr<launch::StoreHost<void>> host_;  ///< null: another process hosts the store
   std::shared_ptr<rendezvous::FormationClient<void>> client_;
@@ -39459,7 +39466,7 @@ class ElasticJob : public Elastic<P> {
     } catch (const WorkerEnded&) {
       throw;
     } catch (...) {
-      owned_->worker.report_blocking(exception_text());
+      owned_->worker.report_error_blocking(exception_text());
       throw;
     }
   }
@@ -48981,11 +48988,19 @@ class FormationClient final : private SessionHandler {
     return take_end();
   }
 
-  /// Tells the store, if there is a connection, why this worker ends. Blocking: until the store has ended the
-  /// connection, 2 s at most. @returns the end of the job, if the store had sent it before
-  std::optional<Finished> report_blocking(Cause cause) noexcept {
+  /// Tells the store, if there is a connection, why this worker ends: its attempt fails. Blocking: no. Threads: any.
+  void report(Cause cause) noexcept {
     try {
       post(encode(FailureReport{std::move(cause)}));
+    } catch (...) {  // no memory: the store sees the end of the connection
+    }
+  }
+
+  /// The same. Blocking: until the store has ended the connection, 2 s at most. @returns the end of the job, if the
+  /// store had sent it before
+  std::optional<Finished> report_blocking(Cause cause) noexcept {
+    report(std::move(cause));
+    try {
       std::unique_lock lock(mutex_);
       block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
     } catch (...) {  // the store sees the end of the connection
@@ -57751,7 +57766,8 @@ inline std::string difference_to_rank_0(const group::GroupHandle& group, const s
                        {rank, rank_0});
   }
   return first_difference(mine, rank, *theirs, rank_0)
-      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s", {rank, rank_0}));
+      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s; run the same program on both",
+                            {rank, rank_0}));
 }
 
 }  // namespace detail
@@ -61133,6 +61149,9 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
     std::exception_ptr error;
     std::string text;
     try {
+      const auto joining = std::make_shared<FailureLatch>();
+      joining->set_reporter([client = client_](const Cause& cause) { client->report(cause); });
+      set_latch(joining);
       context = &body.join(options);
       context->elastic_attempt = assignment_.attempt;
       context->gradient_bindings->start_keeping(std::move(gradients_));
@@ -61164,6 +61183,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       text = exception_text();
     }
     const bool is_own = error && !has_finished && (is_own_error(context, error, text) || is_torn_);
+    set_latch(nullptr);
     if (context != nullptr) end(*context);
     body.drop();
     if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
@@ -61180,14 +61200,13 @@ DTRAIN_ON_USE void ElasticWorker::set_latch(std::shared_ptr<FailureLatch> latch)
   report_leaving();
 }
 
-/// The caller holds the mutex. The other ranks do not wait for a rank that leaves, and its own next call throws.
+/// The caller holds the mutex. The other ranks do not wait for a rank that leaves; its join or its next call throws.
 DTRAIN_ON_USE void ElasticWorker::report_leaving() {
   if (is_leaving_ && latch_) latch_->report({CauseKind::lost, assignment_.rank, {}, leaving_text});
 }
 
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
-  set_latch(nullptr);
   context.committing_thread = std::thread::id();
   if (context.sharded.has_steps || context.sharded.has_loaded) {
     progress_.sharded();
@@ -61199,7 +61218,7 @@ DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context.end_attempt();
 }
 
-DTRAIN_ON_USE void ElasticWorker::report_blocking(const std::string& error) noexcept {
+DTRAIN_ON_USE void ElasticWorker::report_error_blocking(const std::string& error) noexcept {
   if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
 }
 
@@ -61341,7 +61360,7 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
   std::optional<ElasticWorker> worker;
   const auto fail = [&](const std::string& text, int exit_code) {
     log(LogLevel::error, prefix + text);
-    if (worker) worker->report_blocking(text);
+    if (worker) worker->report_error_blocking(text);
     return exit_code;
   };
   try {

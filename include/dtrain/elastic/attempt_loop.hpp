@@ -290,7 +290,8 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       text = exception_text();
     }
     const bool is_own = error && !has_finished && (is_own_error(context, error, text) || is_torn_);
-    context == nullptr ? set_latch(nullptr) : end(*context);
+    set_latch(nullptr);
+    if (context != nullptr) end(*context);
     body.drop();
     if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
     if (is_own) std::rethrow_exception(error);
@@ -313,7 +314,6 @@ DTRAIN_ON_USE void ElasticWorker::report_leaving() {
 
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
-  set_latch(nullptr);
   context.committing_thread = std::thread::id();
   if (context.sharded.has_steps || context.sharded.has_loaded) {
     progress_.sharded();

@@ -146,9 +146,10 @@ class FormationClient final : private SessionHandler {
   /// store had sent it before
   std::optional<Finished> report_blocking(Cause cause) noexcept {
     report(std::move(cause));
-    {
+    try {
       std::unique_lock lock(mutex_);
       block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
+    } catch (...) {  // the store sees the end of the connection
     }
     return take_end();
   }
