@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -32,6 +33,18 @@ struct RankEnd {
 template <class Policy>
 using GroupBody = std::type_identity_t<std::function<void(const dtrain::ProcessGroup<Policy>&)>>;
 
+/// What a launcher tells `rank`, where the store listens on this machine.
+inline dtrain::launch::RankProcess rank_process_of(int rank, int world_size, std::uint16_t port,
+                                                   std::chrono::seconds timeout = std::chrono::seconds(20)) {
+  dtrain::launch::RankProcess process;
+  process.identity.rank = rank;
+  process.identity.world_size = world_size;
+  process.identity.master_addr = "127.0.0.1";
+  process.identity.master_port = port;
+  process.timeout = timeout;
+  return process;
+}
+
 /// Runs `body(group)` on every rank of the store's job and, as run() does, tells the job what leaves it. Ranks with the
 /// same `hosts[rank]` share a node; all do where it is empty. They join with `options[rank]`.
 template <class Policy>
@@ -43,12 +56,7 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
   run_thread_ranks(
       ranks,
       [&](RankThread& self) {
-        dtrain::launch::RankProcess worker;
-        worker.identity.rank = self.rank();
-        worker.identity.world_size = ranks;
-        worker.identity.master_addr = "127.0.0.1";
-        worker.identity.master_port = store.port();
-        worker.timeout = std::chrono::seconds(20);
+        dtrain::launch::RankProcess worker = rank_process_of(self.rank(), ranks, store.port());
         if (hosts.empty()) {
           worker.identity.local_rank = self.rank();
           worker.identity.local_world_size = ranks;

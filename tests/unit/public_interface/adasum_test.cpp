@@ -28,12 +28,6 @@ Vector adasum(const std::vector<Vector>& vectors) {
   return sum;
 }
 
-/// One step; `value(i, k)` is element k of gradient i.
-template <class Ddp, class Value>
-void run_step(Ddp& ddp, BindingModel& model, Value value) {
-  ddp.backward([&](Ready ready) { write_gradients(model, ready, value); });
-}
-
 void check_against_reference(int ranks, std::size_t bucket_bytes, const std::vector<std::size_t>& sizes) {
   CAPTURE(ranks);
   CAPTURE(bucket_bytes);
@@ -45,10 +39,8 @@ void check_against_reference(int ranks, std::size_t bucket_bytes, const std::vec
     for (int step = 0; step < 3; ++step) {
       run_step(ddp, model, [&](std::size_t i, std::size_t k) { return element(step, group.rank(), i, k); });
       std::vector<float>& end = ends[static_cast<std::size_t>(group.rank())];
-      for (const dtrain::Parameter& parameter : model.list) {
-        const auto gradient = parameter.gradient.as<float>();
-        end.insert(end.end(), gradient.begin(), gradient.end());
-      }
+      const std::vector<float> reduced = gradients_of(model);
+      end.insert(end.end(), reduced.begin(), reduced.end());
       for (std::size_t i = 0; group.rank() == 0 && i < sizes.size(); ++i) {
         std::vector<Vector> all(static_cast<std::size_t>(ranks), Vector(sizes[i]));
         for (int rank = 0; rank < ranks; ++rank) {
@@ -151,15 +143,14 @@ TEST_CASE("hooks::Adasum sends as much as an all-reduce, and a table") {
 }
 
 TEST_CASE("other numbers of ranks are refused in a sentence") {
-  for (const support::RankEnd& end : support::run_groups<Policy>(3, [](const Group& group) {
-         BindingModel model({4, 4});
-         DistributedDataParallel ddp{model, group, {}, dtrain::hooks::Adasum{}};
-         run_step(ddp, model, [](std::size_t, std::size_t) { return 1.0F; });
-       })) {
-    CHECK_CONTAINS(end.text,
-                   "hooks::Adasum combines the gradients of pairs of ranks, and so needs 1, 2, 4, 8, ... ranks, "
-                   "not 3; start as many, or leave the hook out");
-  }
+  const std::string sentence =
+      "hooks::Adasum combines the gradients of pairs of ranks, and so needs 1, 2, 4, 8, ... ranks, not 3; start as "
+      "many, or leave the hook out";
+  expect_ends(3, {sentence}, [](const Group& group) {
+    BindingModel model({4, 4});
+    DistributedDataParallel ddp{model, group, {}, dtrain::hooks::Adasum{}};
+    run_step(ddp, model, [](std::size_t, std::size_t) { return 1.0F; });
+  });
 }
 
 }  // namespace adasum_test

@@ -10,22 +10,13 @@ struct Zigzag : dtrain::topology::Flat {
 using One = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
 using Other = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, Zigzag>;
 
-dtrain::launch::RankProcess rank_process_of(int rank, std::uint16_t port, std::chrono::seconds timeout) {
-  dtrain::launch::RankProcess worker;
-  worker.identity.rank = rank;
-  worker.identity.world_size = 2;
-  worker.identity.master_addr = "127.0.0.1";
-  worker.identity.master_port = port;
-  worker.timeout = timeout;
-  return worker;
-}
-
 }  // namespace
 
 TEST_CASE("programs with different policies are an error on every rank that names both and what differs") {
   rendezvous_test::StoreProcess store(2);
   const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
-    const dtrain::launch::RankProcess worker = rank_process_of(rank, store.port(), std::chrono::seconds(30));
+    const dtrain::launch::RankProcess worker =
+        support::rank_process_of(rank, 2, store.port(), std::chrono::seconds(30));
     if (rank == 0) {
       dtrain::ProcessGroup<One>::join(worker);
     } else {
@@ -43,7 +34,7 @@ TEST_CASE("programs with different policies are an error on every rank that name
 TEST_CASE("timeouts that differ are an error on every rank that names both") {
   rendezvous_test::StoreProcess store(2);
   const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
-    dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30 + rank)));
+    dtrain::ProcessGroup<One>::join(support::rank_process_of(rank, 2, store.port(), std::chrono::seconds(30 + rank)));
   });
   for (const std::string& error : errors)
     CHECK_CONTAINS(error, " has DTRAIN_TIMEOUT_SECONDS=30", " has DTRAIN_TIMEOUT_SECONDS=31");
@@ -53,7 +44,8 @@ TEST_CASE("groups that accumulate differently are an error on every rank that na
   rendezvous_test::StoreProcess store(2);
   const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
     const auto accumulate = rank == 0 ? dtrain::Accumulate::element : dtrain::Accumulate::f32;
-    dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30)), {accumulate});
+    dtrain::ProcessGroup<One>::join(support::rank_process_of(rank, 2, store.port(), std::chrono::seconds(30)),
+                                    {accumulate});
   });
   for (const std::string& error : errors)
     CHECK_CONTAINS(error, " has GroupOptions::accumulate=element", " has GroupOptions::accumulate=f32");
@@ -64,7 +56,7 @@ TEST_CASE("groups that select algorithms differently are an error on every rank 
   const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
     dtrain::GroupOptions options;
     options.algorithms = rank == 0 ? dtrain::AlgorithmChoice{} : dtrain::AlgorithmChoice::given({2e-6, 1e-10});
-    dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30)), options);
+    dtrain::ProcessGroup<One>::join(support::rank_process_of(rank, 2, store.port(), std::chrono::seconds(30)), options);
   });
   for (const std::string& error : errors) {
     CHECK_CONTAINS(error, " has GroupOptions::algorithms=fixed",

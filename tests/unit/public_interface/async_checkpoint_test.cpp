@@ -3,8 +3,6 @@
 
 #include <sys/syscall.h>
 
-#include <cerrno>
-
 #include "support/denied_call.hpp"
 #include "support/in_child.hpp"
 #include "support/skip.hpp"

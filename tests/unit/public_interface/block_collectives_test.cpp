@@ -17,18 +17,6 @@ constexpr bool can_reduce = requires(const G group, std::span<float> values) {
   group.reduce(values, 0);
 };
 
-/// The texts of all ranks, which all end, after `body`.
-template <class Body>
-void check_disagreement(int ranks, const std::vector<std::string>& parts, Body body) {
-  for (const RankEnd& end : support::run_groups<Group::Policy>(ranks, body)) {
-    CAPTURE(end.text);
-    for (const std::string& part : parts) {
-      CAPTURE(part);
-      CHECK_CONTAINS(end.text, part);
-    }
-  }
-}
-
 }  // namespace
 
 TEST_CASE("a group has these collectives if its backend's communicator has, and no others") {
@@ -157,15 +145,14 @@ TEST_CASE("what does not fit is refused with a sentence before anything is enque
 }
 
 TEST_CASE("ranks whose counts for one block differ all fail, with a sentence that names both") {
-  check_disagreement(3, {"all_to_all_v of i32", "rank 1 sends 4 i32 and rank 2 receives 5 i32"},
-                     [](const Group& group) {
-                       const bool differs = group.rank() == 2;
-                       std::vector<std::int32_t> input(12);
-                       std::vector<std::int32_t> output(differs ? 13 : 12);
-                       group.all_to_all_v(input, List{4, 4, 4}, output, differs ? List{4, 5, 4} : List{4, 4, 4});
-                       group.barrier();
-                     });
-  check_disagreement(2, {"reduce_scatter_v (sum) of f32", "2 f32", "3 f32"}, [](const Group& group) {
+  expect_ends(3, {"all_to_all_v of i32", "rank 1 sends 4 i32 and rank 2 receives 5 i32"}, [](const Group& group) {
+    const bool differs = group.rank() == 2;
+    std::vector<std::int32_t> input(12);
+    std::vector<std::int32_t> output(differs ? 13 : 12);
+    group.all_to_all_v(input, List{4, 4, 4}, output, differs ? List{4, 5, 4} : List{4, 4, 4});
+    group.barrier();
+  });
+  expect_ends(2, {"reduce_scatter_v (sum) of f32", "2 f32", "3 f32"}, [](const Group& group) {
     const bool differs = group.rank() == 1;
     std::vector<float> input(5);
     std::vector<float> output(differs ? 2 : 3);
@@ -173,23 +160,21 @@ TEST_CASE("ranks whose counts for one block differ all fail, with a sentence tha
     group.reduce_scatter_v(input, differs ? std::span(output) : std::span(output).first(2),
                            differs ? List{3, 2} : List{2, 3});
   });
-  check_disagreement(2, {"gather_v of f32 to rank 0", "rank 1 sends 2 f32 and rank 0 receives 3 f32"},
-                     [](const Group& group) {
-                       std::vector<float> own(2);
-                       std::vector<float> all(5);
-                       group.gather_v(own, all, List{2, 3}, 0);
-                       group.barrier();
-                     });
+  expect_ends(2, {"gather_v of f32 to rank 0", "rank 1 sends 2 f32 and rank 0 receives 3 f32"}, [](const Group& group) {
+    std::vector<float> own(2);
+    std::vector<float> all(5);
+    group.gather_v(own, all, List{2, 3}, 0);
+    group.barrier();
+  });
 }
 
 TEST_CASE("ranks that differ in the root, the kind or the length all fail, with a sentence that names both") {
-  check_disagreement(3, {"gather of 1 f32 a rank to rank 0", "gather of 1 f32 a rank to rank 1"},
-                     [](const Group& group) {
-                       std::vector<float> all(3);
-                       group.gather(std::array<float, 1>{1}, all, group.rank() == 1 ? 1 : 0);
-                       group.barrier();
-                     });
-  check_disagreement(2, {"all_to_all of 2 f32 a rank", "all_to_all_v of f32"}, [](const Group& group) {
+  expect_ends(3, {"gather of 1 f32 a rank to rank 0", "gather of 1 f32 a rank to rank 1"}, [](const Group& group) {
+    std::vector<float> all(3);
+    group.gather(std::array<float, 1>{1}, all, group.rank() == 1 ? 1 : 0);
+    group.barrier();
+  });
+  expect_ends(2, {"all_to_all of 2 f32 a rank", "all_to_all_v of f32"}, [](const Group& group) {
     std::vector<float> input(4);
     std::vector<float> output(4);
     if (group.rank() == 0) {
@@ -199,20 +184,20 @@ TEST_CASE("ranks that differ in the root, the kind or the length all fail, with 
     }
     group.barrier();
   });
-  check_disagreement(2, {"reduce (sum) of 2 f32 to rank 0", "reduce (sum) of 3 f32 to rank 0"}, [](const Group& group) {
+  expect_ends(2, {"reduce (sum) of 2 f32 to rank 0", "reduce (sum) of 3 f32 to rank 0"}, [](const Group& group) {
     std::vector<float> values(group.rank() == 0 ? 2 : 3);
     group.reduce(values, 0);
     group.barrier();
   });
-  check_disagreement(2, {"scatter of 2 i32 a rank from rank 0", "scatter of 2 f32 a rank from rank 0"},
-                     [](const Group& group) {
-                       std::vector<float> floats(4);
-                       std::vector<std::int32_t> numbers(4);
-                       if (group.rank() == 0) {
-                         group.scatter(floats, std::span(floats).first(2), 0);
-                       } else {
-                         group.scatter(numbers, std::span(numbers).first(2), 0);
-                       }
-                       group.barrier();
-                     });
+  expect_ends(2, {"scatter of 2 i32 a rank from rank 0", "scatter of 2 f32 a rank from rank 0"},
+              [](const Group& group) {
+                std::vector<float> floats(4);
+                std::vector<std::int32_t> numbers(4);
+                if (group.rank() == 0) {
+                  group.scatter(floats, std::span(floats).first(2), 0);
+                } else {
+                  group.scatter(numbers, std::span(numbers).first(2), 0);
+                }
+                group.barrier();
+              });
 }

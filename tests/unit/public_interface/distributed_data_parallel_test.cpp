@@ -143,10 +143,7 @@ TEST_CASE("a model that binds can be wrapped again after an exception has destro
     }
   }
   DistributedDataParallel again{model, FakeProcessGroup(state)};
-  again.backward([](Ready ready) {
-    ready(1);
-    ready(0);
-  });
+  again.backward([](Ready ready) { all_ready(ready, 2); });
   CHECK(state->kept.size() == 2);
   state->kept.clear();
 }
@@ -230,13 +227,11 @@ TEST_CASE("two wrappers in one job are compared each with its own kind") {
       SmallModel third;
       third.width = rank == 0 ? 2 : 1;
       const FakeProcessGroup group(one_rank(rank, job));
-      try {
+      results[static_cast<std::size_t>(rank)] = sentence_of([&] {
         const DistributedDataParallel a{first, group};
         const DistributedDataParallel b{second, group};
         const DistributedDataParallel c{third, group};
-      } catch (const dtrain::Error& error) {
-        results[static_cast<std::size_t>(rank)] = error.what();
-      }
+      });
     });
   }
   for (std::thread& rank : ranks)

@@ -50,16 +50,6 @@ struct ShortBuffer {
   std::vector<dtrain::TensorView> buffers() { return {dtrain::tensor_view(scales.data(), {16, 16})}; }
 };
 
-std::string refusal_of(const auto& call) {
-  try {
-    call();
-  } catch (const dtrain::Error& error) {
-    CHECK(error.code() == make_error_code(dtrain::Errc::unsupported));
-    return error.what();
-  }
-  return "none";
-}
-
 template <class Policy>
 void expect_moved_and_refused() {
   run_well<Policy>(ranks, [](const dtrain::ProcessGroup<Policy>& group) {
@@ -76,8 +66,9 @@ void expect_moved_and_refused() {
         "average; reduce them as f16, bf16 or f32";
     const dtrain::BufferView view = dtrain::buffer_view(std::span(values));
     const dtrain::BufferView whole = dtrain::buffer_view(std::span(gathered));
-    CHECK(refusal_of([&] { group.all_reduce(view, dtrain::ReduceOp::sum); }) == "all_reduce of 256" + sentence);
-    CHECK(refusal_of([&] { group.reduce_scatter(whole, view, dtrain::ReduceOp::max); }) ==
+    CHECK(sentence_of(Errc::unsupported, [&] { group.all_reduce(view, dtrain::ReduceOp::sum); }) ==
+          "all_reduce of 256" + sentence);
+    CHECK(sentence_of(Errc::unsupported, [&] { group.reduce_scatter(whole, view, dtrain::ReduceOp::max); }) ==
           "reduce_scatter of 256" + sentence);
     group.broadcast(values, 1);  // the refusals left nothing behind
     CHECK(same<float8_e4m3>(values, all_values<float8_e4m3>(1)));
@@ -95,7 +86,7 @@ TEST_CASE("a model whose gradients have 8 bits is refused") {
   run_well<Flat>(1, [](const dtrain::ProcessGroup<Flat>& group) {
     ShortGradient model;
     CHECK(
-        refusal_of([&] { dtrain::DistributedDataParallel(model, group); }) ==
+        sentence_of(Errc::unsupported, [&] { dtrain::DistributedDataParallel(model, group); }) ==
         "parameter 0 'w' has a gradient of f8e4m3, which backend SharedMemory does not reduce; keep it in a type that "
         "the backend reduces, such as f32");
   });

@@ -19,23 +19,6 @@ float element(int step, int rank, std::size_t i, std::size_t k) {
   return std::normal_distribution<float>()(random);
 }
 
-/// One step; `value(i, k)` is element k of gradient i.
-template <class Ddp, class AnyModel, class Value>
-void run_step(Ddp& ddp, AnyModel& model, Value value) {
-  ddp.backward([&](Ready ready) { write_gradients(model, ready, value); });
-}
-
-/// All gradients of a model, one after the other.
-template <class AnyModel>
-std::vector<float> gradients_of(const AnyModel& model) {
-  std::vector<float> all;
-  for (const dtrain::Parameter& parameter : model.list) {
-    const auto gradient = parameter.gradient.template as<float>();
-    all.insert(all.end(), gradient.begin(), gradient.end());
-  }
-  return all;
-}
-
 /// Results of the ranks, to compare their bits.
 class Results {
  public:
@@ -105,7 +88,7 @@ TEST_CASE("rows of any size that f32 has become orthonormal") {
 
 TEST_CASE("a hook gets every gradient once a step, with its shape and place, and each plan before its first step") {
   for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{1000}, std::size_t{1} << 20}) {
-    std::atomic<int> wrong{0};
+    CAPTURE(bucket_bytes);
     run_well(3, [&](const Group& group) {
       Shaped<BindingModel> model(shapes);
       Recorder recorder;
@@ -120,7 +103,7 @@ TEST_CASE("a hook gets every gradient once a step, with its shape and place, and
             ready(i);
           }
         });
-        wrong += recorder.buckets == planned ? 0 : 1;
+        CHECK(recorder.buckets == planned);
         std::vector<std::size_t> seen;
         for (const auto& bucket : recorder.buckets)
           seen.insert(seen.end(), bucket.begin(), bucket.end());
@@ -128,13 +111,14 @@ TEST_CASE("a hook gets every gradient once a step, with its shape and place, and
         std::sort(seen.begin(), seen.end());
         seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
         // A bucket without elements is not reduced, and the hook does not see it.
-        wrong += seen.size() == count && count + (bucket_bytes == 0 ? 1 : 0) == shapes.size() ? 0 : 1;
+        CHECK(seen.size() == count);
+        CHECK(count + (bucket_bytes == 0 ? 1 : 0) == shapes.size());
         for (std::size_t i = 0; i < model.list.size(); ++i)
-          wrong += model.holds(i, static_cast<float>(step + 1)) ? 0 : 1;
+          CHECK(model.holds(i, static_cast<float>(step + 1)));
       }
-      wrong += static_cast<int>(recorder.wrong) + (recorder.prepared == shapes.size() ? 0 : 1);
+      CHECK(recorder.wrong == 0);
+      CHECK(recorder.prepared == shapes.size());
     });
-    CHECK(wrong == 0);
   }
 }
 
@@ -381,12 +365,8 @@ TEST_CASE("the norm of a step is that of what its hook left") {
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}, hook};
     for (int step = 0; step < 3; ++step) {
       dtrain::Step one = ddp.begin({.measure_norm = true});
-      for (std::size_t i = model.list.size(); i-- > 0;) {
-        const auto gradient = model.list[i].gradient.as<float>();
-        for (std::size_t k = 0; k < gradient.size(); ++k)
-          gradient[k] = element(step, group.rank(), i, k);
-        one.ready(i);
-      }
+      write_gradients(model, one.ready(),
+                      [&](std::size_t i, std::size_t k) { return element(step, group.rank(), i, k); });
       one.finish();
       double square = 0;
       for (const float value : gradients_of(model))
@@ -397,14 +377,12 @@ TEST_CASE("the norm of a step is that of what its hook left") {
 }
 
 TEST_CASE("ranks with different hooks, or with and without one, fail with a sentence that names both") {
-  const std::vector<support::RankEnd> ends = support::run_groups<Policy>(2, [](const Group& group) {
+  expect_ends(2, {"hooks::PowerSgd with rank 1,", "hooks::PowerSgd with rank 2,"}, [](const Group& group) {
     Shaped<Model> model(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = group.rank() + 1}};
     DistributedDataParallel ddp{model, group, {}, hook};
   });
-  for (const support::RankEnd& end : ends)
-    CHECK_CONTAINS(end.text, "hooks::PowerSgd with rank 1,", "hooks::PowerSgd with rank 2,");
-  const std::vector<support::RankEnd> others = support::run_groups<Policy>(2, [](const Group& group) {
+  expect_ends(2, {"by an all-reduce", "by hooks::Cast to bf16"}, [](const Group& group) {
     Shaped<Model> model(shapes);
     if (group.rank() == 0) {
       DistributedDataParallel ddp{model, group};
@@ -412,8 +390,6 @@ TEST_CASE("ranks with different hooks, or with and without one, fail with a sent
       DistributedDataParallel ddp{model, group, {}, dtrain::hooks::Cast<dtrain::bfloat16>{}};
     }
   });
-  for (const support::RankEnd& end : others)
-    CHECK_CONTAINS(end.text, "by an all-reduce", "by hooks::Cast to bf16");
 }
 
 TEST_CASE("steady steps with a hook allocate nothing") {

@@ -140,13 +140,7 @@ TEST_CASE("a background coroutine works beside collectives until its owner goes,
 
 TEST_CASE("the last handle may go in a coroutine") {
   rendezvous_test::StoreProcess store(1);
-  dtrain::launch::RankProcess worker;
-  worker.identity.rank = 0;
-  worker.identity.world_size = 1;
-  worker.identity.master_addr = "127.0.0.1";
-  worker.identity.master_port = store.port();
-  worker.timeout = std::chrono::seconds(20);
-  std::optional<Group> group = Group::join(worker);
+  std::optional<Group> group = Group::join(support::rank_process_of(0, 1, store.port()));
   std::atomic<bool> go{false};
   auto task = group->spawn([&go, last = *group](EventLoop& loop) -> Task<> {
     while (!go)

@@ -6,15 +6,8 @@ namespace overlap_forward_jobs_test {
 
 const std::vector<std::size_t> sizes{5, 2049, 0, 1, 700, 17, 4096, 31};
 
-/// Each step subtracts 1 from all weights.
-void step(Ready ready, Model& model) {
-  for (std::size_t i = sizes.size(); i-- > 0;) {
-    model.gradients[i].assign(sizes[i], 1.0F);
-    ready(i);
-  }
-}
-
-/// A model of the rank after two steps, the second of which has left the weights to wait_for.
+/// A model of the rank after two steps, the second of which has left the weights to wait_for. Each step subtracts 1
+/// from all weights.
 template <class Stage>
 struct OpenStep {
   OpenStep(const Group& group, Progress progress) : ddp{model, group, {.bucket_bytes = 3000, .progress = progress}} {
@@ -22,7 +15,7 @@ struct OpenStep {
       run();
   }
   void run() {
-    ddp.backward([this](Ready ready) { step(ready, model); }, *optimizer);
+    ddp.backward([this](Ready ready) { fill_gradients(model, ready, 1.0F); }, *optimizer);
   }
 
   Model model{sizes};
@@ -76,7 +69,7 @@ int wrong_destructions(const Group& group, Progress progress) {
   ddp.emplace(model, group, dtrain::DdpOptions{.bucket_bytes = 3000, .progress = progress});
   {
     ShardedOptimizer optimizer{*ddp, optimizers::Sgd{.rate = 1}, Stage{.overlap_forward = true}};
-    ddp->backward([&](Ready ready) { step(ready, model); }, optimizer);
+    ddp->backward([&](Ready ready) { fill_gradients(model, ready, 1.0F); }, optimizer);
     ddp->wait_for(1);
   }
   ddp.reset();

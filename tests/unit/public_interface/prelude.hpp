@@ -2,44 +2,14 @@
 /// @file
 /// The headers and names that most tests of public_interface/ use.
 
-#include <doctest/doctest.h>
-
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <functional>
-#include <limits>
-#include <memory>
-#include <mutex>
-#include <new>
-#include <numeric>
-#include <optional>
-#include <random>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "dtrain/dtrain.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "support/allocation_count.hpp"
-#include "support/expect_error.hpp"
 #include "support/gate.hpp"
 #include "support/memory_transport.hpp"
+#include "support/prelude.hpp"
 #include "support/store_backend.hpp"
 #include "support/summary_file.hpp"
 #include "support/temporary_directory.hpp"

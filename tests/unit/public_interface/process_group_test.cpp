@@ -6,20 +6,6 @@
 
 using dtrain::backend::AllReduce;
 
-namespace {
-
-dtrain::launch::RankProcess rank_process_of(int rank, int world_size, std::uint16_t port) {
-  dtrain::launch::RankProcess worker;
-  worker.identity.rank = rank;
-  worker.identity.world_size = world_size;
-  worker.identity.master_addr = "127.0.0.1";
-  worker.identity.master_port = port;
-  worker.timeout = std::chrono::seconds(60);
-  return worker;
-}
-
-}  // namespace
-
 TEST_CASE("ranks that are threads of one process reduce, broadcast and wait for each other") {
   for (const int world_size : {1, 2, 3, 4, 8}) {
     run_well(world_size, [&](const Group& group) {
@@ -48,9 +34,7 @@ TEST_CASE("two ranks that enqueue on the group's stream see the work done after 
     const auto view = dtrain::buffer_view(std::span<float>(value));
     group.all_reduce(view, view, ReduceOp::sum, group.stream());
     group.all_reduce(view, view, ReduceOp::sum, group.stream());
-    Group::Stream::Event done;
-    group.stream().record(done);
-    CHECK(done.block_until_complete(dtrain::Deadline::after(group.timeout())) == dtrain::stream::WaitResult::complete);
+    wait_for(group.stream(), dtrain::Deadline::after(group.timeout()));
     CHECK(value[0] == 4.0F);
   });
 }
@@ -94,7 +78,7 @@ TEST_CASE("a group that is destroyed while an exception unwinds has failed; one 
   std::string other;
   support::run_thread_ranks(2, [&](support::RankThread& self) {
     try {
-      const Group group = Group::join(rank_process_of(self.rank(), 2, store.port()));
+      const Group group = Group::join(support::rank_process_of(self.rank(), 2, store.port(), 60s));
       if (self.rank() == 0) throw std::runtime_error("unseen by the group");
       group.barrier();
     } catch (const dtrain::JobFailed& failed) {
@@ -107,7 +91,7 @@ TEST_CASE("a group that is destroyed while an exception unwinds has failed; one 
 
   rendezvous_test::StoreProcess calm(2);
   support::run_thread_ranks(2, [&](support::RankThread& self) {
-    const Group group = Group::join(rank_process_of(self.rank(), 2, calm.port()));
+    const Group group = Group::join(support::rank_process_of(self.rank(), 2, calm.port(), 60s));
     group.barrier();
   });
   CHECK(calm.all_left(rendezvous_test::soon()));
@@ -135,19 +119,13 @@ TEST_CASE("the ranks share a store, and a channel of one's own never meets anoth
       dtrain::stream::host::Queue other;
       std::thread beside([&] {
         first.enqueue(AllReduce{view_a, view_a, ReduceOp::sum}, other.ref());
-        dtrain::stream::host::Event done;
-        other.ref().record(done);
-        CHECK(done.block_until_complete(deadline) == dtrain::stream::WaitResult::complete);
+        wait_for(other.ref(), deadline);
       });
       second.enqueue(AllReduce{view_b, view_b, ReduceOp::sum}, queue.ref());
-      dtrain::stream::host::Event done;
-      queue.ref().record(done);
-      CHECK(done.block_until_complete(deadline) == dtrain::stream::WaitResult::complete);
+      wait_for(queue.ref(), deadline);
       beside.join();
     }
-    dtrain::stream::host::Event done;
-    queue.ref().record(done);
-    CHECK(done.block_until_complete(deadline) == dtrain::stream::WaitResult::complete);
+    wait_for(queue.ref(), deadline);
     CHECK(a[0] == 3);
     CHECK(b[0] == 30);
   });
@@ -196,12 +174,7 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(20);
-    std::string sentence;
-    try {
-      group->store().set("key", "the child's").wait();
-    } catch (const dtrain::Error& error) {
-      sentence = error.what();
-    }
+    const std::string sentence = sentence_of([&] { group->store().set("key", "the child's").wait(); });
     dtrain::group::GroupAccess::of(*group).rank_context()->report_exception("the child's own trouble");
     background.reset();
     part.reset();
@@ -220,7 +193,7 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
 }
 
 TEST_CASE("several ranks without an address to meet at are told what to set") {
-  dtrain::launch::RankProcess worker = rank_process_of(0, 2, 1);
+  dtrain::launch::RankProcess worker = support::rank_process_of(0, 2, 1, 60s);
   worker.identity.master_addr.reset();
   CHECK_THROWS_WITH_AS(Group::join(worker), doctest::Contains("set MASTER_ADDR and MASTER_PORT"), dtrain::Error);
 }

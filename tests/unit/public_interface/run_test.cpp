@@ -1,5 +1,3 @@
-#include <cstdio>
-
 #include "unit/public_interface/prelude.hpp"
 
 namespace {

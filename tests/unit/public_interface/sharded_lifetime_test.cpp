@@ -62,12 +62,7 @@ TEST_CASE("parameters whose values share memory are refused, and train without a
                              "parameter once",
                              dtrain::Error);
       }
-      ddp.backward([&](Ready ready) {
-        for (std::size_t i = 0; i < 3; ++i) {
-          std::fill(model.gradients[i].begin(), model.gradients[i].end(), 1.0F + static_cast<float>(i));
-          ready(i);
-        }
-      });
+      run_step(ddp, model, [](std::size_t i, std::size_t) { return 1.0F + static_cast<float>(i); });
       CHECK(model.gradients[1][0] == 2);
     }
   });
@@ -78,23 +73,13 @@ template <class Stage>
 int wrong_ends(const Group& group, Stage stage, const std::string& path) {
   int wrong = 0;
   Model model({10, 3000, 700});
-  const auto pass = [&](Ready ready) {
-    for (std::size_t i = 3; i-- > 0;) {
-      std::fill(model.gradients[i].begin(), model.gradients[i].end(), 1.0F);
-      ready(i);
-    }
-  };
-  const auto all_are = [&](float value) {
-    return std::all_of(model.values.begin(), model.values.end(), [value](const std::vector<float>& values) {
-      return std::all_of(values.begin(), values.end(), [value](float element) { return element == value; });
-    });
-  };
+  const auto pass = [&](Ready ready) { fill_gradients(model, ready, 1.0F); };
   auto ddp = std::make_unique<DistributedDataParallel<Model, front_test::Policy>>(model, group);
   auto optimizer = std::make_unique<decltype(ShardedOptimizer{*ddp, optimizers::Momentum{}, stage})>(
       *ddp, optimizers::Momentum{.rate = 1}, stage);
   ddp->backward(pass, *optimizer);
   ddp.reset();
-  wrong += all_are(-1) && optimizer->steps() == 1 ? 0 : 1;
+  wrong += model.all_are(-1) && optimizer->steps() == 1 ? 0 : 1;
   optimizer->wait();
   const std::vector<dtrain::NamedTensor> values = dtrain::parameter_values(model.list);
   dtrain::save_checkpoint(group, path, values, *optimizer);
@@ -107,7 +92,7 @@ int wrong_ends(const Group& group, Stage stage, const std::string& path) {
     again.backward(pass, next);
     next.wait();
   }
-  return wrong + (all_are(-2.9F) ? 0 : 1);  // momentum 0.9 of the first step
+  return wrong + (model.all_are(-2.9F) ? 0 : 1);  // momentum 0.9 of the first step
 }
 
 TEST_CASE("a sharded optimizer that outlives its wrapper keeps its state, makes no step, and ends quietly") {
@@ -137,7 +122,7 @@ struct Training {
 };
 
 TEST_CASE("so does one whose wrapper is destroyed after a step that failed") {
-  const std::vector<support::RankEnd> ends = support::run_groups<front_test::Policy>(2, [](const Group& group) {
+  expect_ends(2, {"the loss is not a number"}, [](const Group& group) {
     Training training(group);
     training.optimizer = std::make_unique<decltype(training.optimizer)::element_type>(*training.ddp, optimizers::Sgd{},
                                                                                       zero::Gradients{});
@@ -149,8 +134,6 @@ TEST_CASE("so does one whose wrapper is destroyed after a step that failed") {
         },
         *training.optimizer);
   });
-  for (const support::RankEnd& end : ends)
-    CHECK_CONTAINS(end.text, "the loss is not a number");
 }
 
 }  // namespace sharded_lifetime_test

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -32,13 +33,29 @@ void run_well(int ranks, const support::GroupBody<OfRanks>& body,
   support::run_well<OfRanks>(ranks, body, patience, hosts, options);
 }
 
+/// Runs `body(group)` on every rank of a job that is to fail: the text of each rank's end has all of `parts`.
+template <class OfRanks = Policy>
+void expect_ends(int ranks, const std::vector<std::string>& parts, const support::GroupBody<OfRanks>& body) {
+  for (const support::RankEnd& end : support::run_groups<OfRanks>(ranks, body)) {
+    for (const std::string& part : parts)
+      CHECK_CONTAINS(end.text, part);
+  }
+}
+
+/// Waits for what is enqueued on a stream.
+inline void wait_for(dtrain::stream::host::StreamRef stream, dtrain::Deadline deadline) {
+  dtrain::stream::host::Event done;
+  stream.record(done);
+  CHECK(done.block_until_complete(deadline) == dtrain::stream::WaitResult::complete);
+}
+
 /// Zeros in parameters of these sizes.
 template <class Element>
 struct BasicModel {
   explicit BasicModel(const std::vector<std::size_t>& elements) {
     for (const std::size_t size : elements) {
-      values.emplace_back(size, Element{0});
-      gradients.emplace_back(size, Element{0});
+      values.emplace_back(size, Element(0.0F));
+      gradients.emplace_back(size, Element(0.0F));
       const dtrain::Shape shape{static_cast<std::int64_t>(size)};
       list.push_back({"layer" + std::to_string(list.size()), dtrain::tensor_view(values.back().data(), shape),
                       dtrain::tensor_view(gradients.back().data(), shape)});
@@ -89,6 +106,58 @@ void write_gradients(AnyModel& model, const dtrain::Ready& ready, Value value) {
       gradient[k] = value(i, k);
     ready(i);
   }
+}
+
+/// The same with one value for all elements.
+template <class AnyModel>
+void fill_gradients(AnyModel& model, const dtrain::Ready& ready, float value) {
+  write_gradients(model, ready, [value](std::size_t, std::size_t) { return value; });
+}
+
+/// One step; `value(i, k)` is element k of gradient i.
+template <class Ddp, class AnyModel, class Value>
+void run_step(Ddp& ddp, AnyModel& model, Value value) {
+  ddp.backward([&](dtrain::Ready ready) { write_gradients(model, ready, value); });
+}
+
+/// An optimizer without state: subtracts `rate` times the gradients.
+template <class AnyModel>
+void descend(AnyModel& model, float rate) {
+  for (std::size_t i = 0; i < model.list.size(); ++i) {
+    const auto gradient = model.list[i].gradient.template as<float>();
+    for (std::size_t k = 0; k < gradient.size(); ++k)
+      model.values[i][k] -= rate * gradient[k];
+  }
+}
+
+/// All elements, one vector behind the other.
+template <class Element>
+std::vector<Element> joined(const std::vector<std::vector<Element>>& vectors) {
+  std::vector<Element> all;
+  for (const std::vector<Element>& each : vectors)
+    all.insert(all.end(), each.begin(), each.end());
+  return all;
+}
+
+/// All gradients of a model, one behind the other.
+template <class AnyModel>
+std::vector<float> gradients_of(const AnyModel& model) {
+  std::vector<float> all;
+  for (const dtrain::Parameter& parameter : model.list) {
+    const auto gradient = parameter.gradient.template as<float>();
+    all.insert(all.end(), gradient.begin(), gradient.end());
+  }
+  return all;
+}
+
+/// The largest difference of an element of `a` from one of `b`; infinite where a number is missing or none.
+inline double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = a.size() == b.size() ? 0 : INFINITY;
+  for (std::size_t k = 0; k < std::min(a.size(), b.size()); ++k) {
+    const double difference = std::abs(static_cast<double>(a[k]) - b[k]);
+    largest = std::isnan(difference) ? INFINITY : std::max(largest, difference);
+  }
+  return largest;
 }
 
 /// What a call throws, of each rank.

@@ -31,10 +31,7 @@ void check_late_gradient(int ranks, const DdpOptions& options, bool is_sharded =
     const auto train = [&](auto step_of) {
       for (int step = 1; step <= 4; ++step) {
         step_of([&](Ready ready) {
-          for (const std::size_t i : {1U, 0U}) {
-            fill(model.list[i].gradient, static_cast<float>(step));
-            ready(i);
-          }
+          fill_gradients(model, ready, static_cast<float>(step));
           if (step == 3 && group.rank() == ranks - 1) fill(model.list[1].gradient, 9.0F);
         });
       }
@@ -173,10 +170,7 @@ TEST_CASE("passes of a library that overwrites its gradients are added by the wr
       const auto check = [&](auto& model, auto& ddp, auto step_of) {
         const auto pass = [&](float value) {
           return [&model, value, &group](Ready ready) {
-            for (const std::size_t i : {1U, 0U}) {
-              fill(model.list[i].gradient, value + static_cast<float>(group.rank()));
-              ready(i);
-            }
+            fill_gradients(model, ready, value + static_cast<float>(group.rank()));
           };
         };
         for (int round = 0; round < 2; ++round) {
@@ -244,9 +238,8 @@ TEST_CASE("a value that has moved is named, and its old memory compared neither 
     model.values[1][7] = static_cast<float>(group.rank());  // as what lies there next
     if (compares) ddp.compare_values();
   };
-  const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) { train(group, true); });
-  for (const RankEnd& end : ends)
-    CHECK_CONTAINS(end.text, "the value of parameter 1 'layer1' is at another address");
+  expect_ends(2, {"the value of parameter 1 'layer1' is at another address"},
+              [&](const Group& group) { train(group, true); });
   run_well(2, [&](const Group& group) { train(group, false); });
   CHECK(captured.text().find("differed") == std::string::npos);
 }
@@ -276,10 +269,7 @@ TEST_CASE("a program discards passes under no_sync, between steps") {
   run_well(2, [&](const Group& group) {
     Model model({10});
     DistributedDataParallel ddp{model, group};
-    const auto pass = [&](Ready ready) {
-      fill(model.list[0].gradient, 2.0F);
-      ready(0);
-    };
+    const auto pass = [&](Ready ready) { fill_gradients(model, ready, 2.0F); };
     {
       const auto held = ddp.no_sync(Adds::wrapper);
       ddp.backward(pass);
@@ -298,10 +288,8 @@ TEST_CASE("a job of which the environment says so ends at the first step after w
   const CheckValues every("2");
   for (const int ranks : {2, 4}) {
     CAPTURE(ranks);
-    const std::vector<RankEnd> ends = run_groups<Policy>(ranks, [](const Group& group) { train_apart(group, 6, 1); });
-    for (const RankEnd& end : ends) {
-      CHECK_CONTAINS(end.text, "after 2 steps the values of parameter 1 'layer1' differ: rank 1 has other values than");
-    }
+    expect_ends(ranks, {"after 2 steps the values of parameter 1 'layer1' differ: rank 1 has other values than"},
+                [](const Group& group) { train_apart(group, 6, 1); });
   }
   run_well(1, [](const Group& group) { train_apart(group, 6, 1); });
 }
@@ -373,17 +361,15 @@ TEST_CASE("ranks whose samplers are alike, or that make none, are no fault, and 
 
 TEST_CASE("compare_values() ends the job of ranks whose samplers differ") {
   for (const int ranks : {2, 4}) {
-    const std::vector<RankEnd> ends = run_groups<Policy>(ranks, [](const Group& group) {
+    const std::vector<std::string> parts{"after 0 steps the DistributedSamplers of the ranks differ: seed=7 on rank",
+                                         "seed=8 on rank 1; give all ranks the same settings"};
+    expect_ends(ranks, parts, [](const Group& group) {
       Model model({10});
       DistributedDataParallel ddp{model, group};
       const std::uint64_t seed = group.rank() == 1 ? 8 : 7;
       const dtrain::DistributedSampler sampler{group, {.dataset_size = 60, .global_batch = 12, .seed = seed}};
       ddp.compare_values();
     });
-    for (const RankEnd& end : ends) {
-      CHECK_CONTAINS(end.text, "after 0 steps the DistributedSamplers of the ranks differ: seed=7 on rank",
-                     "seed=8 on rank 1; give all ranks the same settings");
-    }
   }
 }
 

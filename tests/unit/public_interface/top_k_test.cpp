@@ -56,9 +56,7 @@ const std::vector<std::size_t> sizes{5, 1200, 0, 6, 3000, 17};
 
 template <class Ddp, class AnyModel>
 void run_step(Ddp& ddp, AnyModel& model, int step, int rank) {
-  ddp.backward([&](Ready ready) {
-    write_gradients(model, ready, [&](std::size_t i, std::size_t k) { return element(step, rank, i, k); });
-  });
+  run_step(ddp, model, [&](std::size_t i, std::size_t k) { return element(step, rank, i, k); });
 }
 
 /// What the ranks send of one gradient, step by step, and the average of it.
@@ -134,7 +132,6 @@ TEST_CASE("a hook that would save nothing reduces everything as it is") {
 }
 
 TEST_CASE("an element that is not finite reaches every rank, and steady steps allocate nothing") {
-  std::atomic<int> not_finite{0};
   run_well(2, [&](const Group& group) {
     Model model({1000});
     dtrain::hooks::TopK hook;
@@ -144,9 +141,8 @@ TEST_CASE("an element that is not finite reaches every rank, and steady steps al
       if (group.rank() == 1) model.gradients[0][700] = std::numeric_limits<float>::quiet_NaN();
       ready(0);
     });
-    not_finite += std::isnan(model.gradients[0][700]) ? 1 : 0;
+    CHECK(std::isnan(model.gradients[0][700]));
   });
-  CHECK(not_finite == 2);
   run_well(1, [](const Group& group) {
     const dtrain::DdpOptions options{.check_addresses = false, .progress = dtrain::stream::host::Progress::caller};
     BindingModel model(sizes);

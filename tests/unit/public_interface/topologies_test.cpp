@@ -14,20 +14,9 @@ struct SineModel : front_test::BindingModel {
   }
 
   void backward(int rank, dtrain::Ready ready) {
-    for (std::size_t i = list.size(); i-- > 0;) {
-      const std::span<float> gradient = list[i].gradient.as<float>();
-      for (std::size_t k = 0; k < gradient.size(); ++k)
-        gradient[k] = std::sin(values[i][k] * static_cast<float>(rank + 1) + static_cast<float>(k));
-      ready(i);
-    }
-  }
-
-  void step() {
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      const std::span<const float> gradient = list[i].gradient.as<float>();
-      for (std::size_t k = 0; k < gradient.size(); ++k)
-        values[i][k] -= 0.1F * gradient[k];
-    }
+    write_gradients(*this, ready, [&](std::size_t i, std::size_t k) {
+      return std::sin(values[i][k] * static_cast<float>(rank + 1) + static_cast<float>(k));
+    });
   }
 };
 
@@ -53,15 +42,12 @@ std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}, 
         }();
         for (int step = 0; step < 10; ++step) {
           ddp.backward([&](dtrain::Ready ready) { model.backward(group.rank(), ready); });
-          model.step();
+          descend(model, 0.1F);
         }
         const dtrain::CompressedTraffic wire = ddp.statistics().wire;
         CHECK(wire.bytes - wire.bytes_sent == saved);
         CHECK((ddp.summary().find(", on the wire ") != std::string::npos) == (saved != 0));
-        for (const std::vector<float>& values : model.values) {
-          std::vector<float>& end = ends[static_cast<std::size_t>(group.rank())];
-          end.insert(end.end(), values.begin(), values.end());
-        }
+        ends[static_cast<std::size_t>(group.rank())] = joined(model.values);
       },
       std::chrono::seconds(30), hosts);
   expect_well(failures);
@@ -72,18 +58,11 @@ std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}, 
   return ends[0];
 }
 
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double worst = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    worst = std::fmax(worst, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-  return worst;
-}
-
 template <class Topology, class Backend = SharedMemory>
 void check_training(int ranks, const std::vector<std::string>& hosts = {}) {
   const std::vector<float> first = train<Topology, Backend>(ranks, hosts);
   CHECK(first == train<Topology, Backend>(ranks, hosts));
-  CHECK(distance(first, train<topology::Flat>(ranks)) < 1e-5);
+  CHECK(largest_difference(first, train<topology::Flat>(ranks)) < 1e-5);
 }
 
 }  // namespace
@@ -169,21 +148,15 @@ void check_measured(std::size_t variants, Hook... hook) {
                      dtrain::DistributedDataParallel ddp{model, group, options, hook...};
                      for (int step = 0; step < steps; ++step) {
                        ddp.backward([&](dtrain::Ready ready) {
-                         for (std::size_t i = model.list.size(); i-- > 0;) {
-                           model.write(i, static_cast<float>(step % 5 + 4 * group.rank()));
-                           ready(i);
-                         }
+                         fill_gradients(model, ready, static_cast<float>(step % 5 + 4 * group.rank()));
                        });
-                       for (std::size_t i = 0; i < model.list.size(); ++i) {
+                       for (std::size_t i = 0; i < model.list.size(); ++i)
                          CHECK(model.holds(i, static_cast<float>(step % 5 + 6)));
-                         for (std::size_t k = 0; k < model.values[i].size(); ++k)
-                           model.values[i][k] -= 0.1F * model.list[i].gradient.template as<float>()[k];
-                       }
+                       descend(model, 0.1F);
                        used[rank].push_back(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->variant());
                      }
                      CHECK(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
-                     for (const std::vector<float>& values : model.values)
-                       weights[rank].insert(weights[rank].end(), values.begin(), values.end());
+                     weights[rank] = joined(model.values);
                    },
                    std::chrono::seconds(60), {"a", "a", "b", "b"});
   for (std::size_t rank = 0; rank < ranks; ++rank) {

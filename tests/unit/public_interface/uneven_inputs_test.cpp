@@ -16,24 +16,13 @@ template <class M>
 void train(const Group& group, const std::vector<int>& steps, const std::function<void(const Group&, int)>& at_step) {
   M model({5, 3000});
   DistributedDataParallel ddp{model, group, {.bucket_bytes = 1000}};
-  const auto update = [&] {
-    for (std::size_t i = 0; i < model.list.size(); ++i) {
-      for (std::size_t j = 0; j < model.values[i].size(); ++j)
-        model.values[i][j] += model.list[i].gradient.template as<float>()[j];
-    }
-  };
+  const auto update = [&] { descend(model, -1.0F); };
   const int own = steps[static_cast<std::size_t>(group.rank())];
   for (int epoch = 0; epoch < 2; ++epoch) {
     UnevenInputs inputs{group};
     for (int step = 0; step < own; ++step) {
       inputs.begin_step();
-      ddp.backward([&](Ready ready) {
-        for (std::size_t i = model.list.size(); i-- > 0;) {
-          for (float& element : model.list[i].gradient.template as<float>())
-            element = gradient(group.rank(), step);
-          ready(i);
-        }
-      });
+      ddp.backward([&](Ready ready) { fill_gradients(model, ready, gradient(group.rank(), step)); });
       update();
       at_step(group, step);
     }
@@ -156,10 +145,7 @@ TEST_CASE("a sharded optimizer makes steps without data, and none under no_sync(
     ShardedOptimizer optimizer{ddp, dtrain::optimizers::Adam{.rate = 0.1F}};
     ShardedOptimizer reference{all, dtrain::optimizers::Adam{.rate = 0.1F}};
     const auto pass = [](Model& model, float value) {
-      return [&model, value](Ready ready) {
-        std::fill(model.gradients[0].begin(), model.gradients[0].end(), value);
-        ready(0);
-      };
+      return [&model, value](Ready ready) { fill_gradients(model, ready, value); };
     };
     const auto step_value = [&group](int step) { return static_cast<float>(group.rank() + 1 + step); };
     UnevenInputs inputs{group};

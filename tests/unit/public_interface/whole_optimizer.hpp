@@ -30,7 +30,7 @@ template <class AnyModel>
 void fill_values(AnyModel& model) {
   for (std::size_t i = 0; i < model.list.size(); ++i) {
     for (std::size_t k = 0; k < model.values[i].size(); ++k)
-      model.values[i][k] = element(99, 0, i, k);
+      model.values[i][k] = ElementOf<AnyModel>(element(99, 0, i, k));
   }
 }
 
@@ -42,7 +42,7 @@ auto backward(AnyModel& model, int step, int rank, bool from_first = false) {
       const std::size_t i = from_first ? n : model.list.size() - 1 - n;
       const auto gradient = model.list[i].gradient.template as<ElementOf<AnyModel>>();
       for (std::size_t k = 0; k < gradient.size(); ++k)
-        gradient[k] = element(step, rank, i, k);
+        gradient[k] = ElementOf<AnyModel>(element(step, rank, i, k));
       ready(i);
     }
   };

@@ -132,14 +132,14 @@ TEST_CASE("a hook may say how many work items a bucket takes when it knows the b
 
 TEST_CASE("a hook that enqueues more than it said is refused, with both numbers and what to do") {
   for (const bool says : {false, true}) {
-    const auto ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
+    const std::vector<std::string> parts{says ? "enqueued 41 work items for bucket 0, which has room for 40"
+                                              : "enqueued 17 work items for bucket 0, which has room for 16",
+                                         "let its member items_per_bucket(ranks) return the largest number"};
+    expect_ends(2, parts, [&](const Group& group) {
       Model model({5, 7});
       const auto step = [&](auto hook) {
         DistributedDataParallel ddp{model, group, options, std::move(hook)};
-        ddp.backward([](Ready ready) {
-          ready(1);
-          ready(0);
-        });
+        ddp.backward([](Ready ready) { all_ready(ready, 2); });
       };
       if (says) {
         step(Counting{{41}});
@@ -147,11 +147,5 @@ TEST_CASE("a hook that enqueues more than it said is refused, with both numbers 
         step(Enqueuing{17});
       }
     });
-    for (const support::RankEnd& end : ends) {
-      CHECK_CONTAINS(end.text,
-                     says ? "enqueued 41 work items for bucket 0, which has room for 40"
-                          : "enqueued 17 work items for bucket 0, which has room for 16",
-                     "let its member items_per_bucket(ranks) return the largest number");
-    }
   }
 }
