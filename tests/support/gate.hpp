@@ -12,11 +12,15 @@ namespace support {
 
 /// Blocking. @returns whether `condition()` holds in time
 template <class Condition>
-bool holds_soon(Condition condition, std::chrono::nanoseconds patience = std::chrono::seconds(60)) {
-  const dtrain::Deadline deadline = dtrain::Deadline::after(patience);
+bool holds_before(dtrain::Deadline deadline, Condition condition) {
   while (!condition() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return condition();
+}
+
+template <class Condition>
+bool holds_soon(Condition condition, std::chrono::nanoseconds patience = std::chrono::seconds(60)) {
+  return holds_before(dtrain::Deadline::after(patience), condition);
 }
 
 /// What work of a stream waits at until the test lets it go on. Threads: any.

@@ -2,37 +2,13 @@
 /// @file
 /// The headers and names that most tests of rendezvous/ use.
 
-#include <doctest/doctest.h>
-
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
 #include <deque>
-#include <exception>
-#include <functional>
 #include <future>
-#include <limits>
-#include <map>
-#include <memory>
-#include <optional>
-#include <random>
 #include <semaphore>
-#include <set>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include "dtrain/async/when_all.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
@@ -41,10 +17,9 @@
 #include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
 #include "support/captured_stderr.hpp"
-#include "support/contains.hpp"
-#include "support/expect_error.hpp"
 #include "support/limited_child.hpp"
 #include "support/open_descriptors.hpp"
+#include "support/prelude.hpp"
 #include "support/sanitized.hpp"
 #include "unit/rendezvous/proxied_ranks.hpp"
 #include "unit/rendezvous/raw_client.hpp"
@@ -54,7 +29,6 @@
 
 using namespace dtrain::rendezvous;
 using namespace rendezvous_test;
-using namespace std::chrono_literals;
 using dtrain::Cause;
 using dtrain::CauseKind;
 using dtrain::Errc;

@@ -32,11 +32,16 @@ using FromStore = std::variant<dtrain::rendezvous::Accepted, dtrain::rendezvous:
 class RawClient {
  public:
   explicit RawClient(std::uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    connected_ = connects(socket_.get(), port);
+  }
+
+  /// Connects a socket to a port of this machine.
+  static bool connects(int socket, std::uint16_t port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connected_ = ::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    return ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   }
 
   bool connected() const { return connected_; }
@@ -58,9 +63,8 @@ class RawClient {
   bool send_frame(const std::vector<std::byte>& payload) { return send(framed(payload)); }
 
   /// Says who it is, all at once: to a store without a secret.
-  bool enter(int rank, int world_size) {
-    return send_frame(encode(hello())) && send_frame(encode(join(rank, world_size)));
-  }
+  bool enter(const dtrain::rendezvous::Join& join) { return send_frame(encode(hello())) && send_frame(encode(join)); }
+  bool enter(int rank, int world_size) { return enter(join(rank, world_size)); }
 
   /// The next frame, or nothing once the server has closed or after ten seconds.
   std::optional<std::vector<std::byte>> receive_frame() {

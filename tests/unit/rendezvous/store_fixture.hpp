@@ -2,6 +2,8 @@
 /// @file
 /// A store and its ranks in one process, over real connections on the loopback address.
 
+#include <doctest/doctest.h>
+
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -17,6 +19,7 @@
 #include "dtrain/rendezvous/server/listen.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
+#include "support/gate.hpp"
 #include "support/sanitized.hpp"
 
 namespace rendezvous_test {
@@ -53,13 +56,18 @@ class StoreProcess {
     thread_.run_blocking(open, soon());
   }
   explicit StoreProcess(int world_size) : StoreProcess(with_world_size(world_size)) {}
+  /// For a job of so many ranks, whose other options `set(options)` sets.
+  StoreProcess(int world_size, const std::function<void(StoreOptions&)>& set)
+      : StoreProcess(with_world_size(world_size, set)) {}
   StoreProcess(const StoreProcess&) = delete;
   StoreProcess& operator=(const StoreProcess&) = delete;
   ~StoreProcess() { stop(); }
 
-  static StoreOptions with_world_size(int world_size) {
+  static StoreOptions with_world_size(
+      int world_size, const std::function<void(StoreOptions&)>& set = [](StoreOptions&) {}) {
     StoreOptions options;
     options.job.world_size = world_size;
+    set(options);
     return options;
   }
 
@@ -153,6 +161,11 @@ inline std::vector<std::string> on_ranks(int world_size, const std::function<voi
   return errors;
 }
 
+/// The same of a job in which no rank may throw.
+inline void run_ranks(int world_size, const std::function<void(int)>& body) {
+  CHECK(on_ranks(world_size, body) == std::vector<std::string>(static_cast<std::size_t>(world_size)));
+}
+
 /// Who listens in place of a store.
 using Serve = std::function<dtrain::async::Task<void>(dtrain::net::Listener)>;
 
@@ -189,9 +202,7 @@ inline std::string error_of_joining(const ControlPlaneOptions& options) {
 
 /// A latch that is set within the time, and its sentence.
 inline std::string cause_of(const FailureLatch& failure, Deadline deadline = soon()) {
-  while (!failure.failed() && !deadline.passed()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  support::holds_before(deadline, [&] { return failure.failed(); });
   const std::optional<Cause> cause = failure.cause();
   return cause ? cause->sentence() : "";
 }

@@ -95,7 +95,7 @@ TEST_CASE("a call of the store takes part in with_deadline as a Task does") {
 
 TEST_CASE("passed deadlines name what was waited for, and the job goes on") {
   StoreProcess process(2);
-  const auto errors = on_ranks(2, [&](int rank) {
+  run_ranks(2, [&](int rank) {
     ControlPlane control_plane(rank_options(rank, 2, process.port()));
     const Store store = control_plane.store();
     using dtrain::Errc;
@@ -121,7 +121,6 @@ TEST_CASE("passed deadlines name what was waited for, and the job goes on") {
       throw std::runtime_error("the job did not go on");
     }
   });
-  CHECK(errors == std::vector<std::string>(2));
 }
 
 TEST_CASE("what is too long, or no number, is an error of this call alone") {
@@ -163,7 +162,7 @@ TEST_CASE("coroutines use the store on the control loop, many at once") {
 
 TEST_CASE("a request that is destroyed leaves the store usable and the barrier free") {
   StoreProcess process(2);
-  const auto errors = on_ranks(2, [&](int rank) {
+  run_ranks(2, [&](int rank) {
     ControlPlane control_plane(rank_options(rank, 2, process.port()));
     const Store store = control_plane.store();
     if (rank == 0) {
@@ -176,7 +175,6 @@ TEST_CASE("a request that is destroyed leaves the store usable and the barrier f
     store.barrier("b", soon()).wait();
     control_plane.leave_blocking(soon());
   });
-  CHECK(errors == std::vector<std::string>(2));
 }
 
 TEST_CASE("a store that outlives its session says so, and calls that wait are ended") {

@@ -47,14 +47,13 @@ TEST_CASE("2, 8 and 64 ranks form a job and leave it, and no descriptor stays op
 TEST_CASE("host identities make nodes") {
   StoreProcess store(4);
   std::vector<Membership> members(4);
-  const auto errors = on_ranks(4, [&](int rank) {
+  run_ranks(4, [&](int rank) {
     ControlPlaneOptions options = rank_options(rank, 4, store.port());
     options.host_id = rank % 2 == 0 ? "even" : "odd";
     ControlPlane control_plane(options);
     members[static_cast<std::size_t>(rank)] = control_plane.membership();
     control_plane.leave_blocking(soon());
   });
-  CHECK(errors == std::vector<std::string>(4));
   for (int rank = 0; rank < 4; ++rank) {
     const auto& member = members[static_cast<std::size_t>(rank)];
     CHECK(member.node_count == 2);
@@ -158,7 +157,7 @@ TEST_CASE("where ranks are missing, rank 0 names the address at which it listens
 
 TEST_CASE("rank 0 hosts the store and leaves last") {
   const std::uint16_t port = free_port();
-  const auto errors = on_ranks(3, [&](int rank) {
+  run_ranks(3, [&](int rank) {
     ControlPlaneOptions options = rank_options(rank, 3, port);
     options.hosts_store = rank == 0;
     ControlPlane control_plane(options);
@@ -170,7 +169,6 @@ TEST_CASE("rank 0 hosts the store and leaves last") {
       throw std::runtime_error("it did not leave in order");
     }
   });
-  CHECK(errors == std::vector<std::string>(3));
 }
 
 TEST_CASE("a port that is taken is an error that names it") {

@@ -1,7 +1,5 @@
 #include "dtrain/rendezvous/formation/formation_server.hpp"
 
-#include <system_error>
-
 #include "dtrain/rendezvous/formation/formation_client.hpp"
 #include "support/gate.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
@@ -34,6 +32,18 @@ struct TestWorker {
     progress.received(assignment.source);
     progress.began(assignment.attempt);
     return std::nullopt;
+  }
+
+  /// Blocking: until all ranks of the attempt have joined.
+  void wait_for_all() { control_plane->store().barrier("all have joined", soon()).wait(); }
+
+  FailureLatch& failure() { return *control_plane->failure(); }
+
+  /// Blocking: joins the next attempt once this one has failed.
+  void join_again() {
+    REQUIRE(failure().block_until_failed(soon()));
+    control_plane.reset();
+    REQUIRE_FALSE(join());
   }
 
   FormationClient<> client;
@@ -79,9 +89,7 @@ void break_attempt(
     first.progress.committed();
     first.client.committed({1, 0});
     for (const std::uint64_t attempt : {2u, 3u}) {
-      REQUIRE(first.control_plane->failure()->block_until_failed(soon()));
-      first.control_plane.reset();
-      REQUIRE_FALSE(first.join());
+      first.join_again();
       first_has_joined.open();
       CHECK(first.assignment.attempt == attempt);
     }
@@ -95,11 +103,11 @@ TEST_CASE("workers form an attempt, lose one, and finish in the next") {
   FormationProcess launcher(sizes(1, 3), Secret::drawn());
   std::vector<Finished> ends(3);
   std::vector<Assignment> last(3);
-  const auto errors = on_ranks(3, [&](int index) {
+  run_ranks(3, [&](int index) {
     TestWorker worker(launcher.address(), 100 + index);
     REQUIRE_FALSE(worker.join());
     CHECK(worker.assignment.world_size == 3);
-    worker.control_plane->store().barrier("all have joined", soon()).wait();
+    worker.wait_for_all();
     worker.progress.committed();
     worker.client.committed({worker.assignment.attempt, 0});
     if (index == 2) {
@@ -107,17 +115,16 @@ TEST_CASE("workers form an attempt, lose one, and finish in the next") {
       launcher.process_ended(102);
       return;
     }
-    REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
-    CHECK_FALSE(worker.client.finish_blocking(worker.assignment.attempt, *worker.control_plane->failure()));
+    REQUIRE(worker.failure().block_until_failed(soon()));
+    CHECK_FALSE(worker.client.finish_blocking(worker.assignment.attempt, worker.failure()));
     worker.control_plane.reset();
     REQUIRE_FALSE(worker.join());
     last[static_cast<std::size_t>(index)] = worker.assignment;
-    const auto end = worker.client.finish_blocking(worker.assignment.attempt, *worker.control_plane->failure());
+    const auto end = worker.client.finish_blocking(worker.assignment.attempt, worker.failure());
     REQUIRE(end.has_value());
     ends[static_cast<std::size_t>(index)] = *end;
     worker.control_plane->leave_blocking(soon());
   });
-  CHECK(errors == std::vector<std::string>(3));
   for (const std::size_t index : {0u, 1u}) {
     CHECK(ends[index].is_member);
     CHECK(ends[index].attempt == 2);
@@ -136,7 +143,7 @@ TEST_CASE("a newcomer ends a healthy attempt once a step is committed in it, and
   FormationProcess launcher(options);
   std::binary_semaphore has_joined(0);
   std::vector<Assignment> last(2);
-  const auto errors = on_ranks(2, [&](int index) {
+  run_ranks(2, [&](int index) {
     TestWorker worker(launcher.address(), 100 + index);
     if (index == 1) {
       has_joined.acquire();
@@ -147,17 +154,14 @@ TEST_CASE("a newcomer ends a healthy attempt once a step is committed in it, and
       worker.progress.committed();
       worker.client.committed({1, 0});
       has_joined.release();
-      FailureLatch& latch = *worker.control_plane->failure();
-      REQUIRE(latch.block_until_failed(soon()));
-      CHECK(latch.cause()->kind == CauseKind::resized);
-      worker.control_plane.reset();
-      REQUIRE_FALSE(worker.join());
+      REQUIRE(worker.failure().block_until_failed(soon()));
+      CHECK(worker.failure().cause()->kind == CauseKind::resized);
+      worker.join_again();
     }
     last[static_cast<std::size_t>(index)] = worker.assignment;
-    REQUIRE(worker.client.finish_blocking(worker.assignment.attempt, *worker.control_plane->failure()).has_value());
+    REQUIRE(worker.client.finish_blocking(worker.assignment.attempt, worker.failure()).has_value());
     worker.control_plane->leave_blocking(soon());
   });
-  CHECK(errors == std::vector<std::string>(2));
   CHECK(last[0].rank == 0);
   CHECK(last[1].rank == 1);
   CHECK(last[1].world_size == 2);
@@ -177,14 +181,14 @@ TEST_CASE("a barred worker learns until when and why, and waits for its own time
               "because a new worker of this host broke attempt 2", "DTRAIN_TIMEOUT_SECONDS");
   CHECK_CONTAINS(captured.text(), "dtrain: this worker waits ", " UTC, before it may become a rank, because ",
                  "broke attempt 2 before it had committed a step there: rank 1 on host ");
-  CHECK_FALSE(first.control_plane->failure()->failed());
+  CHECK_FALSE(first.failure().failed());
 }
 
 TEST_CASE("a barred worker gets a rank without an error once the bar has ended") {
   FormationProcess launcher(hasty_sizes(1, 2));
   TestWorker first(launcher.address(), 100);
   break_attempt(launcher, first);
-  const auto errors = on_ranks(2, [&](int index) {
+  run_ranks(2, [&](int index) {
     if (index == 1) {
       TestWorker barred(launcher.address(), 102);
       REQUIRE_FALSE(barred.join());
@@ -194,12 +198,9 @@ TEST_CASE("a barred worker gets a rank without an error once the bar has ended")
     }
     first.progress.committed();
     first.client.committed({3, 0});
-    REQUIRE(first.control_plane->failure()->block_until_failed(soon()));
-    first.control_plane.reset();
-    REQUIRE_FALSE(first.join());
+    first.join_again();
     CHECK(first.assignment.world_size == 2);
   });
-  CHECK(errors == std::vector<std::string>(2));
 }
 
 TEST_CASE("a worker that has waited for longer than its timeout before its host is barred waits for the bar's end") {
@@ -210,18 +211,16 @@ TEST_CASE("a worker that has waited for longer than its timeout before its host 
   std::thread waiting;
   break_attempt(launcher, first, [&] {
     waiting = std::thread([&] {
-      try {
-        TestWorker barred(launcher.address(), 102, timeout);
-        error = barred.join() ? "the job has finished" : "";
-      } catch (const std::exception& thrown) {
-        error = thrown.what();
-      }
+      error = on_ranks(1, [&](int) {
+                TestWorker barred(launcher.address(), 102, timeout);
+                CHECK_FALSE(barred.join());
+              }).front();
     });
     std::this_thread::sleep_for(timeout + 200ms);
   });
   first.progress.committed();
   first.client.committed({3, 0});
-  CHECK(first.control_plane->failure()->block_until_failed(soon()));
+  CHECK(first.failure().block_until_failed(soon()));
   first.control_plane.reset();
   CHECK_FALSE(first.join());
   waiting.join();
@@ -233,12 +232,12 @@ TEST_CASE("a job that is stopped ends for all of its ranks, and is drained once 
   std::atomic<bool> is_leaving = false;
   bool was_leaving = false;
   std::thread drain;
-  const auto errors = on_ranks(2, [&](int index) {
+  run_ranks(2, [&](int index) {
     TestWorker worker(launcher.address(), 100 + index);
     REQUIRE_FALSE(worker.join());
-    worker.control_plane->store().barrier("all have joined", soon()).wait();
+    worker.wait_for_all();
     if (index == 0) launcher.stop("SIGTERM came");
-    REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
+    REQUIRE(worker.failure().block_until_failed(soon()));
     worker.control_plane.reset();
     CHECK_ERROR(worker.join(), Errc::job_failed, "the job was stopped: SIGTERM came");
     if (index == 1) {
@@ -250,7 +249,6 @@ TEST_CASE("a job that is stopped ends for all of its ranks, and is drained once 
       is_leaving = true;
     }
   });
-  CHECK(errors == std::vector<std::string>(2));
   if (drain.joinable()) drain.join();
   CHECK(was_leaving);
 }
@@ -260,7 +258,7 @@ TEST_CASE("a job that drains is cut short by a further request to stop, although
   TestWorker worker(launcher.address(), 1);
   REQUIRE_FALSE(worker.join());
   launcher.drain_blocking(true);
-  CHECK_FALSE(worker.control_plane->failure()->failed());
+  CHECK_FALSE(worker.failure().failed());
 }
 
 TEST_CASE("a worker that cannot connect for lack of descriptors has that error, and not the job's failure") {
@@ -312,19 +310,18 @@ TEST_CASE("an exception while the store opens an attempt ends the job with its t
 
 TEST_CASE("a worker that ends with an error tells it to the others") {
   FormationProcess launcher(sizes(1, 2));
-  const auto errors = on_ranks(2, [&](int index) {
+  run_ranks(2, [&](int index) {
     TestWorker worker(launcher.address(), 100 + index);
     REQUIRE_FALSE(worker.join());
-    worker.control_plane->store().barrier("all have joined", soon()).wait();
+    worker.wait_for_all();
     if (index == 1) {
       worker.client.report_blocking({CauseKind::exception, -1, {}, "no such file"});
-      REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
+      REQUIRE(worker.failure().block_until_failed(soon()));
     } else {
-      REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
-      CHECK_CONTAINS(worker.control_plane->failure()->cause()->sentence(), " on host h failed: no such file");
+      REQUIRE(worker.failure().block_until_failed(soon()));
+      CHECK_CONTAINS(worker.failure().cause()->sentence(), " on host h failed: no such file");
     }
   });
-  CHECK(errors == std::vector<std::string>(2));
 }
 
 TEST_CASE("a worker that does not know the secret, is of another job or unlike the others is refused") {
@@ -347,18 +344,18 @@ TEST_CASE("a worker that does not know the secret, is of another job or unlike t
   TestWorker unlike(launcher.address(), 5);
   unlike.announce.settings = "kept=others\n";
   CHECK_ERROR(unlike.join(), Errc::usage, "kept=others");
-  CHECK_FALSE(first.control_plane->failure()->failed());
+  CHECK_FALSE(first.failure().failed());
 }
 
 TEST_CASE("workers that leave are lost, and two of them in a row do not end the job") {
   FormationOptions options = sizes(1, 3);
   options.reconnect_timeout = 100ms;
   FormationProcess launcher(options);
-  const auto errors = on_ranks(3, [&](int index) {
+  run_ranks(3, [&](int index) {
     TestWorker worker(launcher.address(), 100 + index);
     for (int left = 0; left < 3; ++left) {
       REQUIRE_FALSE(worker.join());
-      worker.control_plane->store().barrier("all have joined", soon()).wait();
+      worker.wait_for_all();
       const int size = worker.assignment.world_size;
       CHECK(size == 3 - left);
       if (size == 1) return;
@@ -366,23 +363,22 @@ TEST_CASE("workers that leave are lost, and two of them in a row do not end the 
         worker.client.report_blocking({CauseKind::lost, -1, {}, "it leaves"});
         return;
       }
-      REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
-      CHECK_CONTAINS(worker.control_plane->failure()->cause()->sentence(), "was lost: it leaves");
+      REQUIRE(worker.failure().block_until_failed(soon()));
+      CHECK_CONTAINS(worker.failure().cause()->sentence(), "was lost: it leaves");
       worker.control_plane.reset();
     }
   });
-  CHECK(errors == std::vector<std::string>(3));
 }
 
 TEST_CASE("a worker that leaves in the moment of the job's end learns that the job has finished") {
   FormationProcess launcher(sizes(2, 2));
   support::Gate has_finished;
-  const auto errors = on_ranks(2, [&](int index) {
+  run_ranks(2, [&](int index) {
     TestWorker worker(launcher.address(), 100 + index);
     REQUIRE_FALSE(worker.join());
-    worker.control_plane->store().barrier("all have joined", soon()).wait();
+    worker.wait_for_all();
     if (index == 1) {
-      CHECK(worker.client.finish_blocking(1, *worker.control_plane->failure()).has_value());
+      CHECK(worker.client.finish_blocking(1, worker.failure()).has_value());
       has_finished.open();
     } else {
       const auto leaving = std::make_shared<FailureLatch>();
@@ -395,5 +391,4 @@ TEST_CASE("a worker that leaves in the moment of the job's end learns that the j
     }
     worker.control_plane->leave_blocking(soon());
   });
-  CHECK(errors == std::vector<std::string>(2));
 }

@@ -1,4 +1,3 @@
-#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "unit/rendezvous/prelude.hpp"
 
 namespace {

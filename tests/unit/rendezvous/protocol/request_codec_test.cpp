@@ -1,5 +1,3 @@
-#include <numeric>
-
 #include "unit/rendezvous/prelude.hpp"
 
 namespace {

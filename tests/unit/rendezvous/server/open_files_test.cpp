@@ -2,7 +2,6 @@
 // Stores whose process may open few files.
 
 #include <fcntl.h>
-#include <netinet/in.h>
 
 #include "dtrain/core/process/open_files.hpp"
 #include "unit/rendezvous/prelude.hpp"
@@ -74,13 +73,7 @@ TEST_CASE("a store that runs out of files says so once, at once, and lets in who
     for (int file = 0; (file = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) {
       files.push_back(file);
     }
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(store.port());
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::connect(second, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-      return std::string("no connection");
-    }
+    if (!RawClient::connects(second, store.port())) return std::string("no connection");
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it tries every 20 ms
     for (const int file : files) {
       ::close(file);

@@ -186,7 +186,7 @@ TEST_CASE("a connection that is cut is the loss of its rank, which all other ran
     StoreProcess store(options);
     CuttingProxy proxy(store.port());
     std::vector<std::string> causes(3);
-    const auto errors = on_ranks(3, [&](int rank) {
+    run_ranks(3, [&](int rank) {
       ControlPlane control_plane(rank_options(rank, 3, rank == 2 ? proxy.port() : store.port()));
       control_plane.store().barrier("all are heard of", soon()).wait();
       if (rank == 2) {
@@ -194,7 +194,6 @@ TEST_CASE("a connection that is cut is the loss of its rank, which all other ran
       }
       causes[static_cast<std::size_t>(rank)] = cause_of(*control_plane.failure());
     });
-    CHECK(errors == std::vector<std::string>(3));
     CAPTURE(causes[2]);
     CHECK(causes[2].find("the job was lost: the store of the job at 127.0.0.1:") == 0);
     for (const int other : {0, 1}) {
@@ -237,9 +236,7 @@ TEST_CASE("what a rank said before its connection broke counts: its cause, not i
 }
 
 TEST_CASE("a rank that says nothing is lost after the liveness time, though its connection stands") {
-  StoreOptions options = StoreProcess::with_world_size(2);
-  options.limits.liveness = std::chrono::milliseconds(400);
-  StoreProcess store(options);
+  StoreProcess store(2, [](StoreOptions& options) { options.limits.liveness = std::chrono::milliseconds(400); });
   RawClient silent(store.port());
   REQUIRE(silent.enter(1, 2));
   std::string cause;
@@ -254,9 +251,7 @@ TEST_CASE("a rank that says nothing is lost after the liveness time, though its 
 }
 
 TEST_CASE("a rank that was silent before its connection ended is said to have been silent") {
-  StoreOptions options = StoreProcess::with_world_size(2);
-  options.limits.liveness = std::chrono::milliseconds(4000);
-  StoreProcess store(options);
+  StoreProcess store(2, [](StoreOptions& options) { options.limits.liveness = std::chrono::milliseconds(4000); });
   RawClient starved(store.port());
   REQUIRE(starved.enter(1, 2));
   ControlPlane control_plane(rank_options(0, 2, store.port()));
@@ -271,9 +266,7 @@ TEST_CASE("a rank that was silent before its connection ended is said to have be
 
 TEST_CASE("ranks that only wait are not silent") {
   const auto stay = [](std::chrono::milliseconds liveness) {
-    StoreOptions options = StoreProcess::with_world_size(3);
-    options.limits.liveness = liveness;
-    StoreProcess store(options);
+    StoreProcess store(3, [&](StoreOptions& options) { options.limits.liveness = liveness; });
     const auto errors = on_ranks(3, [&](int rank) {
       ControlPlane control_plane(rank_options(rank, 3, store.port()));
       std::this_thread::sleep_for(liveness * 5 / 2);
@@ -287,9 +280,7 @@ TEST_CASE("ranks that only wait are not silent") {
 }
 
 TEST_CASE("a path that loses everything is noticed by both sides") {
-  StoreOptions options = StoreProcess::with_world_size(2);
-  options.limits.liveness = std::chrono::milliseconds(2000);
-  StoreProcess store(options);
+  StoreProcess store(2, [](StoreOptions& options) { options.limits.liveness = std::chrono::milliseconds(2000); });
   CuttingProxy proxy(store.port());
   const auto ranks = two_ranks(store, proxy);
   proxy.hold(true);
