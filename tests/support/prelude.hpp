@@ -43,7 +43,9 @@
 #include <utility>
 #include <vector>
 
+#include "support/combinations.hpp"
 #include "support/contains.hpp"
 #include "support/expect_error.hpp"
+#include "support/on_threads.hpp"
 
 using namespace std::chrono_literals;

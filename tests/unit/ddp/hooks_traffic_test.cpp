@@ -1,7 +1,5 @@
 // What hooks give to collectives: the bytes that their documentation names.
 
-#include <type_traits>
-
 #include "dtrain/core/types/small_floats.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"

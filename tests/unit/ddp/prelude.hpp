@@ -2,36 +2,9 @@
 /// @file
 /// The headers and names that most tests of ddp/ use.
 
-#include <doctest/doctest.h>
-
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <functional>
-#include <limits>
-#include <memory>
-#include <numeric>
-#include <optional>
-#include <random>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
@@ -41,10 +14,10 @@
 #include "dtrain/stream/host/stream_ref.hpp"
 #include "support/captured_stderr.hpp"
 #include "support/counting_communicator.hpp"
-#include "support/expect_error.hpp"
 #include "support/fake_communicator.hpp"
 #include "support/fake_group_handle.hpp"
 #include "support/fake_store.hpp"
+#include "support/prelude.hpp"
 #include "support/skip.hpp"
 #include "support/temporary_directory.hpp"
 #include "unit/ddp/agreement/two_layers.hpp"
@@ -52,7 +25,6 @@
 
 using namespace ddp_test;
 using namespace dtrain::ddp;
-using namespace std::chrono_literals;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::Errc;

@@ -1,8 +1,5 @@
 #include "dtrain/ddp/rank0_task.hpp"
 
-#include <iterator>
-#include <system_error>
-
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "unit/ddp/prelude.hpp"
 #include "unit/rendezvous/store_job.hpp"
@@ -106,16 +103,14 @@ TEST_CASE("an Error of rank 0's work has the same code, sentence and rank on all
     const StoreGroup group{control_plane};
     for (const std::error_code code :
          {std::error_code(ENOSPC, std::generic_category()), make_error_code(dtrain::Errc::protocol)}) {
-      try {
+      const dtrain::Error error = support::error_of([&] {
         dtrain::ddp::detail::run_on_rank0_blocking(
             group, "writing the file x", [&]() -> bool { throw dtrain::Error(code, "7 it cannot be written"); });
-        CHECK_MESSAGE(false, "nothing was thrown");
-      } catch (const dtrain::Error& error) {
-        CHECK(error.code() == code);
-        CHECK(error.rank() == 0);
-        CHECK(error.what() ==
-              "7 it cannot be written (on rank 0 on host " + host_identity().name + ", which does it for all ranks)");
-      }
+      });
+      CHECK(error.code() == code);
+      CHECK(error.rank() == 0);
+      CHECK(error.what() ==
+            "7 it cannot be written (on rank 0 on host " + host_identity().name + ", which does it for all ranks)");
     }
     control_plane.store().barrier("done", soon()).wait();
   });
@@ -126,16 +121,13 @@ TEST_CASE("ranks that do different things have an Error that names both, and ran
   run_job(3, [&](ControlPlane& control_plane) {
     const StoreGroup group{control_plane};
     const std::string doing = "writing the file " + std::string(group.rank() == 2 ? "other" : "x");
-    try {
-      dtrain::ddp::detail::run_on_rank0_blocking(group, doing, [&] { return ++done > 0; });
-      CHECK_MESSAGE(false, "nothing was thrown");
-    } catch (const dtrain::Error& error) {
-      CHECK(error.code() == make_error_code(dtrain::Errc::disagreement));
-      CHECK(error.rank() == 2);
-      CHECK(std::string(error.what()) ==
-            "rank 0 is writing the file x, but rank 2 is writing the file other; give the same name on every rank, and "
-            "wait for pending checkpoints in the same order");
-    }
+    const dtrain::Error error = support::error_of(
+        [&] { dtrain::ddp::detail::run_on_rank0_blocking(group, doing, [&] { return ++done > 0; }); });
+    CHECK(error.code() == make_error_code(dtrain::Errc::disagreement));
+    CHECK(error.rank() == 2);
+    CHECK(std::string(error.what()) ==
+          "rank 0 is writing the file x, but rank 2 is writing the file other; give the same name on every rank, and "
+          "wait for pending checkpoints in the same order");
     CHECK(dtrain::ddp::detail::run_on_rank0_blocking(group, "writing the file x", [&] { return ++done > 0; }));
     control_plane.store().barrier("done", soon()).wait();
   });

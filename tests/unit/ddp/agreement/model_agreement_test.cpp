@@ -1,4 +1,3 @@
-#include "dtrain/ddp/agreement/model_signature.hpp"
 #include "unit/ddp/prelude.hpp"
 
 using support::FakeGroupHandle;
@@ -16,23 +15,18 @@ ModelSignature layers(std::size_t count, const std::string& name = "layer") {
 std::vector<std::string> agree(const std::shared_ptr<FakeJob>& job, const std::vector<ModelSignature>& models,
                                const std::string& prefix = "ddp/1/") {
   std::vector<std::string> results(models.size());
-  std::vector<std::thread> ranks;
-  for (std::size_t rank = 0; rank < models.size(); ++rank) {
-    ranks.emplace_back([&, rank] {
-      const int number = static_cast<int>(rank);
-      try {
-        agree_blocking(*FakeGroupHandle::of(job, number, static_cast<int>(models.size())), prefix, models[rank],
-                       Deadline::after(std::chrono::seconds(60)), "testing");
-      } catch (const dtrain::JobFailed& failed) {
-        results[rank] = std::string("JobFailed ") + failed.what();
-      } catch (const dtrain::Error& error) {
-        results[rank] = (error.code() == make_error_code(dtrain::Errc::disagreement) ? "disagreement " : "error ") +
-                        std::string(error.what());
-      }
-    });
-  }
-  for (std::thread& rank : ranks)
-    rank.join();
+  support::on_threads(models.size(), [&](std::size_t rank) {
+    const int number = static_cast<int>(rank);
+    try {
+      agree_blocking(*FakeGroupHandle::of(job, number, static_cast<int>(models.size())), prefix, models[rank],
+                     Deadline::after(std::chrono::seconds(60)), "testing");
+    } catch (const dtrain::JobFailed& failed) {
+      results[rank] = std::string("JobFailed ") + failed.what();
+    } catch (const dtrain::Error& error) {
+      results[rank] = (error.code() == make_error_code(dtrain::Errc::disagreement) ? "disagreement " : "error ") +
+                      std::string(error.what());
+    }
+  });
   return results;
 }
 
@@ -99,25 +93,16 @@ TEST_CASE("a rank that never comes ends the wait at the deadline") {
 TEST_CASE("ranks of a part of the job are named by their numbers in the job") {
   const auto job = std::make_shared<FakeJob>(2);
   std::vector<std::string> results(2);
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&, rank] {
-      dtrain::rendezvous::Membership members;
-      members.rank = rank;
-      members.world_size = 2;
-      members.job_ranks = std::make_shared<const std::vector<int>>(std::vector<int>{5, 6});
-      try {
-        agree_blocking(FakeGroupHandle(job, members), "part/", layers(1, rank == 0 ? "a" : "b"),
-                       Deadline::after(std::chrono::seconds(60)), "testing");
-      } catch (const dtrain::Error& error) {
-        results[static_cast<std::size_t>(rank)] = error.what();
-      }
+  support::on_threads(2, [&](std::size_t rank) {
+    dtrain::rendezvous::Membership members;
+    members.rank = static_cast<int>(rank);
+    members.world_size = 2;
+    members.job_ranks = std::make_shared<const std::vector<int>>(std::vector<int>{5, 6});
+    results[rank] = support::sentence_of([&] {
+      agree_blocking(FakeGroupHandle(job, members), "part/", layers(1, rank == 0 ? "a" : "b"),
+                     Deadline::after(std::chrono::seconds(60)), "testing");
     });
-  }
-  for (std::thread& rank : ranks)
-    rank.join();
-  CHECK(results[0] ==
-        "ranks disagree: rank 6's parameter 0 'b0' is f32 [3, 4], rank 5's is 'a0', f32 [3, 4]; build the same model "
-        "on all ranks");
+  });
+  CHECK(results[0] == "ranks disagree: rank 6's parameter 0 'b0' is f32 [3, 4], rank 5's is 'a0', f32 [3, 4]");
   CHECK(results[1] == results[0]);
 }

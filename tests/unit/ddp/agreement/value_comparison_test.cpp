@@ -11,31 +11,26 @@ std::vector<std::string> compare(const std::vector<std::vector<std::size_t>>& di
                                  const std::vector<std::vector<std::string>>& settings = {}) {
   const auto job = std::make_shared<FakeJob>(static_cast<int>(differing.size()));
   std::vector<std::string> results(differing.size());
-  std::vector<std::thread> ranks;
-  for (std::size_t rank = 0; rank < differing.size(); ++rank) {
-    ranks.emplace_back([&, rank] {
-      std::vector<float> values(2 * count, 1.0F);
-      for (const std::size_t i : differing[rank])
-        values[2 * i + 1] += 1.0F + static_cast<float>(rank);
-      std::vector<Parameter> parameters;
-      for (std::size_t i = 0; i < count; ++i) {
-        const auto view = tensor_view(values.data() + 2 * i, {2});
-        parameters.push_back({"p" + std::to_string(i), view, view});
-      }
-      const auto group = FakeGroupHandle::of(job, static_cast<int>(rank), static_cast<int>(differing.size()));
-      for (std::size_t i = 0; rank < settings.size() && i < settings[rank].size(); ++i)
-        group->noted_settings().add(settings[rank][i]);
-      try {
-        compare_values_blocking(*group, "values/", {parameters.data(), parameters.size()}, Deadline::after(60s),
-                                "after 7 steps", "end");
-      } catch (const Error& error) {
-        results[rank] =
-            (error.code() == make_error_code(Errc::disagreement) ? "" : "another code: ") + std::string(error.what());
-      }
-    });
-  }
-  for (std::thread& rank : ranks)
-    rank.join();
+  support::on_threads(differing.size(), [&](std::size_t rank) {
+    std::vector<float> values(2 * count, 1.0F);
+    for (const std::size_t i : differing[rank])
+      values[2 * i + 1] += 1.0F + static_cast<float>(rank);
+    std::vector<Parameter> parameters;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto view = tensor_view(values.data() + 2 * i, {2});
+      parameters.push_back({"p" + std::to_string(i), view, view});
+    }
+    const auto group = FakeGroupHandle::of(job, static_cast<int>(rank), static_cast<int>(differing.size()));
+    for (std::size_t i = 0; rank < settings.size() && i < settings[rank].size(); ++i)
+      group->noted_settings().add(settings[rank][i]);
+    try {
+      compare_values_blocking(*group, "values/", {parameters.data(), parameters.size()}, Deadline::after(60s),
+                              "after 7 steps", "end");
+    } catch (const Error& error) {
+      results[rank] =
+          (error.code() == make_error_code(Errc::disagreement) ? "" : "another code: ") + std::string(error.what());
+    }
+  });
   return results;
 }
 

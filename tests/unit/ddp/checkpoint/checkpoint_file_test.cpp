@@ -4,8 +4,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include <csignal>
-
 #include "support/denied_call.hpp"
 #include "support/in_child.hpp"
 #include "support/summary_file.hpp"
@@ -59,6 +57,19 @@ std::string refusal(const std::string& path, Training training = after(99)) {
   return {};
 }
 
+/// A checkpoint can be loaded, and has these values.
+void check_holds(const std::string& path, const Training& saved) {
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == saved);
+}
+
+mode_t permissions_of(const std::string& path) {
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  return status.st_mode & 0777;
+}
+
 bool exists(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0;
 }
@@ -86,13 +97,9 @@ TEST_CASE_FIXTURE(TemporaryFile,
   Training saved = after(7);
   write_checkpoint_file(path, saved.state());
   write_checkpoint_file(path, (saved = after(8)).state());
-  Training loaded;
-  CHECK(read_checkpoint_file(path, loaded.state()));
-  CHECK(loaded == after(8));
+  check_holds(path, after(8));
   CHECK(!exists(path + ".part"));
-  struct stat status {};
-  REQUIRE(::stat(path.c_str(), &status) == 0);
-  CHECK((status.st_mode & 0400) == 0400);
+  CHECK((permissions_of(path) & 0400) == 0400);
   write_checkpoint_file(path, {});
   CHECK(read_checkpoint_file(path, {}));
 }
@@ -162,13 +169,8 @@ TEST_CASE_FIXTURE(TemporaryFile, "a refusal says what is wrong with the file") {
 TEST_CASE_FIXTURE(TemporaryFile, "a file with other tensors is refused with the first difference") {
   Training saved = after(7);
   write_checkpoint_file(path, saved.state());
-  const auto refused = [&](const std::vector<NamedTensor>& tensors) -> std::string {
-    try {
-      static_cast<void>(read_checkpoint_file(path, tensors));
-    } catch (const dtrain::Error& error) {
-      return error.what();
-    }
-    return {};
+  const auto refused = [&](const std::vector<NamedTensor>& tensors) {
+    return support::sentence_of([&] { static_cast<void>(read_checkpoint_file(path, tensors)); });
   };
   std::vector<NamedTensor> state = saved.state();
   state[1].value.shape = {1, 3};
@@ -206,13 +208,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "where the disk is full, writing is refused and
   for (rlim_t limit = 0; limit < whole_size; limit += 13) {
     const rlimit small{limit, old.rlim_max};
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-    std::string sentence;
-    try {
-      Training next = after(8);
-      write_checkpoint_file(path, next.state());
-    } catch (const dtrain::Error& error) {
-      sentence = error.what();
-    }
+    const std::string sentence = support::sentence_of([&] { write_checkpoint_file(path, after(8).state()); });
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
     CAPTURE(limit);
     CHECK(sentence == "writing the file " + path +
@@ -222,9 +218,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "where the disk is full, writing is refused and
                           "written and has room");
     CHECK(!exists(path + ".part"));
   }
-  Training loaded;
-  CHECK(read_checkpoint_file(path, loaded.state()));
-  CHECK(loaded == after(7));
+  check_holds(path, after(7));
 }
 
 TEST_CASE("a folder that is not there is an error that names the file") {
@@ -247,9 +241,7 @@ TEST_CASE_FIXTURE(TemporaryFile,
   CHECK(!exists(path + ".part"));
   put(path + ".part", std::string(10000, 'x'));
   write_checkpoint_file(path, saved.state());
-  Training loaded;
-  CHECK(read_checkpoint_file(path, loaded.state()));
-  CHECK(loaded == saved);
+  check_holds(path, saved);
   put(folder.path + "/victim", "untouched");
   REQUIRE(::symlink((folder.path + "/victim").c_str(), (path + ".part").c_str()) == 0);
   CHECK_THROWS_AS(write_checkpoint_file(path, saved.state()), dtrain::Error);
@@ -322,9 +314,7 @@ TEST_CASE("a symbolic link stays one, and what it names is replaced") {
   struct stat status {};
   REQUIRE(::lstat(link.c_str(), &status) == 0);
   CHECK(S_ISLNK(status.st_mode));
-  Training loaded;
-  CHECK(read_checkpoint_file(folder.path + "/run", loaded.state()));
-  CHECK(loaded == after(2));
+  check_holds(folder.path + "/run", after(2));
 }
 
 TEST_CASE("a symbolic link to a file that is yet to be written stays a link, and what it names is written") {
@@ -341,9 +331,7 @@ TEST_CASE("a symbolic link to a file that is yet to be written stays a link, and
       REQUIRE(::lstat(each.c_str(), &status) == 0);
       CHECK(S_ISLNK(status.st_mode));
     }
-    Training loaded;
-    CHECK(read_checkpoint_file(folder.path + "/third", loaded.state()));
-    CHECK(loaded == after(3));
+    check_holds(folder.path + "/third", after(3));
   }
   REQUIRE(::symlink("circle", (folder.path + "/circle").c_str()) == 0);
   CHECK_THROWS_WITH_AS(write_checkpoint_file(folder.path + "/circle", training.state()),
@@ -377,12 +365,6 @@ Denied write_denied(const std::string& path, const std::vector<std::pair<long, i
   return {code, file_content(folder.path + "/sentence")};
 }
 
-mode_t permissions_of(const std::string& path) {
-  struct stat status {};
-  REQUIRE(::stat(path.c_str(), &status) == 0);
-  return status.st_mode & 0777;
-}
-
 }  // namespace
 
 TEST_CASE("where chmod or fsync is refused, as on some mounts, a checkpoint is written with the mode of the mount") {
@@ -398,9 +380,7 @@ TEST_CASE("where chmod or fsync is refused, as on some mounts, a checkpoint is w
         CHECK(denied.exit_code == 0);
         CHECK(denied.sentence == "");
         CHECK(permissions_of(path) == mode);
-        Training loaded;
-        CHECK(read_checkpoint_file(path, loaded.state()));
-        CHECK(loaded == after(4));
+        check_holds(path, after(4));
         CHECK(!exists(path + ".part"));
         REQUIRE(::chmod(path.c_str(), 0640) == 0);
       }
@@ -430,12 +410,8 @@ TEST_CASE_FIXTURE(TemporaryFile,
     first.write(bytes("first"));
     AtomicFile second(path);
     second.write(bytes("sec"));
-    try {
-      first.commit();
-      return 1;
-    } catch (const dtrain::Error& error) {
-      if (error.code() != make_error_code(dtrain::Errc::refused) || file_content(path) != "old") return 2;
-    }
+    const dtrain::Error error = support::error_of([&] { first.commit(); });
+    if (error.code() != make_error_code(dtrain::Errc::refused) || file_content(path) != "old") return 1;
     second.write(bytes("ond"));
     second.commit();
     return 0;
@@ -533,9 +509,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "an fsync that a signal interrupts is repeated,
   interrupts_syncs = false;
   CHECK(interrupted_syncs == 2);
   CHECK(good_syncs == 2);
-  Training loaded;
-  CHECK(read_checkpoint_file(path, loaded.state()));
-  CHECK(loaded == after(4));
+  check_holds(path, after(4));
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "an fsync that fails, rather than is refused, is an error") {
@@ -566,20 +540,15 @@ TEST_CASE_FIXTURE(TemporaryFile,
 
 TEST_CASE_FIXTURE(TemporaryFile, "who may read a checkpoint may read the one that replaces it, and nobody else") {
   Training training = after(1);
-  const auto permissions = [](const std::string& of) {
-    struct stat status {};
-    REQUIRE(::stat(of.c_str(), &status) == 0);
-    return status.st_mode & 0777;
-  };
   for (const mode_t mode : {mode_t{0600}, mode_t{0664}, mode_t{0440}}) {
     write_checkpoint_file(path, training.state());
     REQUIRE(::chmod(path.c_str(), mode) == 0);
     {
       const AtomicFile file(path);
-      CHECK(permissions(path + ".part") == 0600);  // its writer's alone, until it is whole
+      CHECK(permissions_of(path + ".part") == 0600);  // its writer's alone, until it is whole
     }
     write_checkpoint_file(path, training.state());
-    CHECK(permissions(path) == mode);
+    CHECK(permissions_of(path) == mode);
   }
 }
 
@@ -591,15 +560,12 @@ TEST_CASE_FIXTURE(TemporaryFile, "nobody but its writer may open a checkpoint th
     mode_t before;
   };
   const Umask umask(022);
-  struct stat status {};
   {
     AtomicFile file(path);
-    REQUIRE(::stat(part.c_str(), &status) == 0);
-    CHECK((status.st_mode & 0777) == 0600);
+    CHECK(permissions_of(part) == 0600);
     file.commit();
   }
-  REQUIRE(::stat(path.c_str(), &status) == 0);
-  CHECK((status.st_mode & 0777) == 0644);  // what the umask leaves a new file
+  CHECK(permissions_of(path) == 0644);  // what the umask leaves a new file
 
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
   std::atomic<bool> done{false};
@@ -632,9 +598,7 @@ TEST_CASE_FIXTURE(TemporaryFile,
   Training saved = after(5);
   write_checkpoint_file(path, saved.state());
   CHECK(file_content(other_name) == "left");
-  Training loaded;
-  CHECK(read_checkpoint_file(path, loaded.state()));
-  CHECK(loaded == saved);
+  check_holds(path, saved);
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "a part of another user is refused, and stays" * doctest::skip(::geteuid() != 0)) {

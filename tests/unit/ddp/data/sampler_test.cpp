@@ -1,7 +1,5 @@
 #include "dtrain/ddp/data/sampler.hpp"
 
-#include <set>
-
 #include "unit/ddp/prelude.hpp"
 
 using dtrain::DistributedSampler;

@@ -43,14 +43,8 @@ struct Simulation {
   std::vector<Rank> run(dtrain::ddp::SavedPlanNumbers saved = {}) const {
     std::vector<Rank> results(static_cast<std::size_t>(ranks));
     const auto job = std::make_shared<support::FakeJob>(ranks);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([this, job, rank, &saved, &result = results[static_cast<std::size_t>(rank)]] {
-        run_rank(job, rank, saved, result);
-      });
-    }
-    for (std::thread& thread : threads)
-      thread.join();
+    support::on_threads(results.size(),
+                        [&](std::size_t rank) { run_rank(job, static_cast<int>(rank), saved, results[rank]); });
     return results;
   }
 

@@ -26,9 +26,8 @@ struct SummingRank : FakeRank {
 }  // namespace
 
 TEST_CASE("dtrain adds up passes of a library that overwrites its gradients, and of one that adds") {
-  for (const bool binds : {false, true}) {
-    for (const bool adds : {false, true}) {
-      for (const bool checks : {false, true}) {
+  support::Combinations(std::array{false, true}, std::array{false, true}, std::array{false, true})
+      .for_each([&](bool binds, bool adds, bool checks) {
         CAPTURE(binds);
         CAPTURE(adds);
         SummingRank rank(binds, {}, {.late_writes = checks ? LateWrites::refused : LateWrites::unchecked});
@@ -43,9 +42,7 @@ TEST_CASE("dtrain adds up passes of a library that overwrites its gradients, and
           rank.pass(rank.reducer->begin(), 3, false);  // the sums are gone
           CHECK(rank.read(2) == 90.0F);
         }
-      }
-    }
-  }
+      });
 }
 
 TEST_CASE("without it the passes of a library that overwrites its gradients are lost") {

@@ -1,5 +1,4 @@
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
-#include "dtrain/stream/host/stream_ref.hpp"
 #include "unit/ddp/prelude.hpp"
 
 using dtrain::stream::host::Queue;

@@ -22,6 +22,11 @@ struct CheckedRank : FakeRank {
     pass(step);
     return step;
   }
+  void held_pass(Accumulation& accumulation) {
+    Step held = accumulation.begin();
+    pass(held);
+    held.finish();
+  }
 };
 
 constexpr const char* sentence = "the gradient of parameter 2 'p2' changed after ready(2)";
@@ -189,9 +194,7 @@ TEST_CASE("parameters without ready() are not compared") {
 TEST_CASE("gradients that lose their memory after a pass under no_sync are not read in the next one") {
   CheckedRank rank(false);
   Accumulation accumulation = rank.reducer->accumulation();
-  Step held = accumulation.begin();
-  rank.pass(held);
-  held.finish();
+  rank.held_pass(accumulation);
   rank.reducer->reuse_memory(true);  // as a libtorch::ShardedOptimizer with zero::Gradients
   accumulation.begin().finish();
 }
@@ -200,9 +203,7 @@ TEST_CASE("passes that the program discards on purpose are no warning") {
   CheckedRank rank(false);
   Accumulation accumulation = rank.reducer->accumulation();
   support::CapturedStderr captured;
-  Step held = accumulation.begin();
-  rank.pass(held);
-  held.finish();
+  rank.held_pass(accumulation);
   rank.reducer->discard_accumulated();
   rank.write(2, 0.0F);
   rank.begun_pass().finish();
@@ -214,24 +215,18 @@ TEST_CASE("a gradient that is cleared between passes under no_sync is a warning,
   Accumulation accumulation = rank.reducer->accumulation();
   support::CapturedStderr captured;
   for (int round = 0; round < 2; ++round) {
-    Step held = accumulation.begin();
-    rank.pass(held);
-    held.finish();
+    rank.held_pass(accumulation);
     rank.begun_pass().finish();
   }
   CHECK(captured.text() == "");
   for (int round = 0; round < 2; ++round) {
-    Step held = accumulation.begin();
-    rank.pass(held);
-    held.finish();
+    rank.held_pass(accumulation);
     rank.write(1, 0.0F);  // three elements may be zeros after a sum
     rank.begun_pass().finish();
   }
   CHECK(captured.text() == "");
   for (int round = 0; round < 2; ++round) {
-    Step held = accumulation.begin();
-    rank.pass(held);
-    held.finish();
+    rank.held_pass(accumulation);
     rank.write(2, 0.0F);
     rank.begun_pass().finish();
   }

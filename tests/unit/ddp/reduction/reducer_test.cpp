@@ -66,17 +66,12 @@ TEST_CASE("buckets are launched once and in the plan's order when several thread
   for (int repeat = 0; repeat < 50; ++repeat) {
     FakeRank rank(std::vector<std::size_t>(64, 5), {512, 1024});
     Step step = rank.reducer->begin();
-    std::vector<std::thread> threads;
-    for (std::size_t t = 0; t < 4; ++t) {
-      threads.emplace_back([&, t] {
-        for (std::size_t i = t; i < 64; i += 4) {
-          rank.write(i, static_cast<float>(i));
-          step.ready(i);
-        }
-      });
-    }
-    for (std::thread& thread : threads)
-      thread.join();
+    support::on_threads(4, [&](std::size_t t) {
+      for (std::size_t i = t; i < 64; i += 4) {
+        rank.write(i, static_cast<float>(i));
+        step.ready(i);
+      }
+    });
     CHECK(rank.launched() == ascending(rank.reducer->plan().buckets.size()));
     step.finish();
     for (std::size_t i = 0; i < 64; ++i)
@@ -168,16 +163,7 @@ TEST_CASE("of two threads that announce the same parameter exactly one is refuse
     FakeRank rank({1, 1});
     Step step = rank.reducer->begin();
     std::atomic<int> refused{0};
-    const auto announce = [&] {
-      try {
-        step.ready(0);
-      } catch (const Error&) {
-        ++refused;
-      }
-    };
-    std::thread other(announce);
-    announce();
-    other.join();
+    support::on_threads(2, [&](std::size_t) { refused += support::error_of([&] { step.ready(0); }).code() ? 1 : 0; });
     CHECK(refused == 1);
     step.ready(1);
     step.finish();

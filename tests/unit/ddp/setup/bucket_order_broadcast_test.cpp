@@ -1,4 +1,3 @@
-#include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "unit/ddp/prelude.hpp"
 
 namespace {
