@@ -1,15 +1,7 @@
 // A backward pass that does not take a Ready.
 // expect: dtrain: backward(f) calls f(ready) with a dtrain::Ready, by value
 // one error
-#include <vector>
-
-#include "dtrain/dtrain.hpp"
-
-struct Model {
-  std::vector<dtrain::Parameter> parameters() { return {}; }
-};
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+#include "compile_fail/host_model.hpp"
 
 void step(Model& model, const dtrain::ProcessGroup<Policy>& group) {
   dtrain::DistributedDataParallel ddp{model, group};

@@ -1,13 +1,7 @@
 // A hook that DistributedDataParallel cannot give a bucket to.
 // expect: dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator>
 // one error
-#include <vector>
-
-#include "dtrain/dtrain.hpp"
-
-struct Model {
-  std::vector<dtrain::Parameter> parameters() { return {}; }
-};
+#include "compile_fail/host_model.hpp"
 
 struct Hook {
 #ifdef DTRAIN_COMPILE_FAIL
@@ -19,8 +13,6 @@ struct Hook {
   }
 #endif
 };
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
 
 void wrap(Model& model, const dtrain::ProcessGroup<Policy>& group, Hook& hook) {
   dtrain::DistributedDataParallel ddp{model, group, {}, hook};

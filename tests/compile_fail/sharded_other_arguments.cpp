@@ -1,15 +1,7 @@
 // A ShardedOptimizer named with the policy in place of the wrapper's communicator.
 // expect: dtrain: the second argument of ShardedOptimizer is the communicator of its wrapper
 // one error
-#include <vector>
-
-#include "dtrain/dtrain.hpp"
-
-struct Model {
-  std::vector<dtrain::Parameter> parameters() { return {}; }
-};
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+#include "compile_fail/host_model.hpp"
 
 using Ddp = dtrain::DistributedDataParallel<Model, Policy>;
 

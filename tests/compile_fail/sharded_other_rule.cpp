@@ -1,15 +1,7 @@
 // A rule that updates nothing.
 // expect: dtrain: the rule needs operator()(weights, gradients, state, info) const
 // one error
-#include <vector>
-
-#include "dtrain/dtrain.hpp"
-
-struct Model {
-  std::vector<dtrain::Parameter> parameters() { return {}; }
-};
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+#include "compile_fail/host_model.hpp"
 
 struct Rule {
 #ifdef DTRAIN_COMPILE_FAIL

@@ -1,15 +1,7 @@
 // A stage that is none.
 // expect: dtrain: the stage of a ShardedOptimizer is dtrain::zero::States or dtrain::zero::Gradients
 // one error
-#include <vector>
-
-#include "dtrain/dtrain.hpp"
-
-struct Model {
-  std::vector<dtrain::Parameter> parameters() { return {}; }
-};
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+#include "compile_fail/host_model.hpp"
 
 #ifdef DTRAIN_COMPILE_FAIL
 constexpr int stage = 2;

@@ -1,15 +1,7 @@
 // The scaler of models in device memory, in a step of a model in host memory.
 // expect: dtrain: DeviceLossScaler is for models in device memory: in host memory give the step a LossScaler
 // one error
-#include <vector>
-
-#include "dtrain/dtrain.hpp"
-
-struct Model {
-  std::vector<dtrain::Parameter> parameters() { return {}; }
-};
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+#include "compile_fail/host_model.hpp"
 
 #ifdef DTRAIN_COMPILE_FAIL
 using Scaler = dtrain::ddp::DeviceLossScaler;

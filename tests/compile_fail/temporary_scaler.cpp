@@ -1,15 +1,7 @@
 // A loss scaler that ends with the call that begins a step.
 // expect: dtrain: the loss scaler given to a step is a temporary: it would not outlive the step's work
 // one error
-#include <vector>
-
-#include "dtrain/dtrain.hpp"
-
-struct Model {
-  std::vector<dtrain::Parameter> parameters() { return {}; }
-};
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+#include "compile_fail/host_model.hpp"
 
 void train(Model& model, const dtrain::ProcessGroup<Policy>& group) {
   dtrain::DistributedDataParallel ddp{model, group};

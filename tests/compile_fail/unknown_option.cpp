@@ -2,15 +2,7 @@
 // `{.bucket_byte = 1}` alone they fit no constructor, and the compiler lists all constructors.
 // expect: bucket_byte
 // one error
-#include <vector>
-
-#include "dtrain/dtrain.hpp"
-
-struct Model {
-  std::vector<dtrain::Parameter> parameters() { return {}; }
-};
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+#include "compile_fail/host_model.hpp"
 
 void wrap(Model& model, const dtrain::ProcessGroup<Policy>& group) {
 #ifdef DTRAIN_COMPILE_FAIL
