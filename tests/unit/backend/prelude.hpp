@@ -2,44 +2,18 @@
 /// @file
 /// The headers and names that most tests of backend/ use.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <bit>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-#include <memory>
-#include <mutex>
-#include <new>
-#include <numeric>
-#include <optional>
-#include <set>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "support/captured_stderr.hpp"
 #include "support/channel_context.hpp"
 #include "support/element_bytes.hpp"
 #include "support/exact_values.hpp"
-#include "support/expect_error.hpp"
 #include "support/gate.hpp"
 #include "support/host_rank.hpp"
 #include "support/large_values.hpp"
 #include "support/memory_endpoint.hpp"
 #include "support/open_descriptors.hpp"
+#include "support/prelude.hpp"
 #include "support/reference_reduction.hpp"
 #include "support/routine_ranks.hpp"
 #include "support/scalar_chain.hpp"
@@ -49,7 +23,6 @@
 namespace backend = dtrain::backend;
 namespace passing = dtrain::backend::message_passing;
 
-using namespace std::chrono_literals;
 using dtrain::Accumulate;
 using dtrain::BufferView;
 using dtrain::CauseKind;

@@ -1,5 +1,3 @@
-#include <csignal>
-
 #include "support/process_ranks.hpp"
 #include "unit/backend/prelude.hpp"
 

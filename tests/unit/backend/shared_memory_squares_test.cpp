@@ -1,9 +1,5 @@
 // The sum of squares that comes with an all-reduce: its value on every path, its bits, and ranks that do not ask.
 
-#include <cmath>
-#include <limits>
-#include <random>
-
 #include "dtrain/core/types/small_floats.hpp"
 #include "unit/backend/prelude.hpp"
 

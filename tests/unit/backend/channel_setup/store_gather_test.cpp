@@ -2,14 +2,9 @@
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 
-#include <cerrno>
 #include <sstream>
-#include <string_view>
-#include <system_error>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "support/captured_stderr.hpp"
-#include "support/channel_context.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {

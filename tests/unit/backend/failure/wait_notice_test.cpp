@@ -1,7 +1,6 @@
 #include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/failure_latch.hpp"
-#include "support/captured_stderr.hpp"
 #include "support/slow_peer.hpp"
 #include "unit/backend/prelude.hpp"
 

@@ -109,10 +109,9 @@ void check_sent(const RoutineRun& run, const Cost& cost) {
 /// @param cost_of the formula for a shape
 template <class Make, class CostOf>
 void check_all_reduce(int most_ranks, const Tuning& tuning, std::size_t most_bytes, Make make, CostOf cost_of) {
-  for (const int size : sizes) {
-    for (const std::size_t count : counts) {
-      for (const Reduction& reduction : reductions) {
-        if (size > most_ranks || count * 4 > most_bytes) continue;
+  support::Combinations(sizes, counts, reductions)
+      .for_each([&](int size, std::size_t count, const Reduction& reduction) {
+        if (size > most_ranks || count * 4 > most_bytes) return;
         CAPTURE(size);
         CAPTURE(count);
         CAPTURE(dtrain::name(reduction.dtype));
@@ -124,9 +123,7 @@ void check_all_reduce(int most_ranks, const Tuning& tuning, std::size_t most_byt
         for (const ByteVector& output : run.outputs)
           CHECK(output == expected);
         check_sent(run, cost_of(shape_of(size, count, reduction)));
-      }
-    }
-  }
+      });
 }
 
 constexpr std::size_t any_length = static_cast<std::size_t>(-1);
@@ -224,9 +221,8 @@ TEST_CASE("small reduce_scatter and all_gather by direct exchange send what the 
 
 TEST_CASE("broadcasts and barriers send what their formulas say") {
   for (const int size : sizes) {
-    for (const int root : {0, 1, size - 1}) {
-      for (const bool small : {true, false}) {
-        for (const std::size_t count : counts) {
+    support::Combinations(std::array{0, 1, size - 1}, std::array{true, false}, counts)
+        .for_each([&](int root, bool small, std::size_t count) {
           CAPTURE(size);
           CAPTURE(root);
           CAPTURE(small);
@@ -245,9 +241,7 @@ TEST_CASE("broadcasts and barriers send what their formulas say") {
           } else {
             check_sent(run, BroadcastChainCost{shape, tuning, root});
           }
-        }
-      }
-    }
+        });
     const std::vector<ByteVector> nothing(static_cast<std::size_t>(size));
     check_sent(support::run_routines(support::test_channel(fine(0), nothing.size()),
                                      operation(OperationKind::barrier, 0, DType::u8), nothing, 0, true, selected),

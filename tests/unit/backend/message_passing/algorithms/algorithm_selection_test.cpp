@@ -21,23 +21,19 @@ std::vector<Bytes> outputs(const Operation& what, const passing::Tuning& tuning,
 TEST_CASE("direct exchange and all-to-all reduce every type and operation in rank order, to the bit") {
   passing::Tuning tuning = fine;
   tuning.direct_reduce_scatter = true;
-  for (const int size : {2, 3, 8}) {
-    for (const DType dtype : support::all_dtypes) {
-      for (const ReduceOp op : support::all_ops) {
-        for (const std::size_t count : {std::size_t{7}, std::size_t{1000}}) {
-          CAPTURE(size);
-          CAPTURE(dtrain::name(dtype));
-          CAPTURE(dtrain::name(op));
-          const std::vector<Bytes> given = inputs(size, dtype, count);
-          const Bytes expected = support::scalar_reduction(dtype, op, given);
-          for (const Bytes& output :
-               outputs(operation(OperationKind::all_reduce, count, dtype, op), tuning, given, expected.size(), false)) {
-            CHECK(output == expected);
-          }
+  support::Combinations(std::array{2, 3, 8}, support::all_dtypes, support::all_ops,
+                        std::array{std::size_t{7}, std::size_t{1000}})
+      .for_each([&](int size, DType dtype, ReduceOp op, std::size_t count) {
+        CAPTURE(size);
+        CAPTURE(dtrain::name(dtype));
+        CAPTURE(dtrain::name(op));
+        const std::vector<Bytes> given = inputs(size, dtype, count);
+        const Bytes expected = support::scalar_reduction(dtype, op, given);
+        for (const Bytes& output :
+             outputs(operation(OperationKind::all_reduce, count, dtype, op), tuning, given, expected.size(), false)) {
+          CHECK(output == expected);
         }
-      }
-    }
-  }
+      });
 }
 
 /// Block b of `count` elements in `size` blocks is reduced from the rank behind b on round to b, one after the other.
@@ -62,46 +58,38 @@ Bytes ring_reduction(DType dtype, ReduceOp op, const std::vector<Bytes>& given, 
 }
 
 TEST_CASE("a ring reduces every type and operation in its own order, the same on every rank") {
-  for (const Accumulate accumulate : {Accumulate::element, Accumulate::f32}) {
-    for (const int size : {2, 3, 4, 8}) {
-      for (const DType dtype : support::all_dtypes) {
-        for (const ReduceOp op : support::all_ops) {
-          CAPTURE(dtrain::name(accumulate));
-          CAPTURE(size);
-          CAPTURE(dtrain::name(dtype));
-          CAPTURE(dtrain::name(op));
-          const std::size_t count = 1003;
-          const std::vector<Bytes> given = inputs(size, dtype, count);
-          const Bytes expected = ring_reduction(dtype, op, given, accumulate);
-          for (const Bytes& output : outputs(operation(OperationKind::all_reduce, count, dtype, op), fine, given,
-                                             expected.size(), false, accumulate)) {
-            CHECK(output == expected);
-          }
+  support::Combinations(std::array{Accumulate::element, Accumulate::f32}, std::array{2, 3, 4, 8}, support::all_dtypes,
+                        support::all_ops)
+      .for_each([&](Accumulate accumulate, int size, DType dtype, ReduceOp op) {
+        CAPTURE(dtrain::name(accumulate));
+        CAPTURE(size);
+        CAPTURE(dtrain::name(dtype));
+        CAPTURE(dtrain::name(op));
+        const std::size_t count = 1003;
+        const std::vector<Bytes> given = inputs(size, dtype, count);
+        const Bytes expected = ring_reduction(dtype, op, given, accumulate);
+        for (const Bytes& output : outputs(operation(OperationKind::all_reduce, count, dtype, op), fine, given,
+                                           expected.size(), false, accumulate)) {
+          CHECK(output == expected);
         }
-      }
-    }
-  }
+      });
 }
 
 TEST_CASE("an average of values whose sum overflows is right on 9 and 10 ranks, whatever the type and the length") {
-  for (const Accumulate accumulate : {Accumulate::element, Accumulate::f32}) {
-    for (const int size : {9, 10}) {
-      for (const DType dtype : support::all_dtypes) {
-        for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{2003}}) {
-          CAPTURE(dtrain::name(accumulate));
-          CAPTURE(size);
-          CAPTURE(dtrain::name(dtype));
-          CAPTURE(count);
-          const std::vector<Bytes> given(static_cast<std::size_t>(size), support::large_values(dtype, count));
-          const Operation average = operation(OperationKind::all_reduce, count, dtype, ReduceOp::average);
-          for (const Bytes& output : outputs(average, fine, given, given[0].size(), true, accumulate)) {
-            const bool is_half = dtype == DType::f16 || dtype == DType::bf16;
-            CHECK(support::is_large_value(dtype, output, is_half && accumulate == Accumulate::f32 ? 0 : 2 * size));
-          }
+  support::Combinations(std::array{Accumulate::element, Accumulate::f32}, std::array{9, 10}, support::all_dtypes,
+                        std::array{std::size_t{1}, std::size_t{7}, std::size_t{2003}})
+      .for_each([&](Accumulate accumulate, int size, DType dtype, std::size_t count) {
+        CAPTURE(dtrain::name(accumulate));
+        CAPTURE(size);
+        CAPTURE(dtrain::name(dtype));
+        CAPTURE(count);
+        const std::vector<Bytes> given(static_cast<std::size_t>(size), support::large_values(dtype, count));
+        const Operation average = operation(OperationKind::all_reduce, count, dtype, ReduceOp::average);
+        for (const Bytes& output : outputs(average, fine, given, given[0].size(), true, accumulate)) {
+          const bool is_half = dtype == DType::f16 || dtype == DType::bf16;
+          CHECK(support::is_large_value(dtype, output, is_half && accumulate == Accumulate::f32 ? 0 : 2 * size));
         }
-      }
-    }
-  }
+      });
 }
 
 /// Integers: every order gives the same.
@@ -111,9 +99,8 @@ TEST_CASE("all_reduce is right for any length and number of ranks, by every algo
       passing::Tuning tuning = fine;
       tuning.direct_reduce_scatter = direct;
       tuning.direct_exchange_ranks = direct_exchange_ranks;
-      for (const int size : sizes) {
-        for (const std::size_t count : counts) {
-          for (const bool in_place : {false, true}) {
+      support::Combinations(sizes, counts, std::array{false, true})
+          .for_each([&](int size, std::size_t count, bool in_place) {
             CAPTURE(size);
             CAPTURE(count);
             const std::vector<Bytes> given = inputs(size, DType::i32, count);
@@ -122,9 +109,7 @@ TEST_CASE("all_reduce is right for any length and number of ranks, by every algo
                                                expected.size(), in_place)) {
               CHECK(output == expected);
             }
-          }
-        }
-      }
+          });
     }
   }
 }

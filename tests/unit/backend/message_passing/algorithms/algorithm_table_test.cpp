@@ -85,49 +85,45 @@ passing::Routine twice(passing::OperationContext<RoutineEndpoint>& context, cons
 
 TEST_CASE("the first all_reduce settles a channel's algorithms by rank 0's cost, and every rank reduces by its table") {
   // Rank 0 alone has the cost that matters: another rank's would choose other algorithms.
-  for (const AlgorithmChoice& choice : {AlgorithmChoice::given(data_center), AlgorithmChoice::measured()}) {
-    for (const std::size_t small_bytes : {std::size_t{64}, std::size_t{8192}}) {
-      for (const int size : {2, 3, 5, 8, 13, 33}) {
-        for (const std::size_t count : {std::size_t{1}, std::size_t{40}, std::size_t{5000}, std::size_t{100000}}) {
-          CAPTURE(size);
-          CAPTURE(count);
-          CAPTURE(small_bytes);
-          Tuning tuning;
-          tuning.small_bytes = small_bytes;
-          const auto ranks = static_cast<std::size_t>(size);
-          std::vector<passing::ChannelAlgorithms> states(ranks, {choice});
-          for (std::size_t rank = 1; rank < ranks; ++rank)
-            states[rank].choice.link = {1e-9, 1};
-          std::vector<ByteVector> inputs;
-          for (int rank = 0; rank < size; ++rank)
-            inputs.push_back(support::exact_values(DType::f32, count, rank));
-          Operation operation;
-          operation.sequence = 1;
-          operation.kind = OperationKind::all_reduce;
-          operation.count = count;
-          const support::RoutineRun run = support::run_routines(
-              support::test_channel(tuning, ranks), operation, inputs, count * 4, false,
-              [&](passing::OperationContext<RoutineEndpoint>& context, const passing::Buffers& buffers) {
-                context.algorithms = &states[static_cast<std::size_t>(context.rank())];
-                return twice(context, buffers);
-              });
-          const ByteVector expected = support::scalar_reduction(DType::f32, ReduceOp::sum, inputs);
-          for (const ByteVector& output : run.outputs)
-            CHECK(output == expected);
-          for (const passing::ChannelAlgorithms& state : states) {
-            CHECK(state.is_settled);
-            CHECK(state.table.description() == states[0].table.description());
-            for (std::size_t bytes = 4; bytes < std::size_t{1} << 30U; bytes *= 2)
-              CHECK(state.table.at(floats(size, bytes), tuning) == states[0].table.at(floats(size, bytes), tuning));
-          }
-          if (choice.basis == AlgorithmChoice::Basis::given) {
-            CHECK(states.back().table.description() ==
-                  AlgorithmTable::cheapest(size, tuning, data_center).description());
-          }
+  support::Combinations(std::array{AlgorithmChoice::given(data_center), AlgorithmChoice::measured()},
+                        std::array{std::size_t{64}, std::size_t{8192}}, std::array{2, 3, 5, 8, 13, 33},
+                        std::array{std::size_t{1}, std::size_t{40}, std::size_t{5000}, std::size_t{100000}})
+      .for_each([&](const AlgorithmChoice& choice, std::size_t small_bytes, int size, std::size_t count) {
+        CAPTURE(size);
+        CAPTURE(count);
+        CAPTURE(small_bytes);
+        Tuning tuning;
+        tuning.small_bytes = small_bytes;
+        const auto ranks = static_cast<std::size_t>(size);
+        std::vector<passing::ChannelAlgorithms> states(ranks, {choice});
+        for (std::size_t rank = 1; rank < ranks; ++rank)
+          states[rank].choice.link = {1e-9, 1};
+        std::vector<ByteVector> inputs;
+        for (int rank = 0; rank < size; ++rank)
+          inputs.push_back(support::exact_values(DType::f32, count, rank));
+        Operation operation;
+        operation.sequence = 1;
+        operation.kind = OperationKind::all_reduce;
+        operation.count = count;
+        const support::RoutineRun run = support::run_routines(
+            support::test_channel(tuning, ranks), operation, inputs, count * 4, false,
+            [&](passing::OperationContext<RoutineEndpoint>& context, const passing::Buffers& buffers) {
+              context.algorithms = &states[static_cast<std::size_t>(context.rank())];
+              return twice(context, buffers);
+            });
+        const ByteVector expected = support::scalar_reduction(DType::f32, ReduceOp::sum, inputs);
+        for (const ByteVector& output : run.outputs)
+          CHECK(output == expected);
+        for (const passing::ChannelAlgorithms& state : states) {
+          CHECK(state.is_settled);
+          CHECK(state.table.description() == states[0].table.description());
+          for (std::size_t bytes = 4; bytes < std::size_t{1} << 30U; bytes *= 2)
+            CHECK(state.table.at(floats(size, bytes), tuning) == states[0].table.at(floats(size, bytes), tuning));
         }
-      }
-    }
-  }
+        if (choice.basis == AlgorithmChoice::Basis::given) {
+          CHECK(states.back().table.description() == AlgorithmTable::cheapest(size, tuning, data_center).description());
+        }
+      });
 }
 
 TEST_CASE("a measured choice is not reproducible, a given one is") {

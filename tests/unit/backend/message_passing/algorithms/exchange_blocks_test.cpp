@@ -136,9 +136,8 @@ TEST_CASE("a gather sends each block to the root alone, whichever it is") {
 }
 
 TEST_CASE("blocks are reduced in rank order, to the bit, by every type and operation, in one piece or in many") {
-  for (const int size : {1, 2, 3, 8}) {
-    for (const DType dtype : support::all_dtypes) {
-      for (const ReduceOp op : support::all_ops) {
+  support::Combinations(std::array{1, 2, 3, 8}, support::all_dtypes, support::all_ops)
+      .for_each([&](int size, DType dtype, ReduceOp op) {
         CAPTURE(size);
         CAPTURE(dtrain::name(dtype));
         CAPTURE(dtrain::name(op));
@@ -162,9 +161,7 @@ TEST_CASE("blocks are reduced in rank order, to the bit, by every type and opera
           const auto from = expected.begin() + static_cast<std::ptrdiff_t>(begin * element);
           CHECK(output == Bytes(from, from + static_cast<std::ptrdiff_t>(output.size())));
         });
-      }
-    }
-  }
+      });
 }
 
 /// The first sentence of a rank that finds that `make(rank)` of the ranks disagree.

@@ -22,54 +22,43 @@ std::vector<ByteVector> outputs(const Operation& operation, const std::vector<By
 constexpr int sizes[] = {2, 3, 4, 5, 7, 8, 11, 12, 13, 16, 33, 48};
 
 TEST_CASE("halving-doubling reduces integers of any length on any number of ranks, in place and not") {
-  for (const int size : sizes) {
-    for (const std::size_t count : {0U, 1U, 7U, 16U, 17U, 100U, 1000U, 4099U}) {
-      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::product}) {
-        for (const bool in_place : {false, true}) {
-          CAPTURE(size);
-          CAPTURE(count);
-          CAPTURE(dtrain::name(op));
-          const std::vector<ByteVector> given = inputs(size, DType::i32, count);
-          const ByteVector expected = support::scalar_reduction(DType::i32, op, given);
-          for (const ByteVector& output : outputs(all_reduce(count, DType::i32, op), given, in_place))
-            CHECK(output == expected);
-        }
-      }
-    }
-  }
+  support::Combinations(sizes, std::array{0U, 1U, 7U, 16U, 17U, 100U, 1000U, 4099U},
+                        std::array{ReduceOp::sum, ReduceOp::average, ReduceOp::product}, std::array{false, true})
+      .for_each([&](int size, std::size_t count, ReduceOp op, bool in_place) {
+        CAPTURE(size);
+        CAPTURE(count);
+        CAPTURE(dtrain::name(op));
+        const std::vector<ByteVector> given = inputs(size, DType::i32, count);
+        const ByteVector expected = support::scalar_reduction(DType::i32, op, given);
+        for (const ByteVector& output : outputs(all_reduce(count, DType::i32, op), given, in_place))
+          CHECK(output == expected);
+      });
 }
 
 TEST_CASE("halving-doubling reduces every type by every operation") {
-  for (const Accumulate accumulate : {Accumulate::element, Accumulate::f32}) {
-    for (const int size : {2, 4, 7, 8, 13}) {
-      for (const DType dtype : support::all_dtypes) {
-        for (const ReduceOp op : support::all_ops) {
-          for (const std::size_t count : {std::size_t{9}, std::size_t{1003}}) {
-            CAPTURE(dtrain::name(accumulate));
-            CAPTURE(size);
-            CAPTURE(dtrain::name(dtype));
-            CAPTURE(dtrain::name(op));
-            const bool rounds = op == ReduceOp::average && !std::has_single_bit(static_cast<unsigned>(size));
-            if (dtrain::is_float(dtype) && rounds) {
-              continue;  // the next test
-            }
-            std::vector<ByteVector> inputs;
-            for (int rank = 0; rank < size; ++rank)
-              inputs.push_back(support::exact_values(dtype, count, rank));
-            const ByteVector expected = support::scalar_reduction(dtype, op, inputs);
-            for (const ByteVector& output : outputs(all_reduce(count, dtype, op), inputs, false, accumulate))
-              CHECK(output == expected);
-          }
+  support::Combinations(std::array{Accumulate::element, Accumulate::f32}, std::array{2, 4, 7, 8, 13},
+                        support::all_dtypes, support::all_ops, std::array{std::size_t{9}, std::size_t{1003}})
+      .for_each([&](Accumulate accumulate, int size, DType dtype, ReduceOp op, std::size_t count) {
+        CAPTURE(dtrain::name(accumulate));
+        CAPTURE(size);
+        CAPTURE(dtrain::name(dtype));
+        CAPTURE(dtrain::name(op));
+        const bool rounds = op == ReduceOp::average && !std::has_single_bit(static_cast<unsigned>(size));
+        if (dtrain::is_float(dtype) && rounds) {
+          return;  // the next test
         }
-      }
-    }
-  }
+        std::vector<ByteVector> inputs;
+        for (int rank = 0; rank < size; ++rank)
+          inputs.push_back(support::exact_values(dtype, count, rank));
+        const ByteVector expected = support::scalar_reduction(dtype, op, inputs);
+        for (const ByteVector& output : outputs(all_reduce(count, dtype, op), inputs, false, accumulate))
+          CHECK(output == expected);
+      });
 }
 
 TEST_CASE("an average by halving-doubling of values whose sum overflows is right") {
-  for (const Accumulate accumulate : {Accumulate::element, Accumulate::f32}) {
-    for (const int size : {9, 13}) {
-      for (const DType dtype : support::all_dtypes) {
+  support::Combinations(std::array{Accumulate::element, Accumulate::f32}, std::array{9, 13}, support::all_dtypes)
+      .for_each([&](Accumulate accumulate, int size, DType dtype) {
         CAPTURE(dtrain::name(accumulate));
         CAPTURE(dtrain::name(dtype));
         const std::vector<ByteVector> inputs(static_cast<std::size_t>(size), support::large_values(dtype, 503));
@@ -77,9 +66,7 @@ TEST_CASE("an average by halving-doubling of values whose sum overflows is right
           const bool is_half = dtype == DType::f16 || dtype == DType::bf16;
           CHECK(support::is_large_value(dtype, output, is_half && accumulate == Accumulate::f32 ? 0 : 2 * size));
         }
-      }
-    }
-  }
+      });
 }
 
 /// The order of the documentation: pairs first, then groups of neighbours, then groups of such groups. @param stage the

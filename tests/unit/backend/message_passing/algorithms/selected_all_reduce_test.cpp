@@ -26,9 +26,9 @@ std::vector<Bytes> outputs(const Operation& what, const std::vector<Bytes>& give
 /// Integers: every order gives the same.
 template <class Topology>
 void check_lengths() {
-  for (const int size : {2, 3, 4, 5, 7, 8}) {
-    for (const std::size_t count : {0U, 1U, 7U, 64U, 100U, 1000U, 4099U}) {
-      for (const std::size_t chunks_in_flight : {1U, 2U, 8U}) {
+  support::Combinations(std::array{2, 3, 4, 5, 7, 8}, std::array{0U, 1U, 7U, 64U, 100U, 1000U, 4099U},
+                        std::array{1U, 2U, 8U})
+      .for_each([&](int size, std::size_t count, std::size_t chunks_in_flight) {
         CAPTURE(size);
         CAPTURE(count);
         CAPTURE(chunks_in_flight);
@@ -38,9 +38,7 @@ void check_lengths() {
           for (const Bytes& output : outputs<Topology>(all_reduce(count), given, in_place, chunks_in_flight))
             CHECK(output == expected);
         }
-      }
-    }
-  }
+      });
 }
 
 /// What two ranks say whose second rank calls `second`.
@@ -72,9 +70,8 @@ TEST_CASE("the algorithms of topologies are right for any length and number of r
 }
 
 TEST_CASE("a tree reduces a rank's contribution and then its child's, in every type and operation, to the bit") {
-  for (const Accumulate accumulate : {Accumulate::element, Accumulate::f32}) {
-    for (const DType dtype : support::all_dtypes) {
-      for (const ReduceOp op : support::all_ops) {
+  support::Combinations(std::array{Accumulate::element, Accumulate::f32}, support::all_dtypes, support::all_ops)
+      .for_each([&](Accumulate accumulate, DType dtype, ReduceOp op) {
         CAPTURE(dtrain::name(accumulate));
         CAPTURE(dtrain::name(dtype));
         CAPTURE(dtrain::name(op));
@@ -82,9 +79,7 @@ TEST_CASE("a tree reduces a rank's contribution and then its child's, in every t
         const Bytes expected = support::scalar_chain(dtype, op, given, accumulate);
         for (const Bytes& output : outputs<topology::Tree>(all_reduce(1003, dtype, op), given, false, 3, accumulate))
           CHECK(output == expected);
-      }
-    }
-  }
+      });
 }
 
 TEST_CASE("servers reduce every type and operation in rank order, to the bit") {
