@@ -1,7 +1,5 @@
 #include "dtrain/kernels/partial_reduction.hpp"
 
-#include <span>
-
 #include "dtrain/kernels/conversion.hpp"
 #include "support/large_values.hpp"
 #include "support/scalar_chain.hpp"
@@ -41,27 +39,21 @@ Bytes chain(const PartialReduction& reduction, DType dtype, const std::vector<By
 }  // namespace
 
 TEST_CASE("a chain of partial results gives the documented bits, for every type, operation and length") {
-  for (const Accumulate accumulate : both) {
-    for (const std::size_t ranks : {std::size_t{2}, std::size_t{3}, std::size_t{9}}) {
-      for (const DType dtype : support::all_dtypes) {
-        for (const ReduceOp op : support::all_ops) {
-          for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{2000}}) {
-            INFO(dtrain::name(op), " of ", count, " ", dtrain::name(dtype), " on ", ranks, ", accumulated as ",
-                 dtrain::name(accumulate));
-            const std::vector<Bytes> given = awkward_ranks(dtype, ranks, count);
-            const PartialReduction reduction(dtype, op, static_cast<int>(ranks), accumulate);
-            CHECK((chain(reduction, dtype, given, count) == support::scalar_chain(dtype, op, given, accumulate)));
-          }
-        }
-      }
-    }
-  }
+  support::Combinations(both, std::array{std::size_t{2}, std::size_t{3}, std::size_t{9}}, support::all_dtypes,
+                        support::all_ops,
+                        std::array{std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{2000}})
+      .for_each([&](Accumulate accumulate, std::size_t ranks, DType dtype, ReduceOp op, std::size_t count) {
+        INFO(dtrain::name(op), " of ", count, " ", dtrain::name(dtype), " on ", ranks, ", accumulated as ",
+             dtrain::name(accumulate));
+        const std::vector<Bytes> given = awkward_ranks(dtype, ranks, count);
+        const PartialReduction reduction(dtype, op, static_cast<int>(ranks), accumulate);
+        CHECK((chain(reduction, dtype, given, count) == support::scalar_chain(dtype, op, given, accumulate)));
+      });
 }
 
 TEST_CASE("what is begun, summed up and ended elsewhere is the reduction, too") {
-  for (const Accumulate accumulate : both) {
-    for (const DType dtype : support::all_dtypes) {
-      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
+  support::Combinations(both, support::all_dtypes, std::array{ReduceOp::sum, ReduceOp::average})
+      .for_each([&](Accumulate accumulate, DType dtype, ReduceOp op) {
         constexpr std::size_t count = 700;
         INFO(dtrain::name(op), " of ", dtrain::name(dtype), ", accumulated as ", dtrain::name(accumulate));
         const PartialReduction reduction(dtype, op, 4, accumulate);
@@ -80,9 +72,7 @@ TEST_CASE("what is begun, summed up and ended elsewhere is the reduction, too") 
         Bytes result(given[0].size());
         reduction.end(sum, result.data(), count);
         CHECK((result == support::scalar_reduction(dtype, op, given)));
-      }
-    }
-  }
+      });
 }
 
 TEST_CASE("contributions of more ranks than one pass takes are reduced in rank order and rounded once") {
@@ -153,14 +143,11 @@ TEST_CASE("16-bit floats are widened exactly, and f32 is narrowed to the nearest
 }
 
 TEST_CASE("no partial result of an average is beyond the contributions, which are at half of the largest value") {
-  for (const Accumulate accumulate : both) {
-    for (const DType dtype : support::all_dtypes) {
-      for (const int ranks : {9, 10}) {
+  support::Combinations(both, support::all_dtypes, std::array{9, 10})
+      .for_each([&](Accumulate accumulate, DType dtype, int ranks) {
         INFO(dtrain::name(dtype), " on ", ranks, ", accumulated as ", dtrain::name(accumulate));
         const std::vector<Bytes> given(static_cast<std::size_t>(ranks), support::large_values(dtype, 100));
         const PartialReduction reduction(dtype, ReduceOp::average, ranks, accumulate);
         CHECK(support::is_large_value(dtype, chain(reduction, dtype, given, 100), 2 * ranks));
-      }
-    }
-  }
+      });
 }

@@ -1,8 +1,6 @@
 // The sum of squares of every float type, against a plain f64 loop, at every rest and alignment.
 
 #include <initializer_list>
-#include <limits>
-#include <random>
 
 #include "dtrain/kernels/sum_of_squares.hpp"
 #include "unit/kernels/prelude.hpp"

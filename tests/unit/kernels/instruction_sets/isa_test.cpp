@@ -1,8 +1,6 @@
 #include "dtrain/kernels/instruction_sets/isa.hpp"
 
-#include <fstream>
 #include <sstream>
-#include <string>
 
 #include "unit/kernels/prelude.hpp"
 
