@@ -1,5 +1,3 @@
-#include <atomic>
-
 #include "unit/core/prelude.hpp"
 
 namespace {
@@ -66,11 +64,8 @@ TEST_CASE("of many threads that fail at once exactly one is first, and all liste
   std::atomic<int> firsts{0};
   std::string heard;
   const auto callback = latch->subscribe([&](const Cause& cause) { heard += cause.text; });
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 4; ++rank)
-    threads.emplace_back([&, rank] { firsts += latch->set(failed(rank, std::to_string(rank))) ? 1 : 0; });
-  for (std::thread& thread : threads)
-    thread.join();
+  support::on_threads(
+      4, [&](std::size_t rank) { firsts += latch->set(failed(static_cast<int>(rank), std::to_string(rank))) ? 1 : 0; });
   CHECK(firsts == 1);
   CHECK(heard == latch->cause().value().text);
 }

@@ -1,5 +1,3 @@
-#include <cstdio>
-
 #include "support/german_locale.hpp"
 #include "support/skip.hpp"
 #include "unit/core/prelude.hpp"

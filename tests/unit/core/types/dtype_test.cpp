@@ -1,7 +1,5 @@
 #include "dtrain/core/types/dtype.hpp"
 
-#include <set>
-
 #include "unit/core/prelude.hpp"
 
 namespace {
