@@ -1,7 +1,5 @@
 #include "dtrain/net/socket_address.hpp"
 
-#include <tuple>
-
 #include "unit/net/prelude.hpp"
 
 namespace {

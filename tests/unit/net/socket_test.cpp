@@ -1,8 +1,3 @@
-#include <algorithm>
-#include <chrono>
-#include <memory>
-#include <optional>
-
 #include "dtrain/net/listener.hpp"
 #include "support/name_service.hpp"
 #include "support/open_descriptors.hpp"

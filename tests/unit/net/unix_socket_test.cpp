@@ -3,9 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include <array>
-#include <string_view>
-
 #include "unit/net/prelude.hpp"
 
 namespace {
@@ -119,14 +116,7 @@ TEST_CASE("messages with too many descriptors, or none, are refused and leave no
 
 TEST_CASE("waits end at their deadlines, and names are bounded, unique and refused when nobody listens") {
   Pair pair("deadlines");
-  const auto code_of = [](auto&& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error.code();
-    }
-    return std::error_code();
-  };
+  const auto code_of = [](const auto& call) { return support::error_of(call).code(); };
   CHECK(code_of([&] { receive(pair.server, Deadline::after(5ms)); }) == Errc::timeout);
   CHECK(code_of([&] { pair.listener.accept(Deadline::after(5ms)); }) == Errc::timeout);
   CHECK(code_of([&] {

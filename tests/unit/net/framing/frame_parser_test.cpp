@@ -1,6 +1,3 @@
-#include <random>
-#include <span>
-
 #include "unit/net/prelude.hpp"
 
 namespace {
