@@ -1,8 +1,5 @@
 #include <fcntl.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <array>
 
 #include "unit/async/prelude.hpp"
 

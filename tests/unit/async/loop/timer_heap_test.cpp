@@ -1,9 +1,5 @@
 #include "dtrain/async/timer_heap.hpp"
 
-#include <cstddef>
-#include <cstdint>
-#include <random>
-
 #include "unit/async/prelude.hpp"
 
 TEST_CASE("whatever timers are added and removed, the earliest is first, of equal ones the first that was added") {

@@ -1,7 +1,5 @@
 #include "dtrain/async/task.hpp"
 
-#include <string>
-
 #include "unit/async/prelude.hpp"
 
 namespace {
