@@ -80,16 +80,11 @@ TEST_CASE("one waiter runs, the others sleep until their work is done or take ov
     });
     queue.ref().record(event);
   }
-  std::vector<std::thread> waiters;
   std::atomic<int> complete{0};
-  for (std::size_t i = 0; i < 4; ++i) {
-    waiters.emplace_back([&, i] {
-      for (std::size_t k = i; k < events.size(); k += 4)
-        complete += events[k].block_until_complete(soon()) == WaitResult::complete ? 1 : 0;
-    });
-  }
-  for (std::thread& waiter : waiters)
-    waiter.join();
+  support::on_threads(4, [&](std::size_t i) {
+    for (std::size_t k = i; k < events.size(); k += 4)
+      complete += events[k].block_until_complete(soon()) == WaitResult::complete ? 1 : 0;
+  });
   CHECK(complete == 40);
   CHECK(ran == 40);
   CHECK_FALSE(overlapped);
@@ -112,15 +107,10 @@ TEST_CASE("a waiter whose work another thread runs gives up at its deadline") {
 TEST_CASE("many producers lose nothing, and a full ring drains instead of growing") {
   Queue queue;
   std::atomic<int> ran{0};
-  std::vector<std::thread> producers;
-  for (int i = 0; i < 3; ++i) {
-    producers.emplace_back([&] {
-      for (int k = 0; k < 1000; ++k)
-        queue.ref().enqueue([&ran]() noexcept { ++ran; });
-    });
-  }
-  for (std::thread& producer : producers)
-    producer.join();
+  support::on_threads(3, [&](std::size_t) {
+    for (int k = 0; k < 1000; ++k)
+      queue.ref().enqueue([&ran]() noexcept { ++ran; });
+  });
   CHECK(ran >= 3000 - static_cast<int>(Queue::initial_capacity));
   CHECK(drain(queue.ref()) == WaitResult::complete);
   CHECK(ran == 3000);
@@ -152,11 +142,8 @@ TEST_CASE("work that waits for its own stream is an error, not a hang") {
     queue.ref().enqueue([]() noexcept {});
     Event later;
     queue.ref().record(later);
-    try {
-      later.block_until_complete(soon());
-    } catch (const dtrain::Error& error) {
-      refused = error.code() == dtrain::Errc::invalid_argument;
-    }
+    const dtrain::Error error = support::error_of([&] { later.block_until_complete(soon()); });
+    refused = error.code() == dtrain::Errc::invalid_argument;
   });
   CHECK(drain(queue.ref()) == WaitResult::complete);
   CHECK(refused);

@@ -1,10 +1,3 @@
-#include "dtrain/stream/host/communication_stream.hpp"
-
-#include <array>
-#include <csignal>
-#include <fstream>
-#include <string>
-
 #include "support/thread_ranks.hpp"
 #include "unit/stream/prelude.hpp"
 
