@@ -1,5 +1,3 @@
-#include <stdexcept>
-
 #include "unit/topology/prelude.hpp"
 
 using dtrain::Cause;

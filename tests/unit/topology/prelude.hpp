@@ -2,28 +2,13 @@
 /// @file
 /// The headers and names that most tests of topology/ use.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <numeric>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/topology/flat_over.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/message_algorithms.hpp"
 #include "support/backend_archetypes.hpp"
-#include "support/expect_error.hpp"
 #include "support/host_rank.hpp"
+#include "support/prelude.hpp"
 #include "unit/topology/all_reduce.hpp"
 
 namespace topology = dtrain::topology;

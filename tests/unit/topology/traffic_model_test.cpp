@@ -1,7 +1,5 @@
 #include "support/traffic_model.hpp"
 
-#include <array>
-
 #include "support/memory_transport.hpp"
 #include "unit/topology/prelude.hpp"
 
