@@ -1,5 +1,3 @@
-#include <cstdlib>
-
 #include "unit/identity/prelude.hpp"
 
 TEST_CASE("a snapshot holds the variables of the process as they were") {

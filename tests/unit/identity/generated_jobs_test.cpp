@@ -1,10 +1,6 @@
 // Jobs of random shape, as each launcher would describe them to their ranks: what every rank reads is distinct,
 // consistent and true, and what other launchers left behind does not change it.
 
-#include <functional>
-#include <numeric>
-#include <random>
-
 #include "unit/identity/prelude.hpp"
 
 namespace {

@@ -1,10 +1,6 @@
 // The environments of launch_vectors.json, real and documented launches, each with the identity or the error code that
 // must come out. "mode": "node" is for the per-node launcher; null is learnt after connecting.
 
-#include <fstream>
-#include <iterator>
-#include <stdexcept>
-
 #include "unit/identity/prelude.hpp"
 
 namespace {

@@ -2,20 +2,11 @@
 /// @file
 /// The headers and names that most tests of identity/ use.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <optional>
-#include <set>
-#include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
-
 #include "dtrain/identity/formats/json.hpp"
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/resolve_identity.hpp"
+#include "support/prelude.hpp"
 #include "unit/identity/outcome.hpp"
 
 namespace identity = dtrain::identity;
