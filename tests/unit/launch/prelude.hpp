@@ -2,26 +2,11 @@
 /// @file
 /// The headers and names that most tests of launch/ use.
 
-#include <doctest/doctest.h>
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <csignal>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "dtrain/identity/resolve_identity.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
@@ -31,9 +16,9 @@
 #include "dtrain/launch/output/output_relay.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
-#include "support/expect_error.hpp"
 #include "support/limited_child.hpp"
 #include "support/machine_files.hpp"
+#include "support/prelude.hpp"
 #include "support/program.hpp"
 #include "support/temporary_directory.hpp"
 

@@ -2,8 +2,6 @@
 
 #include <sched.h>
 
-#include <numeric>
-
 #include "unit/launch/prelude.hpp"
 
 namespace {

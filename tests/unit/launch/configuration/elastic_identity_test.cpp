@@ -1,5 +1,4 @@
 #include <deque>
-#include <map>
 
 #include "support/scoped_variable.hpp"
 #include "unit/launch/prelude.hpp"

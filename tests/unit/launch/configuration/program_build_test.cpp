@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include "unit/launch/prelude.hpp"
 
 namespace {

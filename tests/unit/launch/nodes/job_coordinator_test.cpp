@@ -1,7 +1,5 @@
 #include "dtrain/launch/nodes/job_coordinator.hpp"
 
-#include <array>
-
 #include "dtrain/async/when_all.hpp"
 #include "support/free_port.hpp"
 #include "unit/launch/prelude.hpp"

@@ -3,8 +3,6 @@
 #include <poll.h>
 #include <stdlib.h>
 
-#include <atomic>
-
 #include "unit/launch/prelude.hpp"
 
 namespace {
