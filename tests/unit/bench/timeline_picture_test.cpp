@@ -8,6 +8,7 @@
 
 #include "bench/timeline/trace.hpp"
 #include "dtrain/ddp/profile/timeline.hpp"
+#include "support/contains.hpp"
 
 namespace {
 
@@ -33,13 +34,6 @@ std::string trace() {
   return dtrain::ddp::timeline_json(ranks, names);
 }
 
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
-    ++found;
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("a trace that dtrain wrote is read, and its last whole step is one that every rank has finished") {
@@ -58,12 +52,12 @@ TEST_CASE("what is no trace is refused") {
 
 TEST_CASE("the picture has a row of each rank, with its backward pass, gradients, reductions and waiting") {
   const std::string svg = bench::TimelinePicture(bench::read_trace(trace()), 1).svg();
-  CHECK(count(svg, ">rank 0</text>") == 1);
-  CHECK(count(svg, ">rank 1</text>") == 1);
-  CHECK(count(svg, "<title>step 1</title>") == 2);
-  CHECK(count(svg, "<title>waiting</title>") == 3);  // and the legend's
-  CHECK(count(svg, "<title>a &lt;weight> is ready</title>") == 2);
-  CHECK(count(svg, "<title>bucket 0</title>") == 2);
+  CHECK(support::count_of(svg, ">rank 0</text>") == 1);
+  CHECK(support::count_of(svg, ">rank 1</text>") == 1);
+  CHECK(support::count_of(svg, "<title>step 1</title>") == 2);
+  CHECK(support::count_of(svg, "<title>waiting</title>") == 3);  // and the legend's
+  CHECK(support::count_of(svg, "<title>a &lt;weight> is ready</title>") == 2);
+  CHECK(support::count_of(svg, "<title>bucket 0</title>") == 2);
   CHECK(svg.find("step 2") == std::string::npos);
   CHECK(svg.find("<title>step 1</title>") < svg.rfind("<title>waiting</title>"));  // which is drawn over it
   CHECK(svg.ends_with("</svg>\n"));
