@@ -9,9 +9,6 @@ TEST_CASE("messages over Gloo") {
 
 #else
 
-#include <cstring>
-#include <stdexcept>
-
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "support/gloo_mesh.hpp"
 #include "support/thread_ranks.hpp"

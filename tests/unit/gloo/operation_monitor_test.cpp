@@ -2,7 +2,6 @@
 #include "unit/gloo/prelude.hpp"
 
 #include <signal.h>
-#include <cerrno>
 
 namespace {
 
