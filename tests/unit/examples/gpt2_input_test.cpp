@@ -1,12 +1,10 @@
 #include <filesystem>
-#include <utility>
 
 #include "examples/gpt2/options.hpp"
 #include "examples/gpt2/sequences.hpp"
 #include "examples/gpt2/summary.hpp"
 #include "examples/gpt2/text.hpp"
 #include "examples/shared/hook_choice.hpp"
-#include "support/contains.hpp"
 #include "support/temporary_directory.hpp"
 #include "unit/examples/prelude.hpp"
 

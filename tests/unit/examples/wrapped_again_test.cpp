@@ -2,13 +2,10 @@
 // nothing is left of an attempt, and the weights are the same on both ranks. Under AddressSanitizer, no model uses
 // memory of a wrapper that is gone.
 
-#include <cstdlib>
-#include <new>
-
+#include "support/wrapped_again.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/elastic.hpp"
 #include "mlp.hpp"
-#include "support/wrapped_again.hpp"
 #include "unit/examples/prelude.hpp"
 
 namespace {

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <zlib.h>
 
-#include <cstdio>
 #include <initializer_list>
 
 #include "dataset.hpp"
@@ -63,18 +62,10 @@ std::string sentence(const std::string& bytes, std::uint32_t dimensions) {
   try {
     read_idx(path, dimensions);
   } catch (const dtrain::Error& error) {
-    const std::string text = error.what();
-    CHECK(text.find(path) != text.npos);
-    CHECK(text.find("apt install") != text.npos);
-    CHECK(text.find("--data=DIR") != text.npos);
-    return text;
+    CHECK_CONTAINS(error.what(), path, "apt install", "--data=DIR");
+    return error.what();
   }
   return "nothing was thrown";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  INFO(text);
-  return text.find(part) != text.npos;
 }
 
 }  // namespace
@@ -90,15 +81,8 @@ TEST_CASE("an IDX file is read with its extents, compressed or not") {
 }
 
 TEST_CASE("a missing data file is named, with what to do") {
-  try {
-    read_idx("/nonexistent/x.gz", 1);
-    FAIL("nothing was thrown");
-  } catch (const dtrain::Error& error) {
-    CHECK(contains(error.what(), "/nonexistent/x.gz"));
-    CHECK(contains(error.what(), "No such file"));
-    CHECK(contains(error.what(), "apt install --reinstall dataset-fashion-mnist"));
-    CHECK(error.code() == std::errc::no_such_file_or_directory);
-  }
+  CHECK_ERROR(read_idx("/nonexistent/x.gz", 1), std::errc::no_such_file_or_directory, "/nonexistent/x.gz",
+              "No such file", "apt install --reinstall dataset-fashion-mnist");
 }
 
 TEST_CASE("every truncation of a compressed data file is noticed") {
@@ -108,26 +92,26 @@ TEST_CASE("every truncation of a compressed data file is noticed") {
     CAPTURE(length);
     CHECK_THROWS_AS(read_idx(folder.write("x.gz", bytes.substr(0, length)), 1), dtrain::Error);
   }
-  CHECK(contains(sentence(bytes.substr(0, bytes.size() / 2), 1), "ends too early"));
+  CHECK_CONTAINS(sentence(bytes.substr(0, bytes.size() / 2), 1), "ends too early");
 }
 
 TEST_CASE("a damaged compressed data file is noticed by its checksum") {
   std::string bytes = gzip(header(8, {40}) + std::string("0123456789abcdefghijABCDEFGHIJ!$%&/()=?+", 40));
   bytes[bytes.size() - 6] = static_cast<char>(~bytes[bytes.size() - 6]);
-  CHECK(contains(sentence(bytes, 1), "check"));
+  CHECK_CONTAINS(sentence(bytes, 1), "check");
 }
 
 TEST_CASE("a data file that is not what it should be is refused with the reason") {
-  CHECK(contains(sentence("", 1), "it ends within its header"));
-  CHECK(contains(sentence("<html>not found</html>", 1), "not an IDX file"));
-  CHECK(contains(sentence(gzip("garbage, but compressed"), 3), "not an IDX file"));
-  CHECK(contains(sentence(gzip(header(8, {1}) + "x"), 3), "not an IDX file of bytes in 3 dimension(s)"));
-  CHECK(contains(sentence(gzip(header(13, {1}) + "xxxx"), 1), "not an IDX file of bytes"));
-  CHECK(contains(sentence(gzip(header(8, {0})), 1), "impossible size"));
-  CHECK(contains(sentence(gzip(header(8, {0xffffffff, 0xffffffff, 0xffffffff})), 3), "impossible size"));
-  CHECK(contains(sentence(gzip(header(8, {5}) + "abc"), 1), "it ends after 3 of its 5 elements"));
-  CHECK(contains(sentence(gzip(header(8, {3}) + "abcd"), 1), "it goes on after its 3 elements"));
-  CHECK(contains(sentence(gzip(header(8, {1U << 30}) + "abcd"), 1), "it ends after 4 of its"));
+  CHECK_CONTAINS(sentence("", 1), "it ends within its header");
+  CHECK_CONTAINS(sentence("<html>not found</html>", 1), "not an IDX file");
+  CHECK_CONTAINS(sentence(gzip("garbage, but compressed"), 3), "not an IDX file");
+  CHECK_CONTAINS(sentence(gzip(header(8, {1}) + "x"), 3), "not an IDX file of bytes in 3 dimension(s)");
+  CHECK_CONTAINS(sentence(gzip(header(13, {1}) + "xxxx"), 1), "not an IDX file of bytes");
+  CHECK_CONTAINS(sentence(gzip(header(8, {0})), 1), "impossible size");
+  CHECK_CONTAINS(sentence(gzip(header(8, {0xffffffff, 0xffffffff, 0xffffffff})), 3), "impossible size");
+  CHECK_CONTAINS(sentence(gzip(header(8, {5}) + "abc"), 1), "it ends after 3 of its 5 elements");
+  CHECK_CONTAINS(sentence(gzip(header(8, {3}) + "abcd"), 1), "it goes on after its 3 elements");
+  CHECK_CONTAINS(sentence(gzip(header(8, {1U << 30}) + "abcd"), 1), "it ends after 4 of its");
 }
 
 TEST_CASE("a data set whose files do not belong together is refused with both names") {
@@ -144,7 +128,7 @@ TEST_CASE("a data set whose files do not belong together is refused with both na
   };
   const std::string two_images = gzip(header(8, {2, 28, 28}) + std::string(2 * 784, 'x'));
   CHECK(load(two_images, gzip(header(8, {2}) + std::string("\x00\x09", 2))) == "2 samples");
-  CHECK(contains(load(two_images, gzip(header(8, {3}) + std::string(3, '\1'))), "has 2 images but"));
-  CHECK(contains(load(two_images, gzip(header(8, {2}) + "\x01\x0a")), "label 1 in"));
-  CHECK(contains(load(gzip(header(8, {1, 2, 2}) + "abcd"), gzip(header(8, {1}) + "\1")), "2 x 2 instead of 28 x 28"));
+  CHECK_CONTAINS(load(two_images, gzip(header(8, {3}) + std::string(3, '\1'))), "has 2 images but");
+  CHECK_CONTAINS(load(two_images, gzip(header(8, {2}) + "\x01\x0a")), "label 1 in");
+  CHECK_CONTAINS(load(gzip(header(8, {1, 2, 2}) + "abcd"), gzip(header(8, {1}) + "\1")), "2 x 2 instead of 28 x 28");
 }

@@ -1,7 +1,5 @@
 #include "mlp.hpp"
 
-#include <cstring>
-
 #include "unit/examples/prelude.hpp"
 
 namespace {

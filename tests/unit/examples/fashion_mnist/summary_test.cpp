@@ -1,7 +1,5 @@
 #include "summary.hpp"
 
-#include <limits>
-
 #include "unit/examples/prelude.hpp"
 
 TEST_CASE("a summary is JSON with the fields that scripts rely on") {
