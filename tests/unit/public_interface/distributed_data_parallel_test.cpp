@@ -217,26 +217,20 @@ TEST_CASE("an element type that the backend does not reduce is refused, with the
 
 TEST_CASE("two wrappers in one job are compared each with its own kind") {
   const auto job = std::make_shared<support::FakeJob>(2);
-  std::vector<std::thread> ranks;
   std::array<std::string, 2> results;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&, rank] {
-      SmallModel first;
-      SmallModel second;
-      second.width = 1;
-      SmallModel third;
-      third.width = rank == 0 ? 2 : 1;
-      const FakeProcessGroup group(one_rank(rank, job));
-      results[static_cast<std::size_t>(rank)] = sentence_of([&] {
-        const DistributedDataParallel a{first, group};
-        const DistributedDataParallel b{second, group};
-        const DistributedDataParallel c{third, group};
-      });
+  support::on_threads(2, [&](std::size_t rank) {
+    SmallModel first;
+    SmallModel second;
+    second.width = 1;
+    SmallModel third;
+    third.width = rank == 0 ? 2 : 1;
+    const FakeProcessGroup group(one_rank(static_cast<int>(rank), job));
+    results[rank] = sentence_of([&] {
+      const DistributedDataParallel a{first, group};
+      const DistributedDataParallel b{second, group};
+      const DistributedDataParallel c{third, group};
     });
-  }
-  for (std::thread& rank : ranks)
-    rank.join();
-  CHECK(results[0] ==
-        "ranks disagree: rank 1's parameter 0 'w' is f32 [1], rank 0's is f32 [2]; build the same model on all ranks");
+  });
+  CHECK(results[0] == "ranks disagree: rank 1's parameter 0 'w' is f32 [1], rank 0's is f32 [2]");
   CHECK(results[1] == results[0]);
 }

@@ -35,20 +35,19 @@ void set(Solver& solver, const Solver& to) {
 }  // namespace
 
 TEST_CASE("bytes are loaded with the length of the file on every rank, whatever lengths the ranks had") {
-  const TemporaryDirectory folder;
-  const std::string path = folder.path + "/state";
+  const support::TemporaryFile file;
   for (const int ranks : {1, 3}) {
     run_well(ranks, [&](const Group& group) {
       Solver solver = group.rank() == 0 ? saved : other(group.rank());  // rank 0's are written
       const std::vector<dtrain::NamedTensor> state = solver.state();
-      dtrain::save_checkpoint(group, path, state);
+      dtrain::save_checkpoint(group, file.path, state);
       set(solver, other(group.rank()));
-      CHECK(dtrain::load_checkpoint(group, path, state));
+      CHECK(dtrain::load_checkpoint(group, file.path, state));
       CHECK(solver == saved);
       solver.text.clear();
-      dtrain::save_checkpoint(group, path, state);  // the list is made once: it has the bytes' present length
+      dtrain::save_checkpoint(group, file.path, state);  // the list is made once: it has the bytes' present length
       solver.text = "else";
-      CHECK(dtrain::load_checkpoint(group, path, state));
+      CHECK(dtrain::load_checkpoint(group, file.path, state));
       CHECK(solver.text.empty());
       CHECK(solver.more == saved.more);
     });
@@ -84,22 +83,21 @@ TEST_CASE("an asynchronous checkpoint has the bytes of the call, and so has a sh
 }
 
 TEST_CASE("a file with a tensor of numbers, or of too many bytes, is no file of these bytes, and changes nothing") {
-  const TemporaryDirectory folder;
-  const std::string path = folder.path + "/state";
+  const support::TemporaryFile file;
   std::string bytes = "as before";
   const std::vector<dtrain::NamedTensor> wanted{dtrain::NamedBytes{"solver", bytes}};
   std::vector<float> numbers(4);
   const std::vector<dtrain::NamedTensor> tensor{{"solver", dtrain::tensor_view(numbers)}};
-  dtrain::ddp::write_checkpoint_file(path, tensor);
-  CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(path, wanted),
+  dtrain::ddp::write_checkpoint_file(file.path, tensor);
+  CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(file.path, wanted),
                        doctest::Contains("its tensor 0 is 'solver', f32"), dtrain::Error);
 
   const std::int64_t many = (std::int64_t{1} << 32) + 1;
   const std::vector<std::byte> header = dtrain::ddp::checkpoint_header({{"solver", {many}, dtrain::DType::u8, {}}});
-  std::ofstream(path, std::ios::binary)
+  std::ofstream(file.path, std::ios::binary)
       .write(reinterpret_cast<const char*>(header.data()), static_cast<std::streamsize>(header.size()));
-  std::filesystem::resize_file(path, header.size() + static_cast<std::uintmax_t>(many) + 32);  // sparse
-  CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(path, wanted),
+  std::filesystem::resize_file(file.path, header.size() + static_cast<std::uintmax_t>(many) + 32);  // sparse
+  CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(file.path, wanted),
                        doctest::Contains("has 4294967297 bytes, and at most 4294967296 are read"), dtrain::Error);
   CHECK(bytes == "as before");
 }

@@ -164,8 +164,7 @@ TEST_CASE("once the plan is settled, a step allocates nothing, and ready times a
 }
 
 TEST_CASE("a checkpoint with the plan gives it to the next job, which measures nothing") {
-  const support::TemporaryDirectory folder;
-  const std::string file = folder.path + "/state";
+  const support::TemporaryFile file;
   const auto state = [](Model& model, auto& ddp) {
     std::vector<dtrain::NamedTensor> tensors = dtrain::parameter_values(model.list);
     tensors.push_back(dtrain::plan_state(ddp));
@@ -178,13 +177,13 @@ TEST_CASE("a checkpoint with the plan gives it to the next job, which measures n
     const std::vector<dtrain::NamedTensor> tensors = state(model, ddp);  // as programs do, before the training
     for (int step = 0; step < all_steps; ++step)
       run_step(ddp, model, step, group.rank());
-    dtrain::save_checkpoint(group, file, tensors);
+    dtrain::save_checkpoint(group, file.path, tensors);
     plans[static_cast<std::size_t>(group.rank())] = ddp.plan().bucket_of;
   });
   run_well(2, [&](const Group& group) {
     Model model(sizes());
     DistributedDataParallel ddp{model, group, measured};
-    CHECK(dtrain::load_checkpoint(group, file, state(model, ddp)));
+    CHECK(dtrain::load_checkpoint(group, file.path, state(model, ddp)));
     for (int step = 0; step < 4; ++step) {
       run_step(ddp, model, step, group.rank());
       CHECK(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
@@ -195,7 +194,7 @@ TEST_CASE("a checkpoint with the plan gives it to the next job, which measures n
   run_well(3, [&](const Group& group) {
     Model model(sizes());
     DistributedDataParallel ddp{model, group, measured};
-    CHECK(dtrain::load_checkpoint(group, file, state(model, ddp)));
+    CHECK(dtrain::load_checkpoint(group, file.path, state(model, ddp)));
     run_step(ddp, model, 0, group.rank());
     CHECK_FALSE(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
   });

@@ -18,20 +18,19 @@ std::vector<StepRecord> records_of(int rank, StepRecord::Clock::time_point begin
 
 /// What ranks on these hosts write.
 Json timeline_of(const std::vector<std::string>& hosts) {
-  const support::TemporaryDirectory folder;
-  const std::string path = folder.path + "/timeline.json";
+  const support::TemporaryFile file;
   const auto now = StepRecord::Clock::now();
   const auto ends = support::run_groups<StorePolicy>(
       static_cast<int>(hosts.size()),
       [&](const dtrain::ProcessGroup<StorePolicy>& group) {
         const std::vector<std::string> names{"the weight"};
         for (int round = 0; round < 2; ++round) {  // the second writes the same again
-          dtrain::write_timeline(group, path, records_of(group.rank(), now), names);
+          dtrain::write_timeline(group, file.path, records_of(group.rank(), now), names);
         }
       },
       std::chrono::seconds(30), hosts);
   CHECK(ends == std::vector<support::RankEnd>(hosts.size()));
-  const auto json = dtrain::identity::parse_json(support::file_content(path));
+  const auto json = dtrain::identity::parse_json(support::file_content(file.path));
   REQUIRE(json.has_value());
   return *json;
 }

@@ -68,17 +68,15 @@ void expect_exact_averages(int ranks, const DdpOptions& options) {
 }  // namespace
 
 TEST_CASE("gradients are averaged in rank order, the same bits for every bucket size, progress, bound or not") {
-  for (const int ranks : {1, 2, 3, 4}) {
-    for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{4096}, std::size_t{25} << 20}) {
-      for (const Progress progress : {Progress::caller, Progress::thread}) {
+  support::Combinations(std::array{1, 2, 3, 4}, std::array{std::size_t{0}, std::size_t{4096}, std::size_t{25} << 20},
+                        std::array{Progress::caller, Progress::thread})
+      .for_each([&](int ranks, std::size_t bucket_bytes, Progress progress) {
         CAPTURE(ranks);
         CAPTURE(bucket_bytes);
         const DdpOptions options{.bucket_bytes = bucket_bytes, .progress = progress};
         expect_exact_averages<Layers>(ranks, options);
         expect_exact_averages<BoundLayers>(ranks, options);
-      }
-    }
-  }
+      });
 }
 
 TEST_CASE("every rank begins with rank 0's values") {
@@ -98,19 +96,13 @@ TEST_CASE("several threads of each rank announce in orders of their own") {
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 1024, .first_bucket_bytes = 256}};
     for (int step = 0; step < 5; ++step) {
       ddp.backward([&](Ready ready) {
-        std::vector<std::thread> threads;
-        for (std::size_t t = 0; t < 4; ++t) {
-          threads.emplace_back([&, t] {
-            for (std::size_t k = 0; k < 8; ++k) {
-              const std::size_t i = (k * 5 + static_cast<std::size_t>(group.rank()) * 3) % 8 * 4 + t;
-              const std::span<float> gradient = model.list[i].gradient.as<float>();
-              std::fill(gradient.begin(), gradient.end(), static_cast<float>(i) + static_cast<float>(group.rank()));
-              ready(i);
-            }
-          });
-        }
-        for (std::thread& thread : threads)
-          thread.join();
+        support::on_threads(4, [&](std::size_t t) {
+          for (std::size_t k = 0; k < 8; ++k) {
+            const std::size_t i = (k * 5 + static_cast<std::size_t>(group.rank()) * 3) % 8 * 4 + t;
+            model.write(i, static_cast<float>(i) + static_cast<float>(group.rank()));
+            ready(i);
+          }
+        });
       });
       for (std::size_t i = 0; i < 32; ++i)
         CHECK(model.list[i].gradient.as<float>()[49] == static_cast<float>(i) + 0.5F);
