@@ -112,43 +112,36 @@ TEST_CASE("a slice that the ranks do not divide is padded by its own samples, fr
 }
 
 TEST_CASE("the shares of all ranks are each slice of the global order exactly once, and their weights make its mean") {
-  for (int ranks = 1; ranks <= 9; ++ranks) {
-    for (const std::size_t size : sizes) {
-      for (const std::size_t batch : global_batches) {
-        CAPTURE(ranks);
-        CAPTURE(size);
-        CAPTURE(batch);
-        const std::vector<std::size_t> order = DistributedSampler(options_of(size, batch, 0, ranks)).global_order(3);
-        std::vector<dtrain::SampleShares> shares;
-        for (int rank = 0; rank < ranks; ++rank) {
-          shares.push_back(DistributedSampler(options_of(size, batch, rank, ranks)).shares(3));
-          REQUIRE(shares.back().size() == (size - 1) / batch + 1);
-        }
-        for (std::size_t step = 0; step < shares.front().size(); ++step) {
-          const std::size_t begin = step * batch;
-          const std::size_t length = std::min(batch, size - begin);
-          std::vector<std::size_t> seen;
-          for (const dtrain::SampleShares& each : shares) {
-            const dtrain::SampleShare share = each[step];
-            REQUIRE(share.samples.size() >= 1);
-            if (share.weight == 0) {
-              CHECK(length < static_cast<std::size_t>(ranks));
-              CHECK(share.samples.size() == 1);
-              continue;
-            }
-            CHECK(share.weight == doctest::Approx(double(share.samples.size()) * ranks / double(length)));
-            CHECK((share.weight == 1) == (share.samples.size() * std::size_t(ranks) == length));
-            seen.insert(seen.end(), share.samples.begin(), share.samples.end());
-          }
-          std::vector<std::size_t> slice(order.begin() + std::ptrdiff_t(begin),
-                                         order.begin() + std::ptrdiff_t(begin + length));
-          std::sort(seen.begin(), seen.end());
-          std::sort(slice.begin(), slice.end());
-          CHECK(seen == slice);
-        }
-      }
+  for_each_job([](const std::vector<DistributedSampler>& samplers, std::size_t size, std::size_t batch, std::size_t n) {
+    const std::vector<std::size_t> order = samplers[0].global_order(3);
+    std::vector<dtrain::SampleShares> shares;
+    for (const DistributedSampler& sampler : samplers) {
+      shares.push_back(sampler.shares(3));
+      REQUIRE(shares.back().size() == (size - 1) / batch + 1);
     }
-  }
+    for (std::size_t step = 0; step < shares.front().size(); ++step) {
+      const std::size_t begin = step * batch;
+      const std::size_t length = std::min(batch, size - begin);
+      std::vector<std::size_t> seen;
+      for (const dtrain::SampleShares& each : shares) {
+        const dtrain::SampleShare share = each[step];
+        REQUIRE(share.samples.size() >= 1);
+        if (share.weight == 0) {
+          CHECK(length < n);
+          CHECK(share.samples.size() == 1);
+          continue;
+        }
+        CHECK(share.weight == doctest::Approx(double(share.samples.size()) * double(n) / double(length)));
+        CHECK((share.weight == 1) == (share.samples.size() * n == length));
+        seen.insert(seen.end(), share.samples.begin(), share.samples.end());
+      }
+      std::vector<std::size_t> slice(order.begin() + std::ptrdiff_t(begin),
+                                     order.begin() + std::ptrdiff_t(begin + length));
+      std::sort(seen.begin(), seen.end());
+      std::sort(slice.begin(), slice.end());
+      CHECK(seen == slice);
+    }
+  });
 }
 
 TEST_CASE("drop_last leaves out the last, shorter batch of an epoch, and no sample of the others") {
