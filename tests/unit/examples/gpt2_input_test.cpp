@@ -11,11 +11,7 @@
 namespace {
 
 gpt2::Options parse(std::vector<std::string> flags) {
-  flags.insert(flags.begin(), "program");
-  std::vector<char*> pointers;
-  for (std::string& flag : flags)
-    pointers.push_back(flag.data());
-  return gpt2::parse_options(pointers);
+  return examples_test::parsed(gpt2::parse_options, std::move(flags));
 }
 
 /// What `f` throws, which is to be one line.

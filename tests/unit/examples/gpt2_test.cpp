@@ -5,12 +5,6 @@ namespace {
 using gpt2::Index;
 using Values = gpt2::Matrix<double>;
 
-/// Notes who was ready, in which order.
-struct Recorder final : dtrain::Ready::Sink {
-  void ready(const dtrain::ReadyGradient& gradient) override { order.push_back(gradient.parameter); }
-  std::vector<std::size_t> order;
-};
-
 Values random_values(Index rows, Index columns, std::uint64_t seed) {
   Values values(rows, columns);
   shared::SplitMix64 random(seed);
@@ -217,12 +211,7 @@ TEST_CASE("a model takes batches of any number of sequences, and the loss's weig
     Recorder recorder;
     loss = model.forward(batch);
     model.backward(batch, dtrain::Ready(recorder), weight);
-    std::vector<double> all;
-    for (const dtrain::Parameter& parameter : model.parameters()) {
-      const auto values = parameter.gradient.as<double>();
-      all.insert(all.end(), values.begin(), values.end());
-    }
-    return all;
+    return examples_test::gradients_of(model.parameters());
   };
   double of_both = 0;
   double of_first = 0;

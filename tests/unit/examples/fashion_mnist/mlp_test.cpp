@@ -10,12 +10,6 @@ using fashion_mnist::Mlp;
 
 constexpr std::array<Eigen::Index, 4> small_widths{5, 4, 3, 3};
 
-/// Notes who was ready, in which order.
-struct Recorder final : dtrain::Ready::Sink {
-  void ready(const dtrain::ReadyGradient& gradient) override { order.push_back(gradient.parameter); }
-  std::vector<std::size_t> order;
-};
-
 template <class Scalar>
 Batch<Scalar> some_batch(Eigen::Index inputs, std::uint64_t classes, Eigen::Index rows) {
   Batch<Scalar> batch;
@@ -132,12 +126,7 @@ TEST_CASE("the gradient of a batch is the mean of its halves' gradients") {
     Recorder recorder;
     model.forward(part.inputs);
     model.backward(part, dtrain::Ready(recorder));
-    std::vector<double> all;
-    for (const dtrain::Parameter& parameter : model.parameters()) {
-      const auto values = parameter.gradient.as<double>();
-      all.insert(all.end(), values.begin(), values.end());
-    }
-    return all;
+    return examples_test::gradients_of(model.parameters());
   };
   const std::vector<double> all = gradients(0, 8);
   const std::vector<double> first = gradients(0, 4);

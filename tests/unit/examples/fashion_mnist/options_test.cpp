@@ -7,11 +7,7 @@ namespace {
 using dtrain::stream::host::Progress;
 
 fashion_mnist::Options parse(std::vector<std::string> flags) {
-  flags.insert(flags.begin(), "program");
-  std::vector<char*> pointers;
-  for (std::string& flag : flags)
-    pointers.push_back(flag.data());
-  return fashion_mnist::parse_options(pointers);
+  return examples_test::parsed(fashion_mnist::parse_options, std::move(flags));
 }
 
 std::string sentence(std::vector<std::string> flags) {
