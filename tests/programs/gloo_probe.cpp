@@ -4,12 +4,8 @@
 #if DTRAIN_WITH_GLOO
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <stdexcept>
 #include <string_view>
-#include <vector>
 
 #include "support/crossed_channels.hpp"
 
@@ -72,7 +68,6 @@ int main(int argc, char** argv) {
 }
 
 #else
-#include <cstdio>
 
 int main() {
   std::puts("built without Gloo");

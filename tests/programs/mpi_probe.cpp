@@ -4,18 +4,12 @@
 #if DTRAIN_WITH_MPI
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <numeric>
-#include <stdexcept>
 #include <string_view>
-#include <thread>
-#include <vector>
 
 #include "support/element_bytes.hpp"
 #include "support/large_values.hpp"
@@ -399,7 +393,6 @@ int main(int argc, char** argv) {
 }
 
 #else
-#include <cstdio>
 
 int main() {
   std::puts("built without MPI");

@@ -5,14 +5,8 @@
 #include "programs/prelude.hpp"
 #if DTRAIN_WITH_MPI
 
-#include <unistd.h>
-
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <span>
-#include <string>
-#include <vector>
 
 namespace {
 

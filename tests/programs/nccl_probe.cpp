@@ -6,17 +6,10 @@
 #if DTRAIN_WITH_NCCL
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <stdexcept>
 #include <string_view>
-#include <thread>
-#include <vector>
 
 #include "support/graph_replays.hpp"
 #include "support/loaded_libraries.hpp"
@@ -249,7 +242,6 @@ int main(int argc, char** argv) {
 
 #else
 #include <cstdint>
-#include <cstdio>
 
 int main() {
   std::puts("built without NCCL");

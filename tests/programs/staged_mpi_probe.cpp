@@ -4,15 +4,10 @@
 #if DTRAIN_WITH_MPI && DTRAIN_WITH_CUDA
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <stdexcept>
-#include <string>
 #include <string_view>
-#include <vector>
 
 namespace {
 
@@ -165,7 +160,6 @@ int main(int argc, char** argv) {
 }
 
 #else
-#include <cstdio>
 
 int main() {
   std::puts("built without MPI or without CUDA");
