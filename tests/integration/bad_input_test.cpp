@@ -17,33 +17,9 @@ using Variables = Program::Variables;
 const std::string per_process = DTRAIN_EXAMPLES_DIR "/fashion_mnist_per_process";
 const std::string whoami = DTRAIN_EXAMPLES_DIR "/whoami";
 
-/// A port of this machine that something else listens on, as long as this lives.
-struct TakenPort {
-  TakenPort() : socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0);
-    REQUIRE(::listen(socket, 1) == 0);
-    REQUIRE(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    number = std::to_string(ntohs(address.sin_port));
-  }
-  ~TakenPort() { ::close(socket); }
-  /// Makes it free for the program that is started next.
-  void release() { ::close(std::exchange(socket, -1)); }
-  int socket;
-  std::string number;
-};
-
-void check_says(const Result& result, int exit_code, const std::vector<std::string>& parts) {
+void check_says(const Result& result, int exit_code, std::initializer_list<std::string> parts) {
   INFO(result.output);
-  INFO(result.error);
-  CHECK(result.exit_code == exit_code);
-  for (const std::string& part : parts) {
-    CAPTURE(part);
-    CHECK_CONTAINS(result.error, part);
-  }
+  support::check_ended(result, exit_code, parts);
 }
 
 /// Starts one process for each set of variables and returns how each ended.
@@ -103,7 +79,7 @@ TEST_CASE("a rank beyond the world size is an identity error") {
 
 TEST_CASE("ranks that were told different world sizes end with both sizes, each of them") {
   if (!can_run()) return;
-  TakenPort port;
+  integration::TakenPort port;
   port.release();
   const Variables meeting{{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port.number}};
   Variables first = meeting;
@@ -120,7 +96,7 @@ TEST_CASE("ranks that were told different world sizes end with both sizes, each 
 
 TEST_CASE("a port in use is named, with what to set, by both ways to start") {
   if (!can_run()) return;
-  const TakenPort port;
+  const integration::TakenPort port;
   const Variables variables{
       {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port.number}};
   check_says(support::run(per_process, {"--epochs=1"}, variables), 1, {port.number, "in use", "MASTER_PORT"});

@@ -1,7 +1,5 @@
 // Signals to elastic jobs: to one worker, and to the launcher at moments that are awkward for it.
 
-#include <iterator>
-
 #include "integration/prelude.hpp"
 #include "support/gate.hpp"
 #include "support/worker_process.hpp"
@@ -51,8 +49,8 @@ TEST_CASE("a worker that is ended by SIGTERM alone is replaced, and the others g
   LongJob job("steps=400");
   REQUIRE(::kill(support::process_of_worker(job.program.output(), 1), SIGTERM) == 0);
   const Result result = job.program.wait(support::soon(std::chrono::seconds(60)));
-  CHECK_MESSAGE(result.exit_code == 0, result.error);
-  CHECK_CONTAINS(result.error, "worker 1 was lost: killed by signal 15 (SIGTERM); another one starts in its place");
+  support::check_ended(result, 0,
+                       {"worker 1 was lost: killed by signal 15 (SIGTERM); another one starts in its place"});
   std::set<std::string> ends;
   std::size_t finished = 0;
   for (std::size_t at = result.output.find(" finished as rank"); at != std::string::npos;
@@ -67,8 +65,7 @@ TEST_CASE("a worker that is ended by SIGTERM alone is replaced, and the others g
 TEST_CASE("a worker that exits with 143 says that its machine goes away: nobody is started in its place") {
   Program program(training, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=5", "steps=60", "exit=143"});
   const Result result = program.wait();
-  CHECK_MESSAGE(result.exit_code == 0, result.error);
-  CHECK_CONTAINS(result.error, "worker 1 was lost: exit code 143; it is not replaced");
+  support::check_ended(result, 0, {"worker 1 was lost: exit code 143; it is not replaced"});
 }
 
 TEST_CASE("SIGTERM and SIGINT to the launcher end an elastic job, and leave no process") {

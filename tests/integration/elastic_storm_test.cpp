@@ -2,7 +2,6 @@
 // Elastic jobs whose workers are killed and stopped at seeded moments; each job's commits are replayed without losses.
 //   DTRAIN_ELASTIC_KILLS=1000 DTRAIN_ELASTIC_HOST_KILLS=200 DTRAIN_ELASTIC_SEED=1 integration_elastic_storm
 
-#include <array>
 #include <regex>
 
 #include "dtrain/dtrain.hpp"

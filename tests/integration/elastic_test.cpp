@@ -12,14 +12,6 @@ namespace {
 
 const std::string program = std::string(DTRAIN_TEST_PROGRAMS_DIR) + "/elastic_training";
 
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
-    ++found;
-  }
-  return found;
-}
-
 /// The digests with which workers finished, by rank, as "R of N: D after S steps".
 std::vector<std::string> ends(const std::string& output) {
   std::vector<std::string> found;
@@ -71,10 +63,8 @@ TEST_CASE("a killed worker's ranks go on without it, and another one takes its p
       REQUIRE(job.wait_for("commit 20 attempt 1 size 4"));
       REQUIRE(::kill(support::process_of_worker(job.output(), victim), SIGKILL) == 0);
       const Result result = job.wait(support::soon(std::chrono::seconds(60)));
-      CHECK_MESSAGE(result.exit_code == 0, result.error);
-      CHECK(result.error.find("worker " + std::to_string(victim) + " was lost: killed by signal 9") !=
-            std::string::npos);
-      CHECK(count(result.output, "worker " + std::to_string(victim) + " is rank") >= 2);
+      support::check_ended(result, 0, {"worker " + std::to_string(victim) + " was lost: killed by signal 9"});
+      CHECK(support::count_of(result.output, "worker " + std::to_string(victim) + " is rank") >= 2);
       const std::vector<std::string> digests = ends(result.output);
       REQUIRE_MESSAGE(digests.size() == 4, result.output << result.error);
       CHECK(std::set<std::string>(digests.begin(), digests.end()).size() == 1);
@@ -97,7 +87,7 @@ TEST_CASE_FIXTURE(support::TemporaryFile, "a sharded training whose worker is ki
     REQUIRE(::kill(support::process_of_worker(job.output(), victim), SIGKILL) == 0);
     const Result result = job.wait(support::soon(std::chrono::seconds(60)));
     CHECK_MESSAGE(result.exit_code == 0, result.error);
-    CHECK(count(result.output, "worker " + std::to_string(victim) + " is rank") >= 2);
+    CHECK(support::count_of(result.output, "worker " + std::to_string(victim) + " is rank") >= 2);
     CHECK_MESSAGE(ends(result.output) == expected, result.output << result.error);
   }
 }
@@ -121,8 +111,7 @@ TEST_CASE("a worker's own error ends the worker, and the others go on") {
     CAPTURE(mistake);
     Program job(program, {"--nproc-per-node=3", "--min-ranks=2", "steps=60", "pause=1", mistake});
     const Result result = job.wait();
-    CHECK_MESSAGE(result.exit_code == 0, result.error);
-    CHECK(result.error.find("worker 1 was lost: exit code 1") != std::string::npos);
+    support::check_ended(result, 0, {"worker 1 was lost: exit code 1"});
     CHECK(ends(result.output).size() == 2);
   }
 }
@@ -138,7 +127,8 @@ TEST_CASE("the launcher names the error of the worker with which the job ends") 
     CHECK(result.exit_code == 1);
     CHECK_MESSAGE(std::regex_search(result.error, std::regex("the job failed: rank \\d on host [^\n]* failed: ")),
                   result.error);
-    CHECK_MESSAGE(count(result.error, text) >= 3, result.error);  // the worker's, the job's cause, and the loss
+    // The worker's, the job's cause, and the loss.
+    CHECK_MESSAGE(support::count_of(result.error, text) >= 3, result.error);
     CHECK_MESSAGE(result.error.find(std::string("worker 1 was lost: exit code 1: ") + text) != std::string::npos,
                   result.error);
     CHECK(result.error.find("its process ended") == std::string::npos);
@@ -163,8 +153,7 @@ TEST_CASE("fewer workers than --min-ranks end the job with the first cause, wher
   REQUIRE(job.wait_for("commit 20 attempt 1 size 2"));
   REQUIRE(::kill(support::process_of_worker(job.output(), 1), SIGKILL) == 0);
   const Result result = job.wait();
-  CHECK(result.exit_code == 128 + SIGKILL);
-  CHECK(result.error.find("worker 1 was lost: killed by signal 9 (SIGKILL)") != std::string::npos);
+  support::check_ended(result, 128 + SIGKILL, {"worker 1 was lost: killed by signal 9 (SIGKILL)"});
 }
 
 TEST_CASE("a signal to the launcher ends an elastic job") {
@@ -186,8 +175,7 @@ TEST_CASE("an elastic job ends, although a worker that was left out is stopped f
 TEST_CASE("a worker's exit code 2 before the first commit ends the job, and another one does not") {
   Program usage(program, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=5", "steps=1000", "exit=2"});
   const Result refused = usage.wait();
-  CHECK(refused.exit_code == 2);
-  CHECK(refused.error.find("exit code 2") != std::string::npos);
+  support::check_ended(refused, 2, {"exit code 2"});
 
   Program crash(program, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=1", "steps=100", "exit=3"});
   const Result result = crash.wait();

@@ -3,8 +3,6 @@
 // Jobs over Gloo on several virtual hosts, each with a network of its own, whose cables can be cut. (Gloo's library is
 // not instrumented.)
 
-#include <numeric>
-
 #include "integration/prelude.hpp"
 #include "support/virtual_cluster.hpp"
 

@@ -3,8 +3,6 @@
 // ctest: LABELS long no-asan no-tsan
 // The example gpt2 started again from its checkpoint: the same bits, whatever the state is made of.
 
-#include <thread>
-
 #include "integration/prelude.hpp"
 #include "support/gpt2_program.hpp"
 

@@ -6,8 +6,6 @@
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 
-#include <cstring>
-
 #include "integration/prelude.hpp"
 
 namespace {

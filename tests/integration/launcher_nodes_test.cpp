@@ -137,16 +137,15 @@ TEST_CASE("kill -9 of a worker at any moment ends the job on both nodes within t
   std::mt19937 random(17);
   for (int round = 0; round < 10; ++round) {
     CAPTURE(round);
-    const TemporaryDirectory directory;
-    const std::string file = directory.path + "/process";
+    const support::TemporaryFile file;
     const std::string victim = std::to_string(below(random, 4));
-    Nodes nodes({2, 2}, {victim + ":process:" + file, "*:join", "*:lines:500", "*:wait-for-failure"});
+    Nodes nodes({2, 2}, {victim + ":process:" + file.path, "*:join", "*:lines:500", "*:wait-for-failure"});
     const dtrain::Deadline deadline = support::soon();
-    while (content(file).empty() && !deadline.passed())
+    while (content(file.path).empty() && !deadline.passed())
       ::usleep(500);
-    REQUIRE(!content(file).empty());
+    REQUIRE(!content(file.path).empty());
     ::usleep(below(random, 30000));
-    REQUIRE(::kill(static_cast<pid_t>(std::stoi(content(file))), SIGKILL) == 0);
+    REQUIRE(::kill(static_cast<pid_t>(std::stoi(content(file.path))), SIGKILL) == 0);
     const support::Stopwatch since_killed;
     const std::vector<Result> results = nodes.wait();
     CHECK(since_killed.elapsed() < two_seconds);
@@ -175,16 +174,15 @@ TEST_CASE("an exit code other than 0 after leaving stops the other nodes, too") 
 }
 
 TEST_CASE("a restart starts the workers of all nodes again, and refuses the stragglers of the former attempt") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.path + "/straggler";
-  Nodes nodes({2, 1}, {"--max-restarts=2", "1@0:straggler:" + file, "*:join", "2@0:exit:3", "*@0:sleep:60000",
-                       "0:process:" + file + ".go", "*:await:" + file, "*:environment:DTRAIN_ATTEMPT"});
+  const support::TemporaryFile file;
+  Nodes nodes({2, 1}, {"--max-restarts=2", "1@0:straggler:" + file.path, "*:join", "2@0:exit:3", "*@0:sleep:60000",
+                       "0:process:" + file.path + ".go", "*:await:" + file.path, "*:environment:DTRAIN_ATTEMPT"});
   const std::vector<Result> results = nodes.wait();
   for (const Result& result : results)
     support::check_ended(result, 0, {"dtrain: attempt 2 of 3 begins: rank 2 on host "});
   CHECK_CONTAINS(results[0].output, "[0] DTRAIN_ATTEMPT=1\n", "[1] DTRAIN_ATTEMPT=1\n");
   CHECK_CONTAINS(results[1].output, "[2] DTRAIN_ATTEMPT=1\n");
-  CHECK_CONTAINS(content(file), "attempt 0 of the job, which has been started again as attempt 1");
+  CHECK_CONTAINS(content(file.path), "attempt 0 of the job, which has been started again as attempt 1");
 }
 
 TEST_CASE("a usage error of the first worker to fall is not tried again on any node") {

@@ -14,8 +14,7 @@ TEST_CASE("a process with threads becomes a launcher of one rank, and of several
   for (const int ranks : {1, 2}) {
     const Result result = support::run(
         probe, {"--nproc-per-node=" + std::to_string(ranks), "*:join", "*:early-threads", "*:stdout:here\n"}, early);
-    CHECK(result.exit_code == 0);
-    CHECK(result.error == "");
+    support::check_quiet(result);
     for (int rank = 0; rank < ranks; ++rank) {
       CHECK_CONTAINS(result.output, "[" + std::to_string(rank) + "] 1 threads before main\n",
                      "[" + std::to_string(rank) + "] here\n");
@@ -59,11 +58,10 @@ TEST_CASE("SIGTERM ends the job in order, and a second signal kills workers that
 }
 
 TEST_CASE("SIGTSTP stops a launcher with threads and its workers, and SIGCONT lets them go on") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.path + "/process";
-  Program program(probe, {"--nproc-per-node=1", "0:process:" + file, "*:stdout:up\n", "*:cat"}, early);
+  const support::TemporaryFile file;
+  Program program(probe, {"--nproc-per-node=1", "0:process:" + file.path, "*:stdout:up\n", "*:cat"}, early);
   REQUIRE(program.wait_for("[0] up"));
-  const auto worker = static_cast<pid_t>(std::stoi(content(file)));
+  const auto worker = static_cast<pid_t>(std::stoi(content(file.path)));
   program.signal(SIGTSTP);
   CHECK(reaches_state(program.process(), "T"));
   CHECK(reaches_state(worker, "T"));

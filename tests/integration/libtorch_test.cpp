@@ -4,9 +4,6 @@
 // trains as LibTorch alone does, whatever the ranks.
 
 #include "integration/prelude.hpp"
-
-#include <iterator>
-
 #include "support/worker_process.hpp"
 
 namespace {
@@ -140,18 +137,13 @@ TEST_CASE("an elastic job whose optimizer is not kept ends, because the ranks' w
   REQUIRE(job.wait_for("holds at step 20\n", support::soon(std::chrono::seconds(60))));
   ::kill(support::process_of_worker(job.output(), 1), SIGKILL);
   const Result result = job.wait(support::soon(std::chrono::seconds(120)));
-  CAPTURE(result.output);
-  CAPTURE(result.error);
-  CHECK(result.exit_code != 0);
-  CHECK_CONTAINS(result.error, "differ from another rank's after the first step of attempt");
+  support::check_failed(result, {"differ from another rank's after the first step of attempt"});
 }
 
 TEST_CASE("a LibTorch module with Adam that lives through 100 attempts is wrapped again in each") {
   if (!can_run()) return;
   const Result result = run("wrapped_again_probe", {});
-  CAPTURE(result.error);
-  CHECK(result.exit_code == 0);
-  CHECK_CONTAINS(result.output, "holds: a module is wrapped again in each of 100 attempts\n");
+  support::check_printed(result, {"holds: a module is wrapped again in each of 100 attempts\n"});
 }
 
 TEST_CASE("a training with LibTorch reaches the loss of LibTorch alone, on 1, 2 and 4 ranks") {
@@ -214,9 +206,7 @@ TEST_CASE("a pass that adds to a gradient again after it was final is told which
            {"no-group", "the SyncBatchNorm '' has no group; call convert_sync_batchnorm(*net, group)"}}) {
     CAPTURE(act);
     const Result result = run("libtorch_probe", {"--nproc-per-node=1", act});
-    CAPTURE(result.error);
-    CHECK(result.exit_code == 1);
-    CHECK_CONTAINS(result.error, text);
+    support::check_ended(result, 1, {text});
   }
 }
 
@@ -230,9 +220,7 @@ TEST_CASE("a parameter that has changed after wrapping is named, with what has c
     CAPTURE(change.act);
     arguments.push_back(change.act);
     const Result result = run(program, arguments);
-    CAPTURE(result.error);
-    CHECK(result.exit_code == 1);
-    CHECK_CONTAINS(result.error, change.text);
+    support::check_ended(result, 1, {change.text});
   };
   for (const Change& change : std::vector<Change>{
            {"added", "parameter 'late' was added or replaced after its module was wrapped"},
@@ -257,12 +245,9 @@ TEST_CASE("a parameter whose use changes in a static graph is named") {
   const Result added = run("libtorch_probe", {"--nproc-per-node=1", "static"});
   CAPTURE(added.error);
   CHECK(added.output == "[0] step\n[0] step\n[0] step\n");
-  CHECK(added.exit_code != 0);
-  CHECK_CONTAINS(added.error, "parameter '1.weight' took part in the loss of this step and not of the first one");
+  support::check_failed(added, {"parameter '1.weight' took part in the loss of this step and not of the first one"});
   const Result dropped = run("libtorch_probe", {"--nproc-per-node=1", "dropped"});
-  CAPTURE(dropped.error);
-  CHECK(dropped.exit_code != 0);
-  CHECK_CONTAINS(dropped.error, "parameter '1.weight' took part in the loss of the first step and not of this one");
+  support::check_failed(dropped, {"parameter '1.weight' took part in the loss of the first step and not of this one"});
 }
 
 TEST_CASE("SyncBatchNorm is BatchNorm over the samples of all ranks, within 1e-6") {
@@ -270,9 +255,7 @@ TEST_CASE("SyncBatchNorm is BatchNorm over the samples of all ranks, within 1e-6
   for (const char* ranks : {"1", "2", "3"}) {
     CAPTURE(ranks);
     const Result result = run("sync_batch_norm_probe", {std::string("--nproc-per-node=") + ranks});
-    CAPTURE(result.error);
-    CHECK(result.exit_code == 0);
-    CHECK_CONTAINS(result.output, "[0] holds: SyncBatchNorm is BatchNorm over all samples\n");
+    support::check_printed(result, {"[0] holds: SyncBatchNorm is BatchNorm over all samples\n"});
   }
 }
 
@@ -328,15 +311,13 @@ TEST_CASE("a training goes on from its checkpoint with the bits of an undisturbe
     CAPTURE(ranks);
     const std::string file = files.path + "/" + ranks;
     const Result result = run("checkpoint_probe", {"--nproc-per-node=" + ranks, file});
-    CAPTURE(result.error);
-    CHECK(result.exit_code == 0);
-    CHECK_CONTAINS(result.output, "[0] holds: a resumed training has the bits of an undisturbed one\n",
-                   "[0] holds: checkpoints have several optimizers and schedules, and need no sampler\n",
-                   "[0] holds: checkpoints of other trainings are refused\n");
+    support::check_printed(result,
+                           {"[0] holds: a resumed training has the bits of an undisturbed one\n",
+                            "[0] holds: checkpoints have several optimizers and schedules, and need no sampler\n",
+                            "[0] holds: checkpoints of other trainings are refused\n"});
   }
   const Result fewer = run("checkpoint_probe", {"--nproc-per-node=2", files.path + "/3", "ranks"});
-  CHECK(fewer.exit_code == 0);
-  CHECK_CONTAINS(fewer.error, "has the random numbers of 3 ranks and the group has 2");
+  support::check_ended(fewer, 0, {"has the random numbers of 3 ranks and the group has 2"});
 }
 
 TEST_CASE("the example that goes on where it stopped has the loss of one run") {
@@ -356,9 +337,7 @@ TEST_CASE("the example that goes on where it stopped has the loss of one run") {
 TEST_CASE("a parameter that takes no part in the loss is named") {
   if (!can_run()) return;
   const Result result = run("libtorch_probe", {"--nproc-per-node=1", "leave-out"});
-  CAPTURE(result.error);
-  CHECK(result.exit_code != 0);
-  CHECK_CONTAINS(result.error, "these parameters got no gradient: parameter 2 '1.weight', parameter 3 '1.bias'");
+  support::check_failed(result, {"these parameters got no gradient: parameter 2 '1.weight', parameter 3 '1.bias'"});
 }
 
 TEST_CASE("what a rank throws in its backward pass comes out of autograd on the others") {

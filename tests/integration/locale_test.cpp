@@ -12,8 +12,7 @@ TEST_CASE("a rank with a German locale trains with ranks that have none") {
                    {{"LOCPATH", locale.folder.path}, {"LC_ALL", locale.name}, {"DTRAIN_TIMEOUT_SECONDS", "20.5"}});
   INFO(result.output);
   INFO(result.error);
-  CHECK(result.exit_code == 0);
-  CHECK_CONTAINS(result.output, "[0] rank 0 has the decimal point ,\n", "[1] rank 1 has the decimal point .\n");
+  support::check_printed(result, {"[0] rank 0 has the decimal point ,\n", "[1] rank 1 has the decimal point .\n"});
   bool has_comma = false;
   for (std::size_t at = 1; at + 1 < result.output.size(); ++at) {
     const auto is_digit = [&](std::size_t i) { return result.output[i] >= '0' && result.output[i] <= '9'; };

@@ -24,10 +24,10 @@ const std::string job = probe + " --nproc-per-node=2 '*:join' '*:lines:3000' '*:
 TEST_CASE("a full disk under stdout is said once, with its file and why, and the job goes on") {
   const Result result = run_in_shell("exec " + job + " > /dev/full");
   INFO(result.error);
-  CHECK(result.exit_code == 0);
-  CHECK_CONTAINS(result.error, "[0] done\n", "[1] done\n",
-                 "dtrain: stdout ('/dev/full') takes nothing more: No space left on device; the job goes "
-                 "on, and what the ranks print there is lost from here on");
+  support::check_ended(result, 0,
+                       {"[0] done\n", "[1] done\n",
+                        "dtrain: stdout ('/dev/full') takes nothing more: No space left on device; the job goes "
+                        "on, and what the ranks print there is lost from here on"});
   CHECK(lines_with(result, lost) == 1);
 }
 
@@ -41,14 +41,12 @@ TEST_CASE("a reader of stdout that goes away is said once, and the job goes on")
 }
 
 TEST_CASE("a stdout at the limit of its size does not end the launcher") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.path + "/output";
-  const Result result = run_in_shell("ulimit -f 8; exec " + job + " > " + file);
+  const support::TemporaryFile file;
+  const Result result = run_in_shell("ulimit -f 8; exec " + job + " > " + file.path);
   INFO(result.error);
-  CHECK(result.exit_code == 0);
-  CHECK_CONTAINS(result.error, "dtrain: stdout ('" + file + "') takes nothing more: File too large");
+  support::check_ended(result, 0, {"dtrain: stdout ('" + file.path + "') takes nothing more: File too large"});
   CHECK(lines_with(result, lost) == 1);
-  CHECK_CONTAINS(content(file), "] line 0 of ");
+  CHECK_CONTAINS(content(file.path), "] line 0 of ");
 }
 
 TEST_CASE("a full disk under --log-dir is said once, with its file and why, and the output goes on") {
@@ -69,9 +67,8 @@ TEST_CASE("a full disk under --log-dir is said once, with its file and why, and 
 
 TEST_CASE("flags that nobody can read are an error") {
   const Result result = run_in_shell("exec " + probe + " --help-launch > /dev/full");
-  CHECK(result.exit_code == 1);
-  CHECK_CONTAINS(result.error,
-                 "dtrain: printing the launcher's flags on stdout ('/dev/full'): No space left on device");
+  support::check_ended(result, 1,
+                       {"dtrain: printing the launcher's flags on stdout ('/dev/full'): No space left on device"});
 }
 
 TEST_CASE("what a rank printed and nobody took is said by the rank itself") {

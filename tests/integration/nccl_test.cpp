@@ -100,10 +100,7 @@ TEST_CASE("a captured step reduces without NCCL's order of launches, and with bl
   for (const char* const variable : {"NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_COMM_BLOCKING"}) {
     CAPTURE(variable);
     const Result result = job(2, "graph", {{variable, std::string(variable) == "NCCL_COMM_BLOCKING" ? "1" : "0"}});
-    CAPTURE(result.output);
-    CAPTURE(result.error);
-    CHECK(result.exit_code == 0);
-    CHECK_CONTAINS(result.output, "rank 1 of 2: bound, 0 steps before it: 0 wrong");
+    support::check_printed(result, {"rank 1 of 2: bound, 0 steps before it: 0 wrong"});
   }
 }
 
@@ -116,9 +113,7 @@ TEST_CASE("two processes that somebody else starts reduce over NCCL") {
     for (Program* const program : {&first, &second}) {
       program->close_input();
       const Result result = program->wait(support::soon(std::chrono::seconds(60)));
-      CAPTURE(result.error);
-      CHECK(result.exit_code == 0);
-      CHECK_CONTAINS(result.output, "sum 1, half 1, average 0.5");
+      support::check_printed(result, {"sum 1, half 1, average 0.5"});
     }
   }
 }
@@ -134,10 +129,9 @@ TEST_CASE("a rank that waits inside NCCL for one that does not come ends its pro
   Program stops = begin(1);
   stops.close_input();
   const Result result = waits.finish(support::soon(std::chrono::seconds(60)));
-  CAPTURE(result.error);
-  CHECK(result.exit_code == 75);
-  CHECK_CONTAINS(result.error, "rank 1 of the channel is in none", "a call to NCCL on channel",
-                 "does not return: this process ends here");
+  support::check_ended(
+      result, 75,
+      {"rank 1 of the channel is in none", "a call to NCCL on channel", "does not return: this process ends here"});
 }
 
 TEST_CASE("a rank that waits inside NCCL to be connected ends its process, and says why") {
@@ -154,8 +148,7 @@ TEST_CASE("a rank that waits inside NCCL to be connected ends its process, and s
     const Result result = program->wait(support::soon(std::chrono::seconds(60)));
     CAPTURE(result.error);
     if (contains(result.output, "sum 1")) return dtrain_test::skip("NCCL is real, and connects the ranks");
-    CHECK(result.exit_code == 75);
-    CHECK_CONTAINS(result.error, "has not returned in time", "does not return: this process ends here");
+    support::check_ended(result, 75, {"has not returned in time", "does not return: this process ends here"});
   }
 }
 
@@ -163,8 +156,7 @@ TEST_CASE("a rank that leaves long before the others of its node ends well, and 
   if (!can_run(2)) return;
   const Result result = job(2, "early");
   CAPTURE(result.error);
-  CHECK(result.exit_code == 0);
-  CHECK_CONTAINS(result.output, "rank 1: sum 2");
+  support::check_printed(result, {"rank 1: sum 2"});
   CHECK_CONTAINS(result.error, "NCCL had not ended the communicator of channel",
                  "destroy wrappers and groups in one order on all ranks");
 }
@@ -224,10 +216,7 @@ TEST_CASE("an exception on one rank is what all ranks over NCCL say") {
 TEST_CASE("ranks that reduce over NCCL learn by the timeout which rank calls nothing, and what they wait in") {
   if (!can_run(3)) return;
   const Result result = job(3, "late", {{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}});
-  CAPTURE(result.error);
-  CHECK(result.exit_code != 0);
-  CHECK(result.exit_code != -1);
-  CHECK_CONTAINS(result.error, "rank 1 of the channel is in none", "all_reduce (average) of 100000 f32");
+  support::check_failed(result, {"rank 1 of the channel is in none", "all_reduce (average) of 100000 f32"});
 }
 
 TEST_CASE("a rank that leaves, or stops, while others reduce over NCCL is named") {
@@ -235,12 +224,7 @@ TEST_CASE("a rank that leaves, or stops, while others reduce over NCCL is named"
   const Program::Variables variables{{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_LIVENESS_SECONDS", "60"}};
   const Result left = job(2, "leave", variables);
   CAPTURE(left.error);
-  CHECK(left.exit_code != 0);
-  CHECK(left.exit_code != -1);
-  CHECK_CONTAINS(left.error, "rank 1 has left the channel");
+  support::check_failed(left, {"rank 1 has left the channel"});
   const Result stopped = job(2, "stop", variables);
-  CAPTURE(stopped.error);
-  CHECK(stopped.exit_code != 0);
-  CHECK(stopped.exit_code != -1);
-  CHECK_CONTAINS(stopped.error, "rank 1 of the channel is in none");
+  support::check_failed(stopped, {"rank 1 of the channel is in none"});
 }

@@ -1,8 +1,6 @@
 // Programs started by the launchers that people have: whoami reads each one's variables, hello_all_reduce adds up.
 // ctest: TIMEOUT 180
 
-#include <optional>
-
 #include "dtrain/identity/formats/json.hpp"
 #include "integration/prelude.hpp"
 #include "support/slurm_on_this_machine.hpp"
@@ -129,8 +127,7 @@ TEST_CASE("Open MPI's mpirun starts a program once for each rank, or its launche
   }
   check_hello(started(mpirun, {"-n", "1", hello, "--nproc-per-node=2"}), 2);
   const Result many = started(mpirun, {"--oversubscribe", "-n", "2", hello, "--nproc-per-node=2"});
-  CHECK(many.exit_code == 2);
-  CHECK_CONTAINS(many.error, "mpirun -npernode 1");
+  support::check_ended(many, 2, {"mpirun -npernode 1"});
 }
 
 TEST_CASE("MPICH's mpiexec starts a program once for each rank") {

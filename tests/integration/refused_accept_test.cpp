@@ -24,13 +24,6 @@ bool can_deny() {
   return result.exit_code == 0;
 }
 
-int count_of(const std::string& text, const std::string& part) {
-  int count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
-    ++count;
-  return count;
-}
-
 }  // namespace
 
 TEST_CASE("a launcher that no policy lets accept ends at once, with a sentence") {
@@ -38,10 +31,10 @@ TEST_CASE("a launcher that no policy lets accept ends at once, with a sentence")
   for (const int error : {EPERM, EACCES, ENOSYS}) {
     const Result result = support::run(deny, with_failing_accept(error, {"--nproc-per-node=2", "*:join"}));
     INFO(result.error);
-    CHECK(result.exit_code == 2);
-    CHECK_CONTAINS(result.error, "the store cannot go on: accepting a connection at 127.0.0.1:",
-                   "; a security policy of this machine (SELinux, AppArmor, a container's seccomp profile) "
-                   "forbids it: allow this program to accept connections");
+    support::check_ended(result, 2,
+                         {"the store cannot go on: accepting a connection at 127.0.0.1:",
+                          "; a security policy of this machine (SELinux, AppArmor, a container's seccomp profile) "
+                          "forbids it: allow this program to accept connections"});
     CHECK(result.time < 2 * two_seconds);
   }
 }
@@ -50,8 +43,8 @@ TEST_CASE("so does a rank that hosts the store, and the launcher of the first of
   if (!can_deny()) return;
   const Result rank = support::run(deny, with_failing_accept(EPERM, {"--in-process", "*:join"}));
   INFO(rank.error);
-  CHECK(rank.exit_code == dtrain::exit_code_job_failed);
-  CHECK_CONTAINS(rank.error, "the store cannot go on: accepting a connection at 127.0.0.1:");
+  support::check_ended(rank, dtrain::exit_code_job_failed,
+                       {"the store cannot go on: accepting a connection at 127.0.0.1:"});
   CHECK(rank.time < 2 * two_seconds);
   const Result launcher =
       support::run(deny,
@@ -59,8 +52,8 @@ TEST_CASE("so does a rank that hosts the store, and the launcher of the first of
                                                "--master-port=" + std::to_string(support::free_port()), "*:join"}),
                    {{"DTRAIN_SECRET", "0123456789abcdef0123456789abcdef"}});
   INFO(launcher.error);
-  CHECK(launcher.exit_code == dtrain::exit_code_job_failed);
-  CHECK_CONTAINS(launcher.error, "the store cannot go on: accepting a connection at 127.0.0.1:");
+  support::check_ended(launcher, dtrain::exit_code_job_failed,
+                       {"the store cannot go on: accepting a connection at 127.0.0.1:"});
   CHECK(launcher.time < 2 * two_seconds);
 }
 
@@ -71,7 +64,7 @@ TEST_CASE("a failure that may pass is waited out with one warning, until the job
                                        {{"DTRAIN_TIMEOUT_SECONDS", "2"}});
     INFO(result.error);
     CHECK(result.exit_code != 0);
-    CHECK(count_of(result.error, "accepting a connection at 127.0.0.1:") == 1);
+    CHECK(support::count_of(result.error, "accepting a connection at 127.0.0.1:") == 1);
     CHECK_CONTAINS(result.error, "only no rank of 2 joined, ranks 0-1 did not");
     CHECK(result.time < 3 * two_seconds);
   }
@@ -81,10 +74,10 @@ TEST_CASE("a rank that no policy lets connect ends at once, with a sentence") {
   if (!can_deny()) return;
   const Result result = support::run(deny, {"connect", std::to_string(EPERM), limits, "--nproc-per-node=2"});
   INFO(result.error);
-  CHECK(result.exit_code == 1);
-  CHECK_CONTAINS(result.error, "connecting to 127.0.0.1 port ",
-                 "Operation not permitted; a security policy or a firewall of this machine forbids it: "
-                 "allow this program to connect");
+  support::check_ended(result, 1,
+                       {"connecting to 127.0.0.1 port ",
+                        "Operation not permitted; a security policy or a firewall of this machine forbids it: "
+                        "allow this program to connect"});
   CHECK(result.time < 2 * two_seconds);
 }
 

@@ -2,8 +2,6 @@
 // ctest: LABELS long
 // Jobs on several hosts: virtual ones, with networks of their own, whose cables can be cut.
 
-#include <numeric>
-
 #include "integration/prelude.hpp"
 #include "support/virtual_cluster.hpp"
 

@@ -6,22 +6,14 @@ namespace {
 
 const std::string examples = DTRAIN_EXAMPLES_DIR "/";
 
-std::size_t count_lines(const std::string& text) {
-  std::size_t count = 0;
-  for (const char byte : text)
-    count += byte == '\n' ? 1 : 0;
-  return count;
-}
-
 }  // namespace
 
 TEST_CASE("every rank of hello_all_reduce prints the sum of all ranks, for 1, 2, 3, 4 and 8 ranks") {
   for (const int ranks : {1, 2, 3, 4, 8}) {
     CAPTURE(ranks);
     const Result result = support::run(examples + "hello_all_reduce", {"--nproc-per-node=" + std::to_string(ranks)});
-    CHECK(result.exit_code == 0);
-    CHECK(result.error == "");
-    CHECK(count_lines(result.output) == static_cast<std::size_t>(ranks));
+    support::check_quiet(result);
+    CHECK(support::count_of(result.output, "\n") == static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) {
       const std::string line = "[" + std::to_string(rank) + "] rank " + std::to_string(rank) + " of " +
                                std::to_string(ranks) + ": sum " + std::to_string(ranks * (ranks - 1) / 2) + "\n";
@@ -35,9 +27,9 @@ TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2,
     CAPTURE(ranks);
     const Result result = support::run(examples + "collectives", {"--nproc-per-node=" + std::to_string(ranks)});
     CAPTURE(result.output);
-    CHECK(result.exit_code == 0);
-    CHECK(result.error == "");
-    CHECK(count_lines(result.output) == static_cast<std::size_t>(12 * ranks - 1));  // rank 0 receives nothing
+    support::check_quiet(result);
+    CHECK(support::count_of(result.output, "\n") ==
+          static_cast<std::size_t>(12 * ranks - 1));  // rank 0 receives nothing
     std::string squares;
     std::string tables;
     std::string numbers;
@@ -79,9 +71,8 @@ TEST_CASE("the ranks of store_coroutines take all pieces of the list, each once"
     CAPTURE(ranks);
     const Result result = support::run(examples + "store_coroutines", {"--nproc-per-node=" + std::to_string(ranks)});
     CAPTURE(result.output);
-    CHECK(result.exit_code == 0);
-    CHECK(result.error == "");
-    CHECK(count_lines(result.output) == static_cast<std::size_t>(ranks));
+    support::check_quiet(result);
+    CHECK(support::count_of(result.output, "\n") == static_cast<std::size_t>(ranks));
     int taken = 0;
     for (int rank = 0; rank < ranks; ++rank) {
       const std::string begin = "[" + std::to_string(rank) + "] rank " + std::to_string(rank) + ": rank ";
@@ -239,8 +230,7 @@ TEST_CASE("ranks reduce and train over the backend of write_a_backend") {
     CAPTURE(ranks);
     const Result result = support::run(examples + "write_a_backend", {"--nproc-per-node=" + std::to_string(ranks)});
     CAPTURE(result.output);
-    CHECK(result.exit_code == 0);
-    CHECK(result.error == "");
+    support::check_quiet(result);
     for (int rank = 0; rank < ranks; ++rank) {
       const std::string number = std::to_string(rank);
       const std::string line = "[" + number + "] rank " + number + " of " + std::to_string(ranks) + ": sum " +
@@ -253,8 +243,7 @@ TEST_CASE("ranks reduce and train over the backend of write_a_backend") {
 TEST_CASE("write_a_hook clips each rank's gradient before it is averaged") {
   const Result result = support::run(examples + "write_a_hook", {"--nproc-per-node=3"});
   CAPTURE(result.output);
-  CHECK(result.exit_code == 0);
-  CHECK(result.error == "");
+  support::check_quiet(result);
   for (const char* rank : {"[0]", "[1]", "[2]"})
     CHECK_CONTAINS(result.output, std::string(rank) + " the averaged gradient is 1.000 1.000 1.000 1.000\n");
 }
@@ -265,8 +254,7 @@ TEST_CASE("write_an_optimizer trains with a part of the state on each rank, and 
     const Result result = support::run(examples + "write_an_optimizer",
                                        {"--nproc-per-node=" + std::to_string(ranks), folder.path + "/state"});
     CAPTURE(result.output);
-    CHECK(result.exit_code == 0);
-    CHECK(result.error == "");
+    support::check_quiet(result);
     for (int rank = 0; rank < ranks; ++rank) {
       CHECK_CONTAINS(result.output, "[" + std::to_string(rank) + "] after " + (ranks == 2 ? "500" : "1000") +
                                         " steps the loss is 0.0");
@@ -290,6 +278,6 @@ TEST_CASE("whoami says what is wrong, with its code, and exits with 2") {
   const Result result =
       support::run(examples + "whoami", {}, {{"RANK", "\"1\n"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h0"}});
   CHECK(result.exit_code == 2);
-  CHECK(count_lines(result.output) == 1);
+  CHECK(support::count_of(result.output, "\n") == 1);
   CHECK_CONTAINS(result.output, "\"error\": \"RANK='\\\"1\\\\n' is not", "\"error_code\": \"bad-integer\"");
 }

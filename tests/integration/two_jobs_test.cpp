@@ -2,9 +2,6 @@
 // rank hangs. DTRAIN_TEST_ROUNDS in the environment: how many rounds with random delays each launcher has.
 // ctest: TIMEOUT 240
 
-#include <array>
-#include <functional>
-
 #include "integration/prelude.hpp"
 
 using support::find_program;

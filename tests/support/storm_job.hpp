@@ -2,8 +2,6 @@
 /// @file
 /// The job of one round of a kill storm: started, watched until it is in the phase, hit, waited for.
 
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/free_port.hpp"
 #include "support/launch_probe.hpp"
 #include "support/leftovers.hpp"
 #include "support/program.hpp"
@@ -35,14 +34,7 @@ inline const int formation_seconds = 8 * patience * (DTRAIN_THREAD_SANITIZER ? 3
 /// One that nobody listens at now, and that is given to no connection by chance.
 inline int quiet_port() {
   for (int port = 20000 + ::getpid() % 10000;; ++port) {
-    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_ANY);
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    const bool is_free = ::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-    ::close(listener);
-    if (is_free && sockets_at(port).empty()) return port;
+    if (is_free(port) && sockets_at(port).empty()) return port;
   }
 }
 
