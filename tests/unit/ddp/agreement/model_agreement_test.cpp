@@ -103,6 +103,8 @@ TEST_CASE("ranks of a part of the job are named by their numbers in the job") {
                      Deadline::after(std::chrono::seconds(60)), "testing");
     });
   });
-  CHECK(results[0] == "ranks disagree: rank 6's parameter 0 'b0' is f32 [3, 4], rank 5's is 'a0', f32 [3, 4]");
+  CHECK(results[0] ==
+        "ranks disagree: rank 6's parameter 0 'b0' is f32 [3, 4], rank 5's is 'a0', f32 [3, 4]; build the same model "
+        "on all ranks");
   CHECK(results[1] == results[0]);
 }
