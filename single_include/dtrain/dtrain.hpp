@@ -7341,8 +7341,9 @@ class UpdateBatch {
 // ---- dtrain/stream/cuda/stream.hpp
 
 /// @file
-/// Stream: an owned CUDA stream, of a program, Nccl, Staged, or a class of ddp/ (CopyStreams, DeviceLossScaler and
-/// hooks::Cast); CommunicationStream: the stream of a group or DDP instance over Nccl or Staged.
+/// Stream: an owned CUDA stream, of a program, Nccl, Staged, or a class of ddp/ (CopyStreams, DeviceLossScaler, and
+/// DeviceCast of the hooks in cast.hpp); CommunicationStream: the stream of a group or DDP instance over Nccl or
+/// Staged, or one that a program opens by open_stream().
 
 #if DTRAIN_WITH_CUDA
 
@@ -10163,10 +10164,10 @@ inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const Fai
 // ---- dtrain/backend/message_passing/endpoint.hpp
 
 /// @file
-/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive; Gloo, MPI and
-/// SharedMemory have classes for it. TagClass: messages of an algorithm, or of the user. Routine: the coroutine type of
-/// the algorithms, which Gloo's Transport, MPI's ProgressLoop and SharedMemory's all_reduce resume. FramePool: reused
-/// memory for their frames, which each Endpoint owns.
+/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive; Gloo, MPI,
+/// SharedMemory and a program's backend have classes for it. TagClass: messages of an algorithm, or of the user.
+/// Routine: the coroutine type of the algorithms, which transports (MPI's by ProgressLoop) and SharedMemory's
+/// all_reduce resume. FramePool: reused memory for their frames, which each Endpoint owns.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10411,8 +10412,8 @@ concept Endpoint = HasRankAndSize<E> && CanStartMessages<E> && CanFinishMessages
 // ---- dtrain/backend/mpi/library.hpp
 
 /// @file
-/// The MPI library for mpi/: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to Error; whether
-/// MPI has ended, and its version.
+/// The MPI library for mpi/ and mpi.hpp: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to
+/// Error; whether MPI has ended, and its version.
 
 #if DTRAIN_WITH_MPI
 
@@ -16816,9 +16817,10 @@ static_assert(message_passing::Endpoint<Endpoint>);
 // ---- dtrain/backend/message_passing/transport.hpp
 
 /// @file
-/// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
-/// runs the channel's algorithms on them. message_passing::Channel (communicator.hpp) owns one. CancellationToken: ends
-/// an operation early, by which Channel tells the transport of a failure or a timeout.
+/// The concept Transport, which Gloo, MPI and a program's backend over messages implement: opens, interrupts and closes
+/// the endpoints of one channel, and runs the channel's algorithms on them. message_passing::Channel (communicator.hpp)
+/// owns one. CancellationToken: ends an operation early, by which Channel tells the transport, and MPI's ProgressLoop,
+/// of a failure or a timeout.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -17766,7 +17768,8 @@ class Engine {
 // ---- dtrain/backend/mpi/transport.hpp
 
 /// @file
-/// BasicTransport: the transport of a channel whose messages go over MPI; the channel of an Mpi communicator owns one.
+/// BasicTransport: the transport of a channel whose messages go over MPI; the channel of an Mpi or MpiCollectives
+/// communicator owns one.
 /// WaitPace: how a thread that waits for messages spins, yields and sleeps.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
@@ -18145,9 +18148,10 @@ class ChannelStatus {
 // ---- dtrain/backend/nccl/inflight_ring.hpp
 
 /// @file
-/// InflightRing of NCCL's Channel: operations in flight on streams, and when the first of them began, which Watchdog
-/// polls through Channel. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog
-/// call it after a timeout.
+/// InflightRing of NCCL's Channel: operations in flight on streams, and when the first of them began; Watchdog and
+/// Communicator poll it through Channel. diagnose_timeout_blocking(): whether ranks called different operations, which
+/// Channel and Watchdog ask after a timeout. publish_departure(): this rank's entry in the store, by both of the
+/// former.
 
 #if DTRAIN_WITH_NCCL
 
@@ -27401,7 +27405,9 @@ using ddp::GradientBucket;
 // ---- dtrain/ddp/model.hpp
 
 /// @file
-/// Model concept: a class with parameters(). DistributedDataParallel and MasterWeights (precision/) require it.
+/// The concept Model: a class with parameters(); BindsGradients, HasBuffers, MovesValues and device_kind_of: what a
+/// model may have besides. DistributedDataParallel, MasterWeights (precision/) and what reads their models require
+/// them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -45716,7 +45722,8 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
 
 /// @file
 /// Formation messages between the workers of an elastic job and the store, beside the attempts; this comment describes
-/// the protocol. FormationClient and FormationServer exchange them.
+/// the protocol. FormationClient and FormationServer exchange them; ElasticWorker, FormationState and its members make
+/// and read them.
 ///
 /// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
 /// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:

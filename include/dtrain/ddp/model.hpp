@@ -1,6 +1,8 @@
 #pragma once
 /// @file
-/// Model concept: a class with parameters(). DistributedDataParallel and MasterWeights (precision/) require it.
+/// The concept Model: a class with parameters(); BindsGradients, HasBuffers, MovesValues and device_kind_of: what a
+/// model may have besides. DistributedDataParallel, MasterWeights (precision/) and what reads their models require
+/// them.
 
 #include <concepts>
 #include <cstddef>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
-/// runs the channel's algorithms on them. message_passing::Channel (communicator.hpp) owns one. CancellationToken: ends
-/// an operation early, by which Channel tells the transport of a failure or a timeout.
+/// The concept Transport, which Gloo, MPI and a program's backend over messages implement: opens, interrupts and closes
+/// the endpoints of one channel, and runs the channel's algorithms on them. message_passing::Channel (communicator.hpp)
+/// owns one. CancellationToken: ends an operation early, by which Channel tells the transport, and MPI's ProgressLoop,
+/// of a failure or a timeout.
 
 #include <concepts>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// The MPI library for mpi/: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to Error; whether
-/// MPI has ended, and its version.
+/// The MPI library for mpi/ and mpi.hpp: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to
+/// Error; whether MPI has ended, and its version.
 
 #include <string>
 #include <system_error>

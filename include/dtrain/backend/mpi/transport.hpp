@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// BasicTransport: the transport of a channel whose messages go over MPI; the channel of an Mpi communicator owns one.
+/// BasicTransport: the transport of a channel whose messages go over MPI; the channel of an Mpi or MpiCollectives
+/// communicator owns one.
 /// WaitPace: how a thread that waits for messages spins, yields and sleeps.
 
 #include <sched.h>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// InflightRing of NCCL's Channel: operations in flight on streams, and when the first of them began, which Watchdog
-/// polls through Channel. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog
-/// call it after a timeout.
+/// InflightRing of NCCL's Channel: operations in flight on streams, and when the first of them began; Watchdog and
+/// Communicator poll it through Channel. diagnose_timeout_blocking(): whether ranks called different operations, which
+/// Channel and Watchdog ask after a timeout. publish_departure(): this rank's entry in the store, by both of the
+/// former.
 
 #include <algorithm>
 #include <array>

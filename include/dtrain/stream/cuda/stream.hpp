@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Stream: an owned CUDA stream, of a program, Nccl, Staged, or a class of ddp/ (CopyStreams, DeviceLossScaler and
-/// hooks::Cast); CommunicationStream: the stream of a group or DDP instance over Nccl or Staged.
+/// Stream: an owned CUDA stream, of a program, Nccl, Staged, or a class of ddp/ (CopyStreams, DeviceLossScaler, and
+/// DeviceCast of the hooks in cast.hpp); CommunicationStream: the stream of a group or DDP instance over Nccl or
+/// Staged, or one that a program opens by open_stream().
 
 #include <memory>
 #include <optional>
