@@ -382,7 +382,8 @@ TEST_CASE("a wrapper that ends warns once, on rank 0, if no value has changed in
       return captured.text();
     };
     const std::string warned = log_of(10, 0);
-    CHECK_CONTAINS(warned, "no value of the model has changed in 10 steps: call the optimizer's step");
+    CHECK_CONTAINS(warned, "no value of the model has changed in 10 steps: call the optimizer's step",
+                   "call ready(i) when gradient i is written (DdpOptions::check_ready = true finds where not)");
     CHECK(warned.find("no value") == warned.rfind("no value"));
     CHECK(log_of(9, 0) == "");
     CHECK(log_of(10, 1) == "");

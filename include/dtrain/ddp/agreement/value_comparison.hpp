@@ -328,10 +328,12 @@ DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group
 DTRAIN_DEFINED void warn_of_unchanged_values(std::uint64_t steps) {
   if (steps < least_unchanged_steps) return;
   log(LogLevel::warning,
-      format_text("no value of the model has changed in {} steps: call the optimizer's step after each of them, let it "
-                  "update the memory that parameters() shows, with a rate that is not 0; where nothing is to be "
-                  "trained, DTRAIN_CHECK_VALUES=0 switches this warning off",
-                  {steps}));
+      format_text(
+          "no value of the model has changed in {} steps: call the optimizer's step after each of them, let it "
+          "update the memory that parameters() shows, with a rate that is not 0, and call ready(i) when gradient i "
+          "is written (DdpOptions::check_ready = true finds where not); where nothing is to be trained, "
+          "DTRAIN_CHECK_VALUES=0 switches this warning off",
+          {steps}));
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
