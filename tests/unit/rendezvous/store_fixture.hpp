@@ -2,8 +2,6 @@
 /// @file
 /// A store and its ranks in one process, over real connections on the loopback address.
 
-#include <doctest/doctest.h>
-
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -159,11 +157,6 @@ inline std::vector<std::string> on_ranks(int world_size, const std::function<voi
   }
   threads.clear();
   return errors;
-}
-
-/// The same of a job in which no rank may throw.
-inline void run_ranks(int world_size, const std::function<void(int)>& body) {
-  CHECK(on_ranks(world_size, body) == std::vector<std::string>(static_cast<std::size_t>(world_size)));
 }
 
 /// Who listens in place of a store.

@@ -19,6 +19,11 @@ inline Deadline shortly() {
   return Deadline::after(std::chrono::milliseconds(50));
 }
 
+/// on_ranks() of a job in which no rank may throw.
+inline void run_ranks(int world_size, const std::function<void(int)>& body) {
+  CHECK(on_ranks(world_size, body) == std::vector<std::string>(static_cast<std::size_t>(world_size)));
+}
+
 /// Runs `body(control_plane)` on each rank of a job, all of which leave in order.
 inline void run_job(int world_size, const std::function<void(ControlPlane&)>& body) {
   StoreProcess store(world_size);
