@@ -218,12 +218,16 @@ TEST_CASE("messages go round a ring of ranks that all send and receive at once")
 TEST_CASE("a message of another length or type than is received fails with a sentence that names both") {
   Operation sent = operation(OperationKind::send, 100);
   sent.sequence = 0;
-  for (const auto& [count, dtype, text] :
-       {std::tuple(std::size_t{100}, DType::i32, "100 i32"), std::tuple(std::size_t{99}, DType::f32, "99 f32")}) {
-    CAPTURE(text);
+  struct Received {
+    std::size_t count;
+    DType dtype;
+    const char* text;
+  };
+  for (const Received& received : {Received{100, DType::i32, "100 i32"}, Received{99, DType::f32, "99 f32"}}) {
+    CAPTURE(received.text);
     const auto network = std::make_shared<MemoryNetwork>();
     const passing::ChannelInfo where = support::test_channel(fine, 2);
-    Operation expected = operation(OperationKind::recv, count, dtype);
+    Operation expected = operation(OperationKind::recv, received.count, received.dtype);
     expected.sequence = 0;
     std::string sentence;
     run_thread_ranks(2, [&](RankThread& thread) {
@@ -243,7 +247,7 @@ TEST_CASE("a message of another length or type than is received fails with a sen
         sentence = error.what();
       }
     });
-    CHECK_CONTAINS(sentence, std::string("rank 0 sends 100 f32 and rank 1 receives ") + text);
+    CHECK_CONTAINS(sentence, std::string("rank 0 sends 100 f32 and rank 1 receives ") + received.text);
   }
 }
 
