@@ -7097,6 +7097,7 @@ struct UpdateEntry {
 /// Entries of one launch, which with the 88 bytes of other parameters fit into 4 KiB.
 inline constexpr std::size_t max_update_entries = 96;
 static_assert(max_update_entries * sizeof(UpdateEntry) + 88 <= 4096);
+static_assert(offsetof(UpdateEntry, first_block) == offsetof(UpdateEntry, elements) + 4);  // as find_entry() reads
 inline constexpr std::uint32_t update_threads = 256;
 inline constexpr std::uint32_t update_block_elements = 2048;
 inline constexpr const char* update_name = "dtrain_update";
@@ -34176,18 +34177,19 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
   rule.enqueue(elements, elements, states, info, stream);
 };
 
-/// A rule that updates each parameter by a rule `R::ParameterRule`, which has a kernel, with the numbers of
-/// `update_numbers(rule, parameter, step)`: null for a parameter that keeps its value and states. The step is 0 if one
-/// was captured.
+/// A rule that updates each parameter by a rule `R::ParameterRule`, which has a kernel and the same State, with the
+/// numbers of `update_numbers(rule, parameter, step)`: null for a parameter that keeps its value and states. The step
+/// is 0 if one was captured.
 template <class R>
-concept HasNumbersOfParameters = HasUpdateKernel<typename R::ParameterRule> && state_arrays<R>
-== state_arrays<typename R::ParameterRule>&& requires(const R& rule, std::size_t parameter, std::uint64_t step) {
+concept HasNumbersOfParameters = !EnqueuesUpdates<R> && HasUpdateKernel<typename R::ParameterRule> &&
+                                 std::same_as<typename R::State, typename R::ParameterRule::State> &&
+                                 requires(const R& rule, std::size_t parameter, std::uint64_t step) {
   { update_numbers(rule, parameter, step) } -> std::same_as<std::optional<stream::cuda::UpdateNumbers>>;
 };
 
 /// A rule that is a formula of UpdateKernel, and enqueues no work.
 template <class R>
-concept HasFormula = HasUpdateKernel<R> ||(HasNumbersOfParameters<R> && !EnqueuesUpdates<R>);
+concept HasFormula = HasUpdateKernel<R> || HasNumbersOfParameters<R>;
 
 template <HasFormula R>
 constexpr stream::cuda::Update update_formula() noexcept {

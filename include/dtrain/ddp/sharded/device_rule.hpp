@@ -75,18 +75,19 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
   rule.enqueue(elements, elements, states, info, stream);
 };
 
-/// A rule that updates each parameter by a rule `R::ParameterRule`, which has a kernel, with the numbers of
-/// `update_numbers(rule, parameter, step)`: null for a parameter that keeps its value and states. The step is 0 if one
-/// was captured.
+/// A rule that updates each parameter by a rule `R::ParameterRule`, which has a kernel and the same State, with the
+/// numbers of `update_numbers(rule, parameter, step)`: null for a parameter that keeps its value and states. The step
+/// is 0 if one was captured.
 template <class R>
-concept HasNumbersOfParameters = HasUpdateKernel<typename R::ParameterRule> && state_arrays<R>
-== state_arrays<typename R::ParameterRule>&& requires(const R& rule, std::size_t parameter, std::uint64_t step) {
+concept HasNumbersOfParameters = !EnqueuesUpdates<R> && HasUpdateKernel<typename R::ParameterRule> &&
+                                 std::same_as<typename R::State, typename R::ParameterRule::State> &&
+                                 requires(const R& rule, std::size_t parameter, std::uint64_t step) {
   { update_numbers(rule, parameter, step) } -> std::same_as<std::optional<stream::cuda::UpdateNumbers>>;
 };
 
 /// A rule that is a formula of UpdateKernel, and enqueues no work.
 template <class R>
-concept HasFormula = HasUpdateKernel<R> ||(HasNumbersOfParameters<R> && !EnqueuesUpdates<R>);
+concept HasFormula = HasUpdateKernel<R> || HasNumbersOfParameters<R>;
 
 template <HasFormula R>
 constexpr stream::cuda::Update update_formula() noexcept {

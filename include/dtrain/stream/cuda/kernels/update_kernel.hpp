@@ -45,6 +45,7 @@ struct UpdateEntry {
 /// Entries of one launch, which with the 88 bytes of other parameters fit into 4 KiB.
 inline constexpr std::size_t max_update_entries = 96;
 static_assert(max_update_entries * sizeof(UpdateEntry) + 88 <= 4096);
+static_assert(offsetof(UpdateEntry, first_block) == offsetof(UpdateEntry, elements) + 4);  // as find_entry() reads
 inline constexpr std::uint32_t update_threads = 256;
 inline constexpr std::uint32_t update_block_elements = 2048;
 inline constexpr const char* update_name = "dtrain_update";
