@@ -57,19 +57,21 @@ Result run(const VirtualCluster& cluster, const std::vector<int>& workers, const
 }
 
 /// The same ranks on this host alone, which variables group into the nodes that the hosts would be: mpirun says that
-/// all share a host, so it is not asked for more than the rank.
+/// all share a host, so it is not asked for more than the rank. They are one application, as in mpi_contract_test.cpp.
 Result run_here(const std::vector<int>& workers, const std::string& arguments) {
-  const std::string command =
-      "exec env DTRAIN_RANK=$OMPI_COMM_WORLD_RANK DTRAIN_WORLD_SIZE=$OMPI_COMM_WORLD_SIZE "
-      "DTRAIN_MASTER_ADDR=127.0.0.1 DTRAIN_MASTER_PORT=" +
-      std::to_string(support::free_port()) + " " + training + " " + arguments;
-  std::vector<std::string> all;
+  std::string host_of_rank;
   for (std::size_t host = 0; host < workers.size(); ++host) {
-    all.insert(all.end(),
-               {host == 0 ? "--oversubscribe" : ":", "--bind-to", "none", "-n", std::to_string(workers[host]), "-x",
-                "DTRAIN_HOST_ID=" + std::to_string(host), "/bin/sh", "-c", command});
+    for (int worker = 0; worker < workers[host]; ++worker)
+      host_of_rank += " " + std::to_string(host);
   }
-  return support::run(mpirun, all, as_root, std::chrono::seconds(60));
+  const std::string command = "set --" + host_of_rank + "; shift $OMPI_COMM_WORLD_RANK; exec env DTRAIN_HOST_ID=$1 " +
+                              "DTRAIN_RANK=$OMPI_COMM_WORLD_RANK DTRAIN_WORLD_SIZE=$OMPI_COMM_WORLD_SIZE "
+                              "DTRAIN_MASTER_ADDR=127.0.0.1 DTRAIN_MASTER_PORT=" +
+                              std::to_string(support::free_port()) + " " + training + " " + arguments;
+  const int ranks = std::accumulate(workers.begin(), workers.end(), 0);
+  return support::run(mpirun,
+                      {"--oversubscribe", "--bind-to", "none", "-n", std::to_string(ranks), "/bin/sh", "-c", command},
+                      as_root, std::chrono::seconds(60));
 }
 
 std::string digest_of(const Result& result) {
