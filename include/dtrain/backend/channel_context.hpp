@@ -1,9 +1,10 @@
 #pragma once
 /// @file
 /// ChannelContext: name, members, store, failure latch, timeout and options of a channel. GroupState (group/) gives one
-/// to open_blocking() of the backend, or of AlgorithmBackend (topology/); the communicators of all backends keep it.
-/// open_and_report_blocking() and reporting_failure(): opening of a channel by a backend, with failures of this rank
-/// reported to the job.
+/// to open_blocking() of a backend, of BackendWithAlgorithm or of AlgorithmBackend (topology/); topologies open
+/// further channels with changed copies, and the communicators of all backends keep one. open_and_report_blocking() and
+/// reporting_failure(): a backend opens a channel or allocates memory, and a failure of this rank is reported to the
+/// job.
 
 #include <chrono>
 #include <exception>

@@ -1,7 +1,9 @@
 #pragma once
 /// @file
-/// The concept Communicator: collectives and messages of one channel. Collectives (group/), classes of ddp/
-/// (AllReduceWork, hooks, sharded steps, broadcasts and others) and of topology/, and Staged's HostWorker enqueue them.
+/// The concept Communicator: collectives and messages of one channel. The backends, AlgorithmCommunicator (topology/)
+/// and a program's own backend have classes for it. Collectives and enqueue_within() (group/), classes of ddp/
+/// (AllReduceWork, hooks, sharded steps, broadcasts and others) and of topology/, Staged's HostWorker, and a program's
+/// hook enqueue operations on one.
 
 #include <concepts>
 #include <cstddef>

@@ -1,7 +1,9 @@
 #pragma once
 /// @file
 /// Collectives of a process group, enqueued on a stream or blocking: symmetric ones, those with a root, and those with
-/// a block for each pair of ranks; group::Work: a handle on an enqueued one. Programs call them on their ProcessGroup.
+/// a block for each pair of ranks; group::Work: a handle on an enqueued one. Programs call them on their ProcessGroup,
+/// which derives from Collectives; so do ddp/ (checkpoint.hpp, local_sgd.hpp, uneven_inputs.hpp), elastic/ and
+/// libtorch/.
 
 #include <memory>
 #include <span>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// group::run_rank(): a rank joins its job, runs its body (RankBody) and leaves; errors become an exit code. run() and
-/// Elastic::train() call it.
+/// Elastic::train() call it. end_if_forked(): ends a process that a body has forked, for run_rank(), elastic.hpp and
+/// ElasticWorker (elastic/). report_lost_output(): a warning, for run_rank() and run().
 
 #include <sys/types.h>
 

@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
-/// ProcessGroup::join() makes it, each GroupState holds it. Pending weights: what a ShardedOptimizer's last step has
-/// yet to store; checkpoints wait for them. ShardedAttempt: whether a ShardedOptimizer has its state.
+/// group::RankContext: control plane, coroutines, streams and timeout that all groups of one rank share, from joining
+/// to leaving. ProcessGroup::join() makes it, each GroupState holds it, run_rank() and ElasticWorker (elastic/) leave
+/// by it. Pending weights: what a ShardedOptimizer's last step has yet to store; checkpoints and state_transfer.hpp
+/// (elastic/) wait for them. ShardedAttempt: whether a ShardedOptimizer has its state, for the wrapper,
+/// load_checkpoint() and elastic/.
 
 #include <algorithm>
 #include <atomic>

@@ -2,7 +2,7 @@
 /// @file
 /// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. It owns a
 /// JobCoordinator (nodes/), a SignalForwarder (supervise/) and the TerminalOutput (output/). Attempt: workers from
-/// their start to the end of their output.
+/// their start to the end of their output, for NodeLauncher and ElasticSupervisor.
 
 #include <fcntl.h>
 #include <unistd.h>

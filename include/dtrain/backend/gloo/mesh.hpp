@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// gloo::Mesh: the connections of one channel between all pairs of ranks, and the local IP address at which it listens;
-/// Gloo's headers, and the conversion of its exceptions to Error. gloo::Transport owns one.
+/// Gloo's headers, and the conversion of its exceptions to Error. gloo::Transport owns a Mesh and connects it; Endpoint
+/// sends and receives over it.
 
 #include <algorithm>
 #include <atomic>

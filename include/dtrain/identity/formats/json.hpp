@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// JSON reader for clusters.hpp and process_sources.hpp: strict parser (RFC 8259), bounded in size and depth.
+/// JSON reader for clusters.hpp and process_sources.hpp, for bench/timeline/ and for tests: strict parser (RFC 8259),
+/// bounded in size and depth.
 
 #include <algorithm>
 #include <cstddef>

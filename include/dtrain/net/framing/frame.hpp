@@ -1,6 +1,9 @@
 #pragma once
 /// @file
-/// FrameReader and FrameWriter of a Session: length-prefixed frames; FrameParser splits a byte stream into frames.
+/// FrameReader and FrameWriter of a Session (rendezvous/): length-prefixed frames. FrameParser splits a byte stream
+/// into frames, for FrameReader. FrameResult: a frame, or why there is none, for Session, StoreServer,
+/// client_handshake.hpp and StoreHost (launch/). SharedBytes: bytes that several frames share, for codec.hpp
+/// (rendezvous/).
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Event: a point in a CUDA stream. StreamRef records it; ddp/, Nccl and Staged wait for it. ExternalEvent: an event
-/// that the host completes and a CUDA stream waits for, by stream memory operations if the CUDA driver has them.
-/// HostWorker of Staged completes it.
+/// Event: a point in a CUDA stream. StreamRef records it; GroupState and Work (group/), ddp/, Nccl, Staged and
+/// device_buffer.hpp wait for it. ExternalEvent: an event that the host completes and a CUDA stream waits for, by
+/// stream memory operations if the CUDA driver has them. HostWorker of Staged completes it.
 
 #include <algorithm>
 #include <atomic>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Stages of recursive halving and doubling, for any number of ranks: halving_doubling.hpp exchanges by them,
-/// algorithm_table.hpp computes the time of an all_reduce from them.
+/// Stages of recursive halving and doubling, for any number of ranks: halving_doubling.hpp exchanges by them;
+/// algorithm_table.hpp, and the model of a cluster in bench/scaling/, compute the time of an all_reduce from them.
 
 #include <algorithm>
 #include <array>
