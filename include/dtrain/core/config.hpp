@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Macros: compiler, sanitizer, processor, separate compilation. Outside kernels/ no other file reads the compiler's
-/// own macros. Every header with definitions includes it.
+/// Macros: compiler, sanitizer, processor, optional components, separate compilation. Every header with definitions
+/// includes it, on all floors. Outside kernels/ no other file reads the compiler's own macros.
 
 // A file that does not exist ends the compilation: all further errors would follow from this one. The single header has
 // these checks before its first #include.

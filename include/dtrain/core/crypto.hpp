@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for checkpoints, handshakes and digests that ranks compare,
-/// among others; HmacSha256: RFC 2104's HMAC, for the proofs of a handshake (secret.hpp); random_bytes(): cryptographic
-/// random bytes, for example for nonces, secrets, ids and names of shared memory.
+/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for ddp/ (model signatures, saved plans, checkpoints),
+/// job_identity.hpp (launch/) and secret.hpp (rendezvous/). HmacSha256: RFC 2104's HMAC, for the proofs of a handshake
+/// (secret.hpp). random_bytes(), random_job_id(): cryptographic random bytes, for nonces and secrets in rendezvous/,
+/// StoreHost (launch/) and ElasticWorker (elastic/), for sharded_checkpoint.hpp (ddp/), and for names in SharedMemory's
+/// segment.hpp and device_selection.hpp (backend/).
 
 #include <sys/random.h>
 

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All blocking calls take or make one.
-/// block_until(): the wait on a condition variable or a deadline, of FailureLatch, LoopHandle, FormationClient and
-/// backends.
+/// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All floors take or make one, except
+/// kernels/ and identity/, which never wait. with_grace(): for calls around a task that keeps the deadline itself, in
+/// backend/, rendezvous/, launch/ and ProcessGroup. block_until(): the wait on a condition variable or a deadline, of
+/// FailureLatch, LoopHandle, FormationClient, and Gloo, Mpi and Nccl (backend/).
 
 #include <algorithm>
 #include <chrono>

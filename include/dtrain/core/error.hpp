@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// dtrain::Error: the exception that every folder but kernels/ throws, with action, reason, remedy and SourceLocation;
-/// limit_hint(): the limit of this process (ulimit) that may have caused an error; exception_text(): message of the
-/// exception that is being handled, by which run_rank(), Reducer, LoopHandle, PerNode and others report it.
+/// dtrain::Error: the exception that all floors but kernels/ throw, with action, reason, remedy and SourceLocation.
+/// limit_hint(): the limit of this process (ulimit) that may have caused an error, for posix_error(), start_thread()
+/// and Scratch (message_passing/). exception_text(): message of the exception that is being handled, by which async/,
+/// backend/, rendezvous/, group/, ddp/, elastic/, launch/ and the entry points report it.
 
 #include <optional>
 #include <string>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. rendezvous/ (StoreClient, StoreConnector,
-/// ControlPlane) and the launcher's NodeRendezvous set it; the waits there and in backend/, group/ and ddp/ end then.
+/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. StoreClient, StoreConnector and
+/// ControlPlane (rendezvous/), the launcher's NodeRendezvous and ElasticWorker (elastic/) set it; the waits there and
+/// in backend/, group/ and ddp/ end then.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// log(): dtrain's messages to its user, lines to stderr, each of up to a page in one write, at the levels of
-/// DTRAIN_LOG. net/, stream/, rendezvous/, backend/, ddp/, launch/ and others call it.
+/// DTRAIN_LOG. net/, stream/, backend/, rendezvous/, group/, ddp/, elastic/, launch/ and libtorch/ call it.
 
 #include <limits.h>
 #include <poll.h>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. The
-/// store's protocol, launcher records, checkpoints, and values that ranks exchange over the store (backend/, ddp/) use
-/// it.
+/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. Users:
+/// the protocol and formation/ (rendezvous/), records of launchers (launch/), checkpoints and plans (ddp/), and values
+/// that ranks exchange over the store (backend/, ddp/).
 
 #include <algorithm>
 #include <array>

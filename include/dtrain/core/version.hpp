@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Version of dtrain and its namespace, for every header; CMake and the package files read these three numbers.
+/// Version of dtrain and its namespace, for all floors; a store's clients and its server compare version_text. CMake
+/// and the package files read these three numbers.
 
 #define DTRAIN_VERSION_MAJOR 0
 #define DTRAIN_VERSION_MINOR 1

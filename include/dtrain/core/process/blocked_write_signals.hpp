@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// BlockedWriteSignals: a scope in which a failed write is an error and not a signal, for log(), AtomicFile,
-/// SharedMemory and Gloo, and report_end() (launch/).
+/// BlockedWriteSignals: a scope in which a failed write is an error and not a signal, for log(), AtomicFile (ddp/),
+/// Gloo and SharedMemory (backend/), and report_end() (launch/).
 
 #include <pthread.h>
 #include <signal.h>

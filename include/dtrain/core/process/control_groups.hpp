@@ -1,8 +1,9 @@
 #pragma once
 /// @file
 /// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and the share that they
-/// leave to it: cores (cpu_quota()), for core_count.hpp, and memory (available_memory_bytes()), for SharedMemory and
-/// bucket_rebuild.hpp. MemoryKills reads a group's counters.
+/// leave to it: cores (cpu_quota()), for core_count.hpp, and memory (available_memory_bytes()), for SharedMemory
+/// (backend/), bucket_rebuild.hpp (ddp/), and benchmarks and examples. MemoryKills of supervisor.hpp (launch/) reads a
+/// group's counters.
 
 #include <cstdint>
 #include <optional>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// OwningProcess: detects a forked process, where the copy of a channel, segment or LoopHandle, among others, must not
-/// act for the rank; ProcessOwned: a unique_ptr that destroys its object only in the process that made it, for
-/// communicators, DistributedDataParallel and ElasticWorker.
+/// OwningProcess: detects a forked process, where a copy must not act for the rank: of FailureLatch, LoopHandle
+/// (async/), channels and segments (backend/), TaskRunner (rendezvous/) and RankContext (group/). ProcessOwned: a
+/// unique_ptr that destroys its object only in the process that made it, for the communicators of backend/ and
+/// topology/, DistributedDataParallel and ElasticWorker (elastic/).
 
 #include <pthread.h>
 #include <sys/types.h>

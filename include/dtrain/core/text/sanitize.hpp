@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// sanitize(), in_quotes(): escape what a terminal would interpret, in other processes' text within errors and logs.
-/// Variables, Store, checkpoints and Serializer call them, among others.
+/// Serializer, backend/, identity/, rendezvous/, ddp/, elastic/ and launch/ call them.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives; Device: kind and
-/// index of the device of memory or of a stream; StreamHandle: a stream's device and native handle, for Ready and other
-/// interfaces without templates.
+/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives, for backend/,
+/// topology/, group/, ddp/, elastic/ and libtorch/. Device: kind and index of the device of memory or of a stream, also
+/// for stream/ and TensorView. StreamHandle: a stream's device and native handle, for Ready and other interfaces
+/// without templates: of stream/cuda/, group/, ddp/ and libtorch/.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// ReduceOp: the reduction operators; a program gives one to each reduction. Accumulate: the type of partial results,
-/// in GroupOptions.
+/// ReduceOp: the reduction operators; a program gives one to each reduction. kernels/, backend/, topology/, group/,
+/// ddp/, elastic/ and libtorch/ pass it on or compute it. Accumulate: the type of partial results, in GroupOptions
+/// (group/) and DdpOptions (ddp/), for kernels/, backend/ and Hierarchical (topology/).
 
 #include <cstdint>
 

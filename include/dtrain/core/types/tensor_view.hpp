@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device. A program makes
-/// one by tensor_view() for each parameter and gradient; ddp/, elastic/ and libtorch/ read and write through it.
+/// one by tensor_view() for each parameter and gradient; ddp/, elastic/ and libtorch/ read and write through it. group/
+/// records weights that are equal on all ranks, and tensors that the library keeps.
 
 #include <array>
 #include <cstddef>
