@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for other kernels (PartialReduction,
-/// casts, sums of squares), and for MasterWeights, ShardedParameters and hooks::Widen (ddp/).
+/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for PartialReduction,
+/// in_place_cast.hpp and sum_of_squares.hpp of kernels/, and for MasterWeights, ShardedParameters and hooks::Widen
+/// (ddp/).
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// copy_bytes(): memory copy whose speed does not depend on alignment, for host collectives and ddp/; stream_bytes():
-/// copy with non-temporal stores, which go past the caches, for another core to read: SharedMemory calls it.
+/// copy_bytes(): memory copy whose speed does not depend on alignment, for message_passing/, CollectiveEndpoint (MPI)
+/// and SharedMemory (backend/), SubChannel (topology/), ddp/, and other kernels/. stream_bytes(): copy with
+/// non-temporal stores, which go past the caches, for another core to read; SharedMemory's messages use it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// digest(), a kernel: a fast hash of memory, equal on every processor. Ranks compare values by it, elastic jobs their
-/// state, and the ready check gradients.
+/// digest(), a kernel: a fast hash of memory, equal on every processor, for value_comparison.hpp and ready_check.hpp
+/// (ddp/), and for KeptState and state_transfer.hpp (elastic/). Ranks compare values and gradients by it, and elastic
+/// jobs their state.
 
 #include <cstddef>
 #include <cstdint>

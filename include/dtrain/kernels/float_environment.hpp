@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. The kernels that compute open one, and in
-/// ddp/ MasterWeights, ShardedParameters and hooks (Adasum, Widen, TopK and PowerSgd).
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction, PartialReduction,
+/// in_place_cast.hpp and sum_of_squares.hpp of kernels/ open one, and in ddp/ MasterWeights, ShardedParameters and
+/// hooks (Adasum, Widen, TopK and PowerSgd).
 
 #include <cstdint>
 

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, SharedMemory's
-/// all_reduce, optimizers and hooks; dot product, for hooks; is_finite(), also under -ffast-math, for hooks, gradient
-/// norms and plan_search.hpp.
+/// Sum of squares of floats in host memory, with equal bits on every processor. SharedMemory's all_reduce (backend/)
+/// calls it, and in ddp/ gradient_norm.hpp, ShardedParameters, optimizers and low_rank.hpp. dot_product(), for Adasum
+/// and low_rank.hpp (ddp/). is_finite(), also under -ffast-math, for in_place_cast.hpp of kernels/, and for the hooks
+/// TopK and PowerSgd, gradient_norm.hpp and plan_search.hpp (ddp/).
 
 #include <array>
 #include <cstddef>

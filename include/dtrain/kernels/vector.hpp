@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// SIMD vector types: the compiler's vector extension, of any width. All kernels, and optimizers.hpp of ddp/sharded/,
-/// compute in them.
+/// SIMD vector types: the compiler's vector extension, of any width. arithmetic/, copy.hpp, conversion.hpp and
+/// sum_of_squares.hpp of kernels/, and optimizers.hpp of ddp/sharded/, compute in them.
 
 #include <cstddef>
 #include <cstdint>

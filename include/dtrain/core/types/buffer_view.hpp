@@ -2,8 +2,8 @@
 /// @file
 /// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives, for backend/,
 /// topology/, group/, ddp/, elastic/ and libtorch/. Device: kind and index of the device of memory or of a stream, also
-/// for stream/ and TensorView. StreamHandle: a stream's device and native handle, for Ready and other interfaces
-/// without templates: of stream/cuda/, group/, ddp/ and libtorch/.
+/// for stream/, TensorView and DistributedDataParallel. StreamHandle: a stream's device and native handle, for Ready
+/// and other interfaces without templates, of stream/cuda/, group/, ddp/ and libtorch/.
 
 #include <cstddef>
 #include <cstdint>

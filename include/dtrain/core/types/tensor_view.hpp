@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device. A program makes
-/// one by tensor_view() for each parameter and gradient; ddp/, elastic/ and libtorch/ read and write through it. group/
-/// records weights that are equal on all ranks, and tensors that the library keeps.
+/// one by tensor_view() for each parameter and gradient; DistributedDataParallel, ddp/, elastic/ and libtorch/ read and
+/// write through it. group/ notes which tensors an elastic job keeps, and which are equal on all ranks.
 
 #include <array>
 #include <cstddef>
