@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. Listeners, connections, Gloo's Mesh and the network
-/// report take one, among others.
+/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. The other headers of net/ and Gloo's Mesh (backend/)
+/// take one. So do, in rendezvous/, the server, Session, StoreConnector, StoreClient and ControlPlane, and in launch/
+/// StoreHost, NodeRendezvous and network_report.hpp.
 
 #include <arpa/inet.h>
 #include <net/if.h>
