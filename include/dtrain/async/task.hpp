@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; all coroutines of net/,
-/// rendezvous/ and launch/ return a Task. Outcome: a task's stored value or exception, for when_all(), EventLoop,
-/// LoopHandle and NodeLauncher. TaskHandle: the owner of a task that an EventLoop runs, from EventLoop::spawn().
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it. Coroutines of net/,
+/// rendezvous/, group/, elastic/ and launch/, of uneven_inputs.hpp (ddp/) and of programs return a Task.
+/// OwnedTaskAwaiter: awaits a task that it owns, for Work of a collective (group/) and StoreCall (rendezvous/).
+/// Outcome: a task's stored value or exception, for when_all(), EventLoop, LoopHandle and NodeLauncher. TaskHandle: the
+/// owner of a task that an EventLoop runs, from EventLoop::spawn(); TaskRecord: that task in the list of the Scheduler.
 
 #include <coroutine>
 #include <exception>

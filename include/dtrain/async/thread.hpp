@@ -1,9 +1,10 @@
 #pragma once
 /// @file
-/// async::start_thread(): starts a thread with all signals blocked (BlockedSignals, also for spawn() in launch/) and an
-/// error that names it; JoiningThread: a std::thread that its destructor joins; WorkerThread: runs one blocking
-/// function at a time. LoopThread, resolve() (net/), backends, streams and checkpoints, among others, start threads by
-/// them.
+/// async::start_thread(): starts a thread with all signals blocked and an error that names it; JoiningThread: a
+/// std::thread that its destructor joins. LoopThread, resolve() (net/), stream/host/, Mpi and Nccl (backend/), and
+/// Checkpoint (ddp/) start threads by them. BlockedSignals, also for ExternalEvent (stream/cuda/), Gloo (backend/) and
+/// spawn() (launch/). WorkerThread: runs one blocking function at a time, for Gloo (backend/) and SubChannel
+/// (topology/).
 
 #include <pthread.h>
 #include <signal.h>

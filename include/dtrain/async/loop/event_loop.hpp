@@ -1,7 +1,9 @@
 #pragma once
 /// @file
 /// async::EventLoop: runs coroutines in one thread; its awaiters of timers and descriptors, and the functions that
-/// other threads post to it (PostQueue). LoopThread, which is a rank's control thread, and NodeLauncher each run one.
+/// other threads post to it (PostQueue). LoopThread, which is a rank's control thread, NodeLauncher and
+/// bench/rendezvous/ each run one. The events and with_deadline() of async/, sockets of net/, and coroutines of
+/// rendezvous/, group/, elastic/ and launch/ wait in it.
 
 #include <pthread.h>
 #include <sys/eventfd.h>
