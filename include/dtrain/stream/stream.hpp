@@ -1,7 +1,9 @@
 #pragma once
 /// @file
-/// Concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for; WaitResult: how a wait ended.
-/// Communicators, group/ and ddp/ enqueue in a Stream; StreamRef of stream/host/ and stream/cuda/ is one.
+/// Concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for. StreamRef of stream/host/ and
+/// of stream/cuda/ models Stream. Communicators (backend/), group/ and ddp/ enqueue in one; Communicator (backend/) and
+/// HostGradientCopier (ddp/) require it. WaitResult: how a wait ended, for the events and queues of stream/, backend/,
+/// ddp/ and SubChannel (topology/).
 
 #include <concepts>
 

@@ -1,6 +1,9 @@
 #pragma once
 /// @file
-/// CUDA runtime errors converted to Error, for all calls of CUDA; driver_function(): finds a function of CUDA's driver.
+/// CUDA runtime errors converted to Error: check(), quiet() and cuda_error(), for all calls of CUDA in stream/cuda/,
+/// backend/ (Nccl, Staged, device_selection.hpp), group/ (buffers.hpp), ddp/ and examples. ReleasedBy: a deleter that
+/// calls a function of CUDA, for stream/cuda/ and device_times.hpp (ddp/). driver_function(): finds a function of
+/// CUDA's driver, for device_guard.hpp, event.hpp and driver_kernel.hpp of stream/cuda/.
 
 #include <string>
 #include <system_error>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged, the bounce buffer of group/, and
-/// classes of ddp/ (BucketCopies, DeviceShards, DeviceLossScaler and others) own; StreamOrderedBuffer: memory that is
-/// allocated and freed in the order of a stream, for CudaGradientCopier.
+/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged (backend/), the bounce buffer of
+/// group/, and classes of ddp/ (BucketCopies, CudaBucketNorms, DeviceShards, DeviceShardedReduction, DeviceLossScaler)
+/// own. StreamOrderedBuffer: memory that is allocated and freed in the order of a stream, for CudaGradientCopier
+/// (ddp/).
 
 #include "dtrain/core/config.hpp"
 

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// PinnedBuffer: pinned host memory that devices reach, for Staged's HostWorker, ExternalEvent, the bounce buffer of
-/// group/, and CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction (ddp/); HostRegistration: borrowed host
-/// memory, pinned for a scope, for Staged's pipeline and its allocations.
+/// PinnedBuffer: pinned host memory that devices reach, for ExternalEvent of stream/cuda/, Staged's HostWorker
+/// (backend/), the bounce buffer of group/, and CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction (ddp/).
+/// HostRegistration: borrowed host memory, pinned for a scope, for Staged's StagingPipeline and the allocations of its
+/// communicator.
 
 #include <cstddef>
 #include <memory>

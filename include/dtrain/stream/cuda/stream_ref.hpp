@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// StreamRef: the reference to a CUDA stream, by which backends, group/ and ddp/ enqueue; with_stream(): calls a
-/// function with the StreamRef of a StreamHandle, for group/, ddp/ and libtorch/.
+/// StreamRef: the reference to a CUDA stream, by which Nccl and Staged (backend/), group/ and ddp/ enqueue; so do
+/// copies, buffers and kernels/ of stream/cuda/. with_stream(): calls a function with the StreamRef of a StreamHandle,
+/// for group/, ddp/ and libtorch/.
 
 #include <cstddef>
 

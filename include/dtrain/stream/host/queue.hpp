@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Queue of a host stream: caller-runs work queue; the thread that waits for the work runs its items (WorkFunction) in
-/// order. CommunicationStream, Staged's HostWorker and SubChannel (topology/) own one each.
+/// order. CommunicationStream of stream/host/, Staged's HostWorker (backend/) and SubChannel (topology/) own one each;
+/// StreamRef of stream/host/ puts work into it.
 
 #include <atomic>
 #include <bit>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and converts the
-/// elements of an array; launches of one kernel for many arrays. The kernels of this folder are made of it.
+/// elements of an array; launches of one kernel for many arrays. ScaleKernel, SquareSumKernel, NormKernels,
+/// UnscaleKernel and UpdateKernel, the kernels of stream/cuda/kernels/, are made of it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together by BucketCopies, hooks of
-/// cast.hpp, CudaBucketNorms and DeviceShards; ScaleKernel: its kernel for two element types, and the kernel's PTX
-/// text.
+/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together. In ddp/, BucketCopies, hooks
+/// of cast.hpp, CudaBucketNorms and DeviceShards enqueue them; Driver and DeviceShardedReduction load the kernel
+/// beforehand. ScaleKernel: the kernel for two element types, and its PTX text.
 
 #include "dtrain/core/config.hpp"
 
