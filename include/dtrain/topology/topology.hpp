@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Concept Topology: the all-reduce algorithm over a backend's channels, which Policy requires; topology::Flat, the
-/// default: the backend's own all-reduce.
+/// Concept Topology: the all-reduce algorithm over a backend's channels, which Policy requires. FlatOver, Hierarchical
+/// and the algorithms of message_algorithms.hpp, all in topology/, have classes for it, and programs may; Flat, the
+/// default, is the backend's own all-reduce. ChannelBackend: the backend that results, which Policy takes from here.
 
 #include <concepts>
 #include <string_view>
