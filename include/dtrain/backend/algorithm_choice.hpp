@@ -1,9 +1,10 @@
 #pragma once
 /// @file
-/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm:
-/// GroupOptions::algorithms, which GroupState (group/) puts into each ChannelContext and algorithm_selection.hpp reads.
-/// LinkCost: that cost, alpha and beta, also for planning/ (ddp/). AlgorithmPreference: a wrapper's use of its group's
-/// choice, by DdpOptions (ddp/).
+/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm. A program sets
+/// it in GroupOptions::algorithms; GroupState (group/) puts it into each ChannelContext. algorithm_selection.hpp and
+/// algorithm_table.hpp of message_passing/ read it there. LinkCost: that cost, alpha and beta, also for MeasuredPlan
+/// and plan_search.hpp (ddp/). AlgorithmPreference: a wrapper's use of its group's choice, from DdpOptions (ddp/) to
+/// GroupState.
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// HostAllocation: the memory that SharedMemory, Mpi and Gloo allocate for a rank. AllocationTable: finds the
-/// allocation that a buffer is in; SharedMemory's communicator has a table of its arenas, Staged's of its shadows.
+/// HostAllocation: the memory that SharedMemory, and Mpi and Gloo by operation_context.hpp of message_passing/,
+/// allocate for a rank. AllocationTable: finds the allocation that a buffer is in; SharedMemory has a table of its
+/// arenas (control_block.hpp of shared_memory/), Staged's communicator (staged/) of its shadows.
 
 #include <cstddef>
 #include <cstdint>

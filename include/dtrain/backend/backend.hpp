@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState; OnHostStreams: a
-/// Backend whose operations are enqueued on host streams; Determinism: what it promises for a reduction's bits, which
-/// Driver checks.
+/// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState (group/).
+/// SharedMemory, Mpi, Gloo, Nccl, Staged, programs, and the types that topologies rebind to (topology/) have classes
+/// for it. HasPreJoin, joins_again: what process_group.hpp and elastic.hpp ask before a rank joins. OnHostStreams: a
+/// Backend whose operations are enqueued on host streams, as Staged and topologies require. Determinism: what it
+/// promises for a reduction's bits; Driver (ddp/) checks it, and Staged and topology/ pass it on.
 
 #include <concepts>
 #include <memory>

@@ -2,8 +2,9 @@
 /// @file
 /// Operation: descriptor of a communicator's call. Ranks compare descriptors, so that mismatched calls fail instead of
 /// hanging: operation_header.hpp sends one to peers. The calls in operations.hpp describe themselves by it; the
-/// channels of every backend get one for each call, AlgorithmOrder (topology/) its OperationKind alone; RunningBucket
-/// (ddp/) turns one into text.
+/// channels of every backend get one for each call, AlgorithmOrder (topology/) its OperationKind alone.
+/// DescribeOperation: a function that turns one into text, which Driver (ddp/), by RunningBucket, and GroupState
+/// (group/) give to a channel.
 
 #include <cstdint>
 #include <functional>

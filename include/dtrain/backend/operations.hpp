@@ -1,8 +1,9 @@
 #pragma once
 /// @file
 /// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare. Whatever enqueues on a communicator gives them to
-/// enqueue(): collectives (group/), hooks and steps (ddp/), topology/ and Staged's HostWorker.
+/// of its arguments, and the descriptor that ranks compare. Collectives (group/), hooks, steps and broadcasts (ddp/),
+/// topology/ and Staged's HostWorker give them to enqueue(); the communicators and calls of each backend execute them.
+/// BlockReader: gives ReadBlocks its blocks, for sharded_reduction.hpp (ddp/).
 
 #include <array>
 #include <cstddef>

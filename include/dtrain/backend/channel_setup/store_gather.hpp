@@ -1,9 +1,10 @@
 #pragma once
 /// @file
-/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store. Backends
-/// and node_layout.hpp (topology/) call them when a channel opens, ddp/ (rank0_task.hpp and MeasuredPlan, among others)
-/// also later. split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split; ChannelOwner
-/// and NCCL's Communicator call it.
+/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
+/// SharedMemory, Mpi, Gloo, Nccl, device_selection.hpp and node_layout.hpp (topology/) call them when a channel opens.
+/// In ddp/, rank0_task.hpp, model signatures, value_comparison.hpp, MeasuredPlan, reducer_statistics.hpp and sharded
+/// checkpoints call them also later. split_context(): setup of the channels of a split by color and key, as by
+/// MPI_Comm_split; ChannelOwner and NCCL's Communicator call it.
 
 #include <algorithm>
 #include <chrono>

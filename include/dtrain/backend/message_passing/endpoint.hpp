@@ -2,8 +2,9 @@
 /// @file
 /// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive; Gloo, MPI,
 /// SharedMemory and a program's backend have classes for it. TagClass: messages of an algorithm, or of the user.
-/// Routine: the coroutine type of the algorithms, which transports (MPI's by ProgressLoop) and SharedMemory's
-/// all_reduce resume. FramePool: reused memory for their frames, which each Endpoint owns.
+/// Routine: the coroutine type of the algorithms, also of message_algorithms.hpp (topology/). Transports (MPI's by
+/// ProgressLoop) and SharedMemory's all_reduce resume it. FramePool: reused memory for their frames, which each
+/// Endpoint owns.
 
 #include <array>
 #include <concepts>

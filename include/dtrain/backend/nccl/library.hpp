@@ -1,9 +1,9 @@
 #pragma once
 /// @file
-/// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
-/// codes to Error; the asynchronous result of a nonblocking call, which finishes in threads of NCCL's own. CommLock:
-/// the lock of one ncclComm_t, held in every call to NCCL on it. Nccl, Channel, Communicator and Watchdog call it.
-/// NcclOptions: settings of communicators, which a program gives to NcclWith<>.
+/// The NCCL library: its header, compatibility with versions 2.18 to 2.32, its environment variables, and conversion of
+/// its error codes to Error; the asynchronous result of a nonblocking call, which finishes in threads of NCCL's own.
+/// CommLock: the lock of one ncclComm_t, held in every call to NCCL on it. Nccl, and Channel, Communicator, Watchdog
+/// and calls.hpp of nccl/, use it. NcclOptions: settings of communicators, which a program gives to NcclWith<>.
 
 #include <algorithm>
 #include <chrono>

@@ -2,8 +2,9 @@
 /// @file
 /// ControlBlock: layout of a channel's shared memory: counters on which ranks sleep (FutexCounter), the cause of a
 /// failure (SharedCause), rank slots, each rank's chunk buffers and mailbox (MailboxSlot); the slice of a reduction for
-/// each rank. Channel, Communicator and collectives/ work in it. Arena: memory that Communicator allocated, with a
-/// range for each rank, mapped by every rank; ArenaTable: to find a buffer's arena.
+/// each rank. Channel, Communicator and collectives/ of shared_memory/ work in it; backend::SharedMemory refuses more
+/// than max_ranks. Arena: memory that Communicator allocated, with a range for each rank, mapped by every rank;
+/// ArenaTable: to find a buffer's arena.
 
 #include <algorithm>
 #include <array>

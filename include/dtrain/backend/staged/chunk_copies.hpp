@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// ChunkPlan: the chunks in which an operation on device memory passes through host memory; ChunkCopies: the copies of
-/// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks.
-/// Communicator plans chunks, StagingPipeline copies them.
+/// ChunkPlan: the chunks in which an operation on device memory passes through host memory. ChunkCopies: the copies of
+/// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks. In staged/,
+/// Communicator plans chunks, StagingPipeline copies them, and HostWorker takes their HostOperands.
 
 #include <algorithm>
 #include <cstddef>

@@ -2,7 +2,8 @@
 /// @file
 /// Algorithm selection of a collective by size and number of ranks, or by cost; equal on every rank.
 /// settle_algorithms() measures alpha and beta by ping-pong, and broadcasts rank 0's table. Communicator in
-/// message_passing/ runs collective() for each operation.
+/// message_passing/ runs collective() for each operation. CarriesCollectives: an endpoint that runs collectives itself,
+/// as CollectiveEndpoint in mpi/ does.
 
 #include <algorithm>
 #include <chrono>

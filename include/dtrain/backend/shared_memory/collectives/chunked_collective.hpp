@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Chunked execution of SharedMemory's collectives over long buffers: in place in an arena, or copied chunk by chunk;
-/// the collectives of this folder call it. RankAddresses: one address for each rank, as kernels::Reduction takes them.
+/// Chunked execution of SharedMemory's collectives over long buffers: in place in an arena, or copied chunk by chunk.
+/// all_gather.hpp, all_reduce.hpp and exchange_blocks.hpp of collectives/ call it. RankAddresses: one address for each
+/// rank, as kernels::Reduction takes them.
 
 #include <algorithm>
 #include <array>
