@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// DType: the element types of gradients and collectives, by which the views of this folder, kernels/, stream/,
-/// backend/, topology/, group/, ddp/ and libtorch/ name their elements. dtype_of: the DType of a C++ type, which a
-/// program specialises for another library's types.
+/// DType: the element types of gradients and collectives, by which the views of core/types/, small_floats.hpp,
+/// kernels/, stream/, backend/, topology/, group/, ddp/ and libtorch/ name their elements. dtype_of: the DType of a C++
+/// type, which a program specialises for another library's types.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and converts the
-/// elements of an array; launches of one kernel for many arrays. ScaleKernel, SquareSumKernel, NormKernels,
+/// elements of an array, and launches of one kernel for many arrays. ScaleKernel, SquareSumKernel, NormKernels,
 /// UnscaleKernel and UpdateKernel, the kernels of stream/cuda/kernels/, are made of it.
 
 #include <algorithm>
