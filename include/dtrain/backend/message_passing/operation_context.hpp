@@ -2,8 +2,8 @@
 /// @file
 /// OperationContext: endpoint, scratch memory and operation of one call. Channel of message_passing/ and SharedMemory's
 /// all_reduce give it to an algorithm of algorithms/ or topology/, or to MPI's CollectiveEndpoint. Tuning: its
-/// thresholds and chunk sizes, from SharedMemory's all_reduce and the transports of Gloo and MPI. SelectedAllReduce: a
-/// topology's algorithm, which BackendWithAlgorithm (topology/) gives to SharedMemory, Gloo or Mpi. Scratch:
+/// thresholds and chunk sizes, from SharedMemory's all_reduce and the transports of gloo/ and mpi/. SelectedAllReduce:
+/// a topology's algorithm, which BackendWithAlgorithm (topology/) gives to SharedMemory, Gloo or Mpi. Scratch:
 /// page-aligned working memory, which Channel, that all_reduce and Hierarchical (topology/) own. allocate_zeroed():
 /// memory that Communicator allocates for a rank.
 

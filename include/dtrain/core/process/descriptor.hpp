@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// Descriptor: a move-only owner of one of this process's file descriptors, by which async/, net/, launch/,
-/// system_files.hpp, SharedMemory (backend/) and checkpoints (ddp/) own files and sockets. wait_descriptor(): blocking
-/// waits for a descriptor, with a deadline, for UnixConnection (net/) and settings.hpp (launch/).
+/// system_files.hpp, SharedMemory (backend/), checkpoints (ddp/) and bench/ own files and sockets. wait_descriptor():
+/// blocking waits for a descriptor, with a deadline, for UnixConnection (net/) and settings.hpp (launch/).
 
 #include <poll.h>
 #include <unistd.h>
