@@ -1,9 +1,8 @@
 #pragma once
 /// @file
 /// Arithmetic of kernels/, for half_arithmetic.hpp, block_loop.hpp, instruction_sets/, both reductions, conversion.hpp
-/// and sum_of_squares.hpp. FloatArithmetic: sums, averages and products of f32 and f64, by operations with one rounding
-/// each, in the order they are written. Integer sums, averages and products; minimum and maximum of all types, by
-/// comparing integers.
+/// and sum_of_squares.hpp. FloatArithmetic: sums, averages and products of f32 and f64, each operation rounded once, in
+/// the written order. Integer sums, averages, products; minimum and maximum of all types, by comparing integers.
 ///
 /// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
 /// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
