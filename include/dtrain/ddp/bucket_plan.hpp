@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// BucketPlan: which gradients are reduced together, in which order, at which offsets: reduction/, hooks/, precision/,
-/// profile/ and sharded/ get one. plan_buckets() makes one from gradients' sizes and BucketCaps, for Driver (setup/),
-/// BucketRebuild and MeasuredPlan (planning/).
+/// BucketPlan: which gradients are reduced together, in which order, at which offsets. Driver (setup/), BucketRebuild
+/// (reduction/) and planning/ make plans by plan_buckets(), from gradients' sizes (collect_parameters.hpp) and
+/// BucketCaps (ddp_options.hpp). The plan's readers are gradient_table.hpp, step_work.hpp, hooks/, precision/,
+/// profile/, reduction/ and sharded/; DistributedDataParallel::plan() returns it. padded(): a size as the plan aligns
+/// it, also for broadcast/.
 
 #include <algorithm>
 #include <cstddef>

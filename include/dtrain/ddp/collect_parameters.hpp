@@ -1,9 +1,10 @@
 #pragma once
 /// @file
 /// Collection of a model's parameters, buffers and callbacks as ModelFunctions, of the same type for every model, which
-/// the wrapper gives to Driver; parameters that cannot be trained are rejected. MasterWeights collects by it too,
-/// check_sharded_parameters() (sharded/shards.hpp) uses check_apart(); Driver, BucketReduction, MeasuredPlan and Shards
-/// ask gradient_sizes().
+/// DistributedDataParallel gives to Driver; parameters that cannot be trained are rejected. MasterWeights collects by
+/// it too. Driver, BucketReduction, MeasuredPlan and Shards (sharded/) call gradient_sizes(), the last also
+/// check_apart(). kind(): a tensor's type, shape and device, for errors of gradient_table.hpp. model_signature.hpp and
+/// named_tensor.hpp bound names by max_parameter_name_bytes.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,9 @@
 #pragma once
 /// @file
 /// DdpOptions: options of DistributedDataParallel; PlanChoice: whether its buckets are given, or chosen from
-/// measurements of the first steps. Programs give them to the wrapper.
+/// measurements of the first steps. Programs give them to the wrapper, or to that of libtorch.hpp. Driver (setup/)
+/// checks them, ModelSignature (agreement/) has those that all ranks must share. reduction/, StepMeter (profile/) and
+/// PlannerSetup (planning/) get them, too.
 
 #include <cstddef>
 #include <memory>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// DriverAccess: a wrapper's Driver, for the parts of the library that use its reducer: ShardedOptimizer (sharded/),
-/// DeviceLossScaler (precision/), plan_state() (planning/), and the wrapper and ShardedOptimizer of libtorch/.
+/// DriverAccess, a friend of DistributedDataParallel: the wrapper's Driver, for the parts of the library that use its
+/// reducer. They are ShardedOptimizer (sharded/), DeviceLossScaler (precision/), plan_state() (planning/), and the
+/// wrapper and ShardedOptimizer of libtorch/.
 
 #include <string>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// FailureContext: latch, rank and group, by which a wrapper's Driver (setup/), Reducer, BucketReduction and
-/// Accumulation (reduction/), and broadcast_values() (broadcast/) notice or report failures of their job.
+/// FailureContext: latch, rank and group of a wrapper, by which its parts notice or report failures of their job.
+/// Driver (setup/), Reducer, BucketReduction and Accumulation (reduction/) and broadcast_values() (broadcast/) have
+/// one. shared_memory_instances.hpp names it, too, as an argument of broadcast_values().
 
 #include <chrono>
 #include <memory>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
 /// Gradient table: addresses, name and shape of each parameter's gradient, checks of ready() arguments, and
-/// descriptions of parameters for error sentences. GradientArena owns it; reduction/ and sharded/ read gradients'
-/// places in it, Reducer checks ready() by it.
+/// descriptions of parameters for error sentences. GradientArena owns it. Each StepWork (step_work.hpp), and all of
+/// reduction/ and sharded/, read gradients' places in it; PackedBroadcast (broadcast/) describes its tensors by such
+/// places. Reducer checks ready() by it.
 
 #include <algorithm>
 #include <cstddef>

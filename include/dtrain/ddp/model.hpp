@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// The concept Model: a class with parameters(); BindsGradients, HasBuffers, MovesValues and device_kind_of: what a
-/// model may have besides. DistributedDataParallel, MasterWeights (precision/) and what reads their models require
-/// them.
+/// The concept Model: a class with parameters(), which programs and libtorch.hpp have; BindsGradients, HasBuffers,
+/// MovesValues and device_kind_of: what a model may have besides. DistributedDataParallel and MasterWeights
+/// (precision/) require a Model; so do collect_parameters.hpp and address_check.hpp, which read one.
 
 #include <concepts>
 #include <cstddef>

@@ -1,8 +1,10 @@
 #pragma once
 /// @file
 /// Parameter: a name, the memory of its value and the memory of its gradient; a model's parameters() returns them.
-/// PresentValue: where a value is now, in models whose values move; Shards (sharded/), for host and device memory, and
-/// hooks::LocalSgd read it.
+/// collect_parameters.hpp collects them, and DistributedDataParallel::parameters() returns the list. All subfolders of
+/// ddp/ but broadcast/ and profile/ get them, as do address_check.hpp, gradient_table.hpp and libtorch/. PresentValue:
+/// where a value is now, in models whose values move; Shards (sharded/) and hooks::LocalSgd read it by a ReadValue,
+/// which Driver gives them.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward(); ZeroGradients
-/// (data/) and ModuleModel (libtorch/) call it, too.
+/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward(), which gets it
+/// from DistributedDataParallel or a Step; ZeroGradients (data/) and ModuleModel (libtorch/) call it, too.
+/// ReadyGradient: its argument, which GradientTable checks, and Reducer or Accumulation (reduction/) takes.
 
 #include <concepts>
 #include <cstddef>

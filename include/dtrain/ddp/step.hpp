@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Step: a wrapper's backward pass, from its first ready gradient to the last reduced one; a program gets one from
-/// begin(). Step::Target: the Reducer or Accumulation that the step drives.
+/// DistributedDataParallel::begin(). Step::Target: the Reducer or Accumulation that the step drives.
 
 #include <concepts>
 #include <cstddef>

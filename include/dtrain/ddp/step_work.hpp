@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork) or a hook (HookWork),
-/// both of reduction/, or a reduce-scatter and an optimizer's update (ShardedReduction, DeviceShardedReduction), both
-/// of sharded/. BucketReduction calls it.
+/// StepWork: interface of what a step does with each full bucket; BucketReduction calls it. AllReduceWork and HookWork
+/// (reduction/) do an all-reduce or call a hook. ShardedReduction and DeviceShardedReduction (sharded/) do a
+/// reduce-scatter and an optimizer's update. OpenWork: the work that a step leaves open, for BucketReduction;
+/// ReducerLifetime: a Reducer's state, for ShardedOptimizer. refuse_work(): the error of these classes and of
+/// DistributedDataParallel.
 
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,7 @@
 /// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
 /// load_checkpoint(). broadcast_values(): rank 0's parameter values and buffers for every rank before training; Driver
 /// calls it. BufferBroadcast of a BucketReduction: rank 0's buffers for every rank, in one collective at the end of
-/// each step that does not skip it.
+/// each step that does not skip it. shared_memory_instances.hpp instantiates all three.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// NamedTensor: a tensor with its name, which programs list for checkpoints and Elastic::keep(), and state() of hooks
-/// and scalers returns. NamedBytes: bytes of any length, for checkpoints. TensorAccess: how a checkpoint reads and
-/// writes a tensor's elements.
+/// NamedTensor: a tensor with its name. Programs list NamedTensors for checkpoints and Elastic::keep(); state() of
+/// hooks/ and of the scalers in precision/ returns them, and plan_state() (planning/) one. This folder, sharded/ and
+/// libtorch/ save and load them; elastic/ keeps them and sends them to other workers. NamedBytes: bytes of any length,
+/// for checkpoints. TensorAccess: how a checkpoint reads and writes a tensor's elements, also for sharded/.
 
 #include <algorithm>
 #include <chrono>

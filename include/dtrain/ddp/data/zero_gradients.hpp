@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// ZeroGradients: the backward pass of a rank that has no data for a step. step_without_data() of the wrappers, here
-/// and in libtorch.hpp, runs it.
+/// ZeroGradients: the backward pass of a rank that has no data for a step. step_without_data() of the wrappers,
+/// DistributedDataParallel and that of libtorch.hpp, runs it. warn_of_constant_buffers(): the warning of such a step on
+/// rank 0, for Driver and libtorch.hpp.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,10 @@
 #pragma once
 /// @file
 /// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
-/// communicator on which a hook enqueues, with a count of its bytes. HookWork calls the hook for each bucket.
+/// communicator on which a hook enqueues, with a count of its bytes. Classes of this folder and of programs are hooks.
+/// HookFunctions: a hook without its type; DistributedDataParallel and libtorch.hpp make one, Driver (setup/) and
+/// reduction/ pass it on to HookWork, which calls it for each bucket. RunsHostWork: whether a stream runs work of the
+/// host, also asked by setup/, reduction/ and sharded/.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
 /// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps: MeasuredPlan implements it, bucket_rebuild.hpp (reduction/) asks it after each step. plan_state(): its
-/// plan as a tensor of a checkpoint, for a program.
+/// first steps. MeasuredPlan implements it, Driver (setup/) makes it from a PlannerSetup, and bucket_rebuild.hpp
+/// (reduction/) asks it after each step. SavedPlanNumbers: its plan as numbers, for saved_plan.hpp. plan_state(): these
+/// as a tensor of a checkpoint, for a program that includes distributed_data_parallel.hpp.
 
 #include <array>
 #include <chrono>

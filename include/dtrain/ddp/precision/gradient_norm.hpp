@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it, for LossScaler and
-/// MasterWeights of this folder, too; clip_gradients() scales the gradients to a norm. Programs call these.
-/// BucketNorms: the buckets' sums of squares; BucketReduction owns it.
+/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it; clip_gradients() scales the
+/// gradients to a norm. Programs call both, also by DistributedDataParallel and libtorch.hpp. LossScaler,
+/// MasterWeights, Reducer and sharded/ measure or read norms. BucketNorms: the buckets' sums of squares;
+/// BucketReduction owns it, HostGradientCopier and CudaBucketNorms (reduction/) name it, and MasterWeights sums by it.
+/// multiply_elements() scales gradients there and in sharded/.
 
 #include <cstddef>
 #include <optional>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows. The
-/// program calls it, or gives it to a step of its ShardedOptimizer.
+/// program calls it, or gives it to a step of its ShardedOptimizer. LossScalerOptions: its options, also of
+/// DeviceLossScaler, which checks them by a LossScaler.
 
 #include <cstdint>
 #include <limits>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// Step meter: times of the phases of steps, for ReducerStatistics, and step records for timelines. BucketReduction
-/// owns it. RunningBucket: the step and bucket that are communicated now, which the meter sets; the error sentences of
-/// Driver's channel have it.
+/// owns it; all of reduction/ notes times by it, in device memory also by DeviceTimes. RunningBucket: the step and
+/// bucket that are communicated now, which the meter sets; the error sentences of Driver's channel have it.
 
 #include <algorithm>
 #include <atomic>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Step record: one event of a step, and its time; step recorder: a lock-free ring of records, of fixed size, that any
-/// thread writes. StepMeter writes them, timeline.hpp and MeasuredPlan read them.
+/// thread writes. StepMeter writes records, also for the gradient copiers of reduction/. timeline.hpp and planning/
+/// read them; DistributedDataParallel::records() gives them to programs.
 
 #include <atomic>
 #include <bit>

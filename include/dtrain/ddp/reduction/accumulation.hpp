@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// NoSync: the scope in which a program's steps reduce nothing, from no_sync(). Accumulation: target of these steps,
-/// which checks each ready gradient and reduces none; Driver owns it. GradientSums: sums of their gradients with
-/// Adds::wrapper, in memory of dtrain's; BucketReduction owns them, Accumulation adds.
+/// NoSync: the scope in which a program's steps reduce nothing, from DistributedDataParallel::no_sync(). Accumulation:
+/// target of these steps, which checks each ready gradient and reduces none; Reducer makes it, Driver owns it.
+/// GradientSums: sums of their gradients with Adds::wrapper, in memory of dtrain's; BucketReduction owns them,
+/// Accumulation adds.
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// GradientArena: the memory of the buckets, by a BucketPlan, and the place of each gradient there, in a GradientTable
-/// (gradient_table.hpp). BucketReduction owns it.
+/// (gradient_table.hpp). BucketReduction owns it, shared_memory_instances.hpp instantiates it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,9 @@
 #pragma once
 /// @file
-/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish(). Selection
-/// of a reduction's gradient copier and of the class that measures norms, by the communicator's stream.
+/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish().
+/// GradientCopierFor, BucketNormsFor: a reduction's gradient copier and the class that measures norms, by the
+/// communicator's stream, for BucketReduction; reducing_work.hpp, Reducer and DistributedDataParallel ask for the
+/// latter, too.
 
 #include <cstddef>
 #include <cstdint>

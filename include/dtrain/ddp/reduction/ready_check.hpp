@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// ReadyCheck of a BucketReduction, also for Accumulation: detects gradients that the program writes after their
-/// ready(), by digests of their memory. See DdpOptions::check_ready.
+/// ready(), by digests of their memory. See DdpOptions::check_ready, of which Driver (setup/) makes a LateWrites:
+/// whether such a gradient is unchecked, logged or refused.
 
 #include <atomic>
 #include <cstddef>

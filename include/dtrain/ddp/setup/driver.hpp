@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; backend checks reject
-/// models that a backend cannot reduce, before a channel is opened. The wrapper owns it.
+/// models that a backend cannot reduce, before a channel is opened. The wrapper owns it, shared_memory_instances.hpp
+/// instantiates it. DriverAccess gives it to sharded/, precision/, planning/ and libtorch/.
 
 #include <algorithm>
 #include <cstddef>

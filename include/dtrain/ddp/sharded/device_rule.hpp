@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// The concept DeviceRule: how an optimizer changes weights in device memory, for DeviceShards and a program's own
-/// rules; the rules of dtrain::optimizers there.
+/// The concept DeviceRule: how an optimizer changes weights in device memory. Sgd, Momentum, Adam and AdamW
+/// (optimizers.hpp), GroupedRule (libtorch/) and a program's own classes are such rules. ShardedOptimizer takes one,
+/// DeviceShards updates weights by it, and DeviceShardedReduction loads its kernels.
 
 #include "dtrain/core/config.hpp"
 

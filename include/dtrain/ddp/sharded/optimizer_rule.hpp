@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// The concept OptimizerRule: how an optimizer changes weights, element by element. ShardedOptimizer takes such a rule,
-/// ShardedParameters applies it.
+/// The concept OptimizerRule: how an optimizer changes weights, element by element. The rules of optimizers.hpp,
+/// GroupedRule (libtorch/) and a program's own classes are such rules. ShardedOptimizer takes one, ShardedParameters
+/// applies it. StepInfo, ParameterNorms: arguments of a rule.
 
 #include <concepts>
 #include <cstddef>

@@ -2,6 +2,7 @@
 /// @file
 /// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; those of f64::, for models of
 /// f64. A program gives one to its ShardedOptimizer, RuleOf (libtorch/) makes one of a LibTorch optimizer.
+/// device_rule.hpp has the formulas of the first four for kernels.
 
 #include <cmath>
 #include <cstddef>

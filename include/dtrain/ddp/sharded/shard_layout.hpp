@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Shard layout: the elements of each bucket that a rank updates. Shards makes it by shard_layout(); the reductions,
-/// parameters and shard files of this folder read it.
+/// Shard layout: the elements of each bucket that a rank updates. Shards makes it by shard_layout(); the works,
+/// reductions, gradients, parameters and files of sharded/ read it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper;
-/// libtorch::ShardedOptimizer owns one.
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper,
+/// DistributedDataParallel; libtorch::ShardedOptimizer owns one. sharded_checkpoint.hpp saves and loads its state.
 
 #include <concepts>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
 /// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state, and their update.
+/// ShardedOptimizer makes them, with its rule as a ShardedParameters::Rule.
 
 #include <array>
 #include <cstddef>

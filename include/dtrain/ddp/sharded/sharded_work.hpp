@@ -1,8 +1,9 @@
 #pragma once
 /// @file
 /// ShardedWork: the common part of ShardedReduction and DeviceShardedReduction: places of a bucket's parts, and the
-/// collectives on them; ShardedGradients: the argument of a function between the reduction and the update;
-/// ClipGradients: such a function that clips.
+/// collectives on them. ShardedGradients: the argument of a program's function between the reduction and the update;
+/// ClipGradients: such a function that clips. ShardedOptimizer and libtorch.hpp take such a function, as a
+/// GradientInspection.
 
 #include <cstddef>
 #include <functional>

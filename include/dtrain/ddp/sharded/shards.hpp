@@ -1,7 +1,9 @@
 #pragma once
 /// @file
-/// Shards: this rank's share of the weights and of the optimizer's state, whatever memory it is in: the layout, the
-/// parameters with their present values, and the number of updates. ShardedParameters and DeviceShards derive from it.
+/// Shards: this rank's share of the weights and of the optimizer's state, whatever memory it is in. It has the layout,
+/// the parameters with their present values, and the number of updates. ShardedParameters and DeviceShards derive from
+/// it; the optimizer, works, reductions and checkpoints of sharded/ use it. check_sharded_parameters(): the check of a
+/// model, for ShardedOptimizer and that of libtorch/.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
 /// CudaBucketNorms of a BucketReduction: the norm of gradients in device memory, measured after each collective.
+/// gradient_copier.hpp selects it for CUDA streams.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
 /// CudaGradientCopier of a BucketReduction: packs and unpacks in device memory, ordered by streams, without host waits.
+/// gradient_copier.hpp selects it for CUDA streams.
 
 #include <cstddef>
 #include <memory>
