@@ -1,9 +1,9 @@
 #pragma once
 /// @file
-/// ModelSignature: names, shapes, types and options that must be the same on all ranks, and the first difference of two
+/// ModelSignature: names, shapes, types and options that must be the same on all ranks; the first difference of two
 /// ranks, as a sentence. agree_blocking(): all ranks compare signatures, and all fail alike if two differ; Driver calls
 /// it for the wrapped model and its optimizer, checkpoint.hpp for the tensors. ParameterSignature: one tensor of a
-/// signature, or of a list in a checkpoint or shard file, for checkpoint/, shard_files.hpp (sharded/) and libtorch/.
+/// signature, or of the list in a file, for checkpoint/, shard_files.hpp (sharded/) and libtorch/.
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line, which BucketReduction
-/// (reduction/) makes from its StepMeter. SlowestRank: the rank with the longest forward and backward passes, for which
-/// others wait. statistics() and slowest_rank() of DistributedDataParallel return them to programs, statistics() of
+/// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; BucketReduction (reduction/)
+/// makes them from its StepMeter. SlowestRank: the rank with the longest forward and backward passes, for which others
+/// wait. statistics() and slowest_rank() of DistributedDataParallel return them to programs, statistics() of
 /// libtorch.hpp the former.
 
 #include <chrono>
