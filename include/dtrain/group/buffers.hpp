@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Buffer arguments of the calls in collectives.hpp: views of any memory, or typed host memory. Bounce buffer on the
-/// device: these calls copy host memory there and back for a device-only backend.
+/// Buffer arguments of the calls in collectives.hpp: views of any memory, or typed host memory. BufferOf: a library's
+/// tensors as such arguments, which libtorch/ specialises. Bounce buffer on the device: these calls copy host memory
+/// there and back for a device-only backend; GroupState owns it.
 
 #include <algorithm>
 #include <concepts>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound (Driver owns a
-/// GradientBinding), and the memory that ElasticWorker keeps from one attempt to the next.
+/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound. GroupState gives it to
+/// Driver (ddp/setup/), which owns a GradientBinding. ElasticWorker takes the bound memory from it at the end of an
+/// attempt, for the next one.
 
 #include <algorithm>
 #include <functional>

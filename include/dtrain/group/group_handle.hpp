@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// GroupHandle: interface of GroupState without its policy's types, for Driver, BucketRebuild, MeasuredPlan, agreement
-/// and failure reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit.
-/// NotedSettings: settings that are to be the same on all ranks.
+/// GroupHandle: interface of GroupState without its policy's types, for ddp/: Driver, BucketRebuild, MeasuredPlan,
+/// agreement/, FailureContext and WritingAttempt (checkpoint/). StoreEntries, WaitUntilSet, OnTexts: arguments of its
+/// calls, which RankContext carries out. WrappedModel: facts of a wrapped model from Driver, which RankContext lists
+/// and elastic/ reads at a commit. NotedSettings: settings that are to be the same on all ranks; DistributedSampler
+/// notes them, value_comparison.hpp compares them.
 
 #include <algorithm>
 #include <chrono>

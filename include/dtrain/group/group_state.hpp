@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// group::GroupState: this rank's channel and stream in one group, which ProcessGroup holds; GroupStateBase: members,
-/// store, options and counters, whatever the backend; GroupOptions: what a program chooses for all channels.
+/// group::GroupState: this rank's channel and stream in one group, for ProcessGroup, GroupAccess and Driver (ddp/).
+/// GroupStateBase: its part without the backend; GroupOptions: a program's choices for all channels (run(), Elastic).
 
 #include <algorithm>
 #include <atomic>
