@@ -1,6 +1,10 @@
 #pragma once
 /// @file
-/// Process identity, which a RankProcess holds: rank, sizes, node, store address and job of a process; as text.
+/// ProcessIdentity: rank, sizes, node, store address and job of a process; as text. The headers of identity/ read it
+/// from the environment, for RankProcess (launch/), which holds it. ControlPlane (rendezvous/) joins the job by it;
+/// job_identity.hpp and network_report.hpp of launch/ read it. Before the join, ProcessGroup, Elastic or RankContext
+/// (group/) gives it to the pre_join_blocking() of backend/. default_master_port: the store's port if nothing states
+/// one, for identity/, RankProcess and ControlPlane.
 
 #include <algorithm>
 #include <optional>

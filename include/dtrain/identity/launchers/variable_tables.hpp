@@ -1,9 +1,9 @@
 #pragma once
 /// @file
-/// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists: [openmpi],
-/// [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others, and [single], rank 0 of 1
-/// if no other is present; rank_process.hpp (launch/) reads the last and [dtrain] by name. complete_identity() adds the
-/// store's address (master), stated or derived.
+/// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists. They are
+/// [openmpi], [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others; [single] is
+/// rank 0 of 1 if no other is present. job_name.hpp, node_identity.hpp, torch.hpp and rank_process.hpp (launch/) read
+/// some of these by name. complete_identity() adds the store's address (master), stated or derived.
 
 #include <cstddef>
 #include <cstdint>
