@@ -2,7 +2,8 @@
 /// @file
 /// BackendFacts: properties of a policy's backend that the policy's launcher needs before it starts workers. run()
 /// gives them to each launcher whose start() takes them, as PerNode::start() does, which counts devices and checks the
-/// launcher's options by them.
+/// launcher's options by them. run_elastic_job(): the launcher's part of an elastic job, of which Elastic gives run() a
+/// pointer.
 
 #include <string_view>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Concept Launcher: the first type of a Policy. run() calls its start(), which starts or identifies the processes;
-/// init_process_group() and init_elastic() ask whether it returns into the program's code.
+/// Concept Launcher: the first type of a Policy, which PerNode, PerProcess and a program's own classes are. run() calls
+/// its start(), which starts or identifies the processes; init_process_group() and init_elastic() ask whether it
+/// returns into the program's code.
 
 #include <concepts>
 #include <string_view>

@@ -1,7 +1,9 @@
 #pragma once
 /// @file
 /// JobCoordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes;
-/// NodeLauncher owns one. RankRendezvous: the job in the store that the ranks of each attempt join.
+/// NodeLauncher owns one, Supervisor (supervise/) tells it of failed workers. RankRendezvous: the job in the store that
+/// the ranks of each attempt join. files_for_workers(): descriptors of workers' connections, also for
+/// ElasticSupervisor.
 
 #include <chrono>
 #include <csignal>

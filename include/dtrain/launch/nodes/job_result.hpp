@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes; failure analysis: the
-/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 makes the result by decide_result();
-/// ElasticSupervisor states that of an elastic job.
+/// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes. JobCoordinator on node
+/// 0 makes it by decide_result(); ElasticSupervisor states that of an elastic job, NodeLauncher reports either.
+/// WorkerEnd: the end of a worker, from Supervisor (supervise/). Failure analysis, first_failure(): the first failed
+/// worker, by which NodeLauncher makes a NodeEnd. Pure.
 
 #include <algorithm>
 #include <csignal>
