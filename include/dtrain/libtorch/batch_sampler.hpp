@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// BatchSampler: the batches of a DistributedSampler, which a program gives to a DataLoader of LibTorch.
+/// BatchSampler: the batches of a DistributedSampler, which a program that includes libtorch.hpp gives to a DataLoader
+/// of LibTorch.
 
 #include <torch/torch.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Optimizer state: the tensors and numbers that LibTorch's optimizers and schedulers keep, by name and in place.
-/// training_state(), the checkpoints and ShardedOptimizer call it.
+/// training_parts.hpp, checkpoint.hpp and sharded_optimizer.hpp call it.
 
 #include <c10/util/Type.h>
 #include <torch/torch.h>

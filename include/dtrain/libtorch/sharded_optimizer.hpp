@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// libtorch::ShardedOptimizer: a LibTorch optimizer whose state is divided among the ranks, which a program makes of
-/// its wrapper; RuleOf: the options of LibTorch's optimizers as rules of dtrain's.
+/// its wrapper; checkpoint.hpp and training_parts.hpp save and load its state, too. RuleOf: the options of LibTorch's
+/// optimizers as rules of dtrain's.
 
 #include <torch/torch.h>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// SyncBatchNorm: batch normalisation with the statistics of all ranks' samples, which a program puts into its modules;
-/// convert_sync_batchnorm(): does so for a program, in place of the BatchNorms in containers.
+/// convert_sync_batchnorm(): does so for a program, in place of the BatchNorms in containers. require_groups() and
+/// require_no_statistics_of_all_ranks(): checks of a wrapper's modules, for libtorch.hpp.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -2,7 +2,7 @@
 /// @file
 /// Training parts: the arguments of checkpoints beside the net, and their tensors in the file; checkpoint.hpp calls it.
 /// SamplerPosition: a program's place in the samples, one of these arguments. training_state(): LibTorch modules,
-/// optimizers and schedulers as the kept state of an elastic job. Programs call it.
+/// optimizers and schedulers as the kept state of an elastic job. Programs that include libtorch.hpp call it.
 
 #include <torch/torch.h>
 
