@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store(). Backends
-/// and ddp/ get it as a StoreRef. Programs, groups, UnevenInputs (ddp/) and NodeRendezvous (launch/) call it, among
-/// others.
+/// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store().
+/// ControlPlane makes it of its StoreClient, for RankContext and GroupState (group/). Backends and ddp/ get it as a
+/// StoreRef; programs, group/, UnevenInputs (ddp/) and NodeRendezvous (launch/) call it.
 
 #include <chrono>
 #include <cstddef>

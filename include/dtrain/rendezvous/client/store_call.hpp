@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// StoreCall: a store request that is sent by co_await or wait(). Store returns one from each function.
+/// StoreCall: a store request that is sent by co_await or wait(). Store returns one from each function. CompareSet: the
+/// result of compare_set(), for UnevenInputs (ddp/) and NodeRendezvous (launch/), too.
 
 #include <chrono>
 #include <cstddef>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// rendezvous::TaskRunner: coroutines on a rank's control loop, of ProcessGroup::run() and spawn() and of RankContext,
-/// which owns it; OffThreadDeleter: destroys a RankContext or a group's state on another thread than the control
-/// thread.
+/// rendezvous::TaskRunner: coroutines on a rank's control loop, of ProcessGroup::run() and spawn() and of group/.
+/// RankContext owns it, GroupState waits on its loop for an awaited collective. OffThreadDeleter: destroys a
+/// RankContext or a GroupState on another thread than the control thread.
 
 #include <atomic>
 #include <chrono>

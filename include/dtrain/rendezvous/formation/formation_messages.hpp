@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// Formation messages between the workers of an elastic job and the store, beside the attempts; this comment describes
-/// the protocol. FormationClient and FormationServer exchange them; ElasticWorker, FormationState and its members make
-/// and read them.
+/// the protocol. FormationClient and FormationServer exchange them; ElasticWorker (elastic/), FormationState,
+/// FormationWorkers and NewcomerLimits make and read them.
 ///
 /// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
 /// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:

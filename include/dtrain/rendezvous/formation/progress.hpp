@@ -1,9 +1,10 @@
 #pragma once
 /// @file
-/// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
-/// on from; ElasticWorker keeps its own as a WorkerProgress, FormationState and FormationWorkers order that of all
-/// workers. Assignment: a worker's rank in an attempt, from FormationState, for Elastic; WorkerId: a worker's number in
-/// its job. formation_messages.hpp sends all.
+/// TrainingProgress: how far a worker's state has come in the training; the greatest is the state to go on from.
+/// ElasticWorker keeps its own as a WorkerProgress, FormationState and FormationWorkers order that of all workers.
+/// Assignment: a worker's rank in an attempt, from FormationState, for Elastic and the state transfer (elastic/).
+/// WorkerId: a worker's number in its job, also for FormationServer and StoreHost (launch/). formation_messages.hpp
+/// sends all.
 
 #include <compare>
 #include <cstdint>

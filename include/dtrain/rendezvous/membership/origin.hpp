@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Origin: facts about a process that joins a job (starter, program), which job_identity.hpp (launch/) finds, and by
-/// which a store's JobState distinguishes its job's members from other processes, beside job names. Pure.
+/// Origin: facts about a process that joins a job (starter, program), which job_identity.hpp (launch/) finds.
+/// ControlPlane sends it in its Join (protocol/). By it a store's JobState distinguishes its job's members from other
+/// processes, beside job names. Pure.
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps, by which barriers and messages name their ranks;
-/// rank_list(), rank_ranges(): texts of ranks for error sentences of the store, the launcher and SharedMemory.
+/// RankSet: compact set of ranks, as ascending ranges of equal steps, by which barriers and messages name their ranks.
+/// GroupState (group/), client/, protocol/ and server_state/ have RankSets. rank_list(), rank_ranges(): texts of ranks
+/// for error sentences of the store (server_state/), the launcher (launch/) and SharedMemory (backend/).
 
 #include <algorithm>
 #include <cstddef>

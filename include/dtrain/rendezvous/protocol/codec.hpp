@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Codec: messages of a session and of its handshake to frames and back. All that send or receive them call it: the
-/// clients and servers of this part and client_handshake.hpp; also StoreHost (launch/), which asks a port for its
-/// store.
+/// Codec: messages of a session and of its handshake to frames and back. All that send or receive them call it:
+/// client/, formation/ and server/, and Session (session/). formation_messages.hpp adds messages to it. StoreHost
+/// (launch/), which asks a port for its store, calls it, too, and NodeRendezvous (launch/) for a Cause.
 
 #include <algorithm>
 #include <array>

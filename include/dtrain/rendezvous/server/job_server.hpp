@@ -1,8 +1,9 @@
 #pragma once
 /// @file
 /// JobServer: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones; StoreServer owns one for each job. ServedSession, watch_liveness(): sessions and liveness
-/// for JobServer and FormationServer.
+/// names the missing ones; StoreServer owns one for each job. ControlPlane, and JobCoordinator and NodeRendezvous
+/// (launch/), open one, wait for its ranks to leave, or report failures to it. ServedSession, watch_liveness():
+/// sessions and liveness for JobServer and FormationServer.
 
 #include <algorithm>
 #include <chrono>

@@ -1,8 +1,9 @@
 #pragma once
 /// @file
 /// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JoinCheck: distinguishes
-/// the processes of this job from those of another job. JobServer owns a JobState; StoreServer is made with
-/// ServerOptions, and a job with StoreJobOptions.
+/// the processes of this job from those of another job. JobServer owns a JobState. StoreServer is made with
+/// ServerOptions, by ControlPlane and launch/ (NodeRendezvous, StoreHost). Each job is opened with StoreJobOptions, by
+/// these, JobCoordinator (launch/) and FormationServer.
 
 #include <algorithm>
 #include <chrono>

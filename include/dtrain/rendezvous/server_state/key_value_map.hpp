@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// KeyValueMap: pure state machine of a job's keys and values, and of the requests that wait for keys. RequestHandler
-/// owns it.
+/// owns it, JobState::keys() gives it.
 
 #include <algorithm>
 #include <charconv>
