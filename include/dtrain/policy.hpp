@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// dtrain::Policy: launcher, backend and topology of a job, which a program gives run() as a template argument.
+/// dtrain::Policy: launcher, backend and topology of a job, which a program states once as a type. run(),
+/// init_process_group(), ProcessGroup and Elastic take it as a template argument.
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/core/version.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// dtrain::run() and dtrain::init_process_group(): start or join the ranks of a job. A program's main() calls one of
-/// them.
+/// them. PolicyRankBody, call_body(): the program's body on a rank, also for Elastic.
 
 #include <concepts>
 #include <functional>
