@@ -1,10 +1,10 @@
 #pragma once
 /// @file
 /// Operation: descriptor of a communicator's call. Ranks compare descriptors, so that mismatched calls fail instead of
-/// hanging: operation_header.hpp sends one to peers. The calls in operations.hpp describe themselves by it; the
-/// channels of every backend get one for each call, AlgorithmOrder (topology/) its OperationKind alone.
-/// DescribeOperation: a function that turns one into text, which Driver (ddp/), by RunningBucket, and GroupState
-/// (group/) give to a channel.
+/// hanging. The calls of operations.hpp describe themselves by it; channels and algorithms of backend/ read it, as does
+/// RunningBucket (ddp/) for error sentences. OperationKind: which call, also for AlgorithmOrder (topology/).
+/// DescribeOperation: a function that turns an Operation into text; Driver (ddp/) gives RunningBucket's to its channel,
+/// through GroupState (group/).
 
 #include <cstdint>
 #include <functional>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// backend::SharedMemory: ranks of one host reduce in memory that all of them map, by the classes of shared_memory/. A
-/// program names it in its Policy, alone or within Staged; shared_memory_instances.hpp (ddp/) instantiates a wrapper's
-/// classes for it.
+/// program names it in its Policy: alone, within Staged, or within Hierarchical (topology/) for the ranks of a node.
+/// shared_memory_instances.hpp (ddp/) instantiates a wrapper's classes for it.
 
 #include <string_view>
 

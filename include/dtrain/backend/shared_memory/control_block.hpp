@@ -1,10 +1,10 @@
 #pragma once
 /// @file
-/// ControlBlock: layout of a channel's shared memory: counters on which ranks sleep (FutexCounter), the cause of a
-/// failure (SharedCause), rank slots, each rank's chunk buffers and mailbox (MailboxSlot); the slice of a reduction for
-/// each rank. Channel, Communicator and collectives/ of shared_memory/ work in it; backend::SharedMemory refuses more
-/// than max_ranks. Arena: memory that Communicator allocated, with a range for each rank, mapped by every rank;
-/// ArenaTable: to find a buffer's arena.
+/// ControlBlock: the layout of a channel's shared memory. Each rank has a slot with counters on which peers sleep
+/// (FutexCounter), its current operation, the cause of its failure (SharedCause) and a mailbox (MailboxSlot), and it
+/// has chunk buffers. ReduceSlice: the elements of a reduction that one rank reduces. Arena: an allocation of
+/// Communicator, mapped by every rank, with a range for each; ArenaTable, of Communicator: finds a buffer's arena.
+/// Channel, Communicator and collectives/ of shared_memory/ use this memory; backend::SharedMemory checks max_ranks.
 
 #include <algorithm>
 #include <array>

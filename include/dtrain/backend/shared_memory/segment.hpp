@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Segment: owner of one mapping of shared memory (a memfd), which Channel keeps. SegmentSetup: maps a new segment on
-/// every rank of a channel, or on none; rank 0 sends its descriptor to the others by a Unix socket. SharedMemory's
-/// Communicator calls it when it opens or allocates.
+/// Segment: owns one mapping of a memfd that ranks share. Channel keeps one, and so does each allocation.
+/// SegmentSetup: makes a segment on rank 0, which sends its descriptor to the others by Unix sockets; every rank of the
+/// channel maps it, or none does. SharedMemory's Communicator runs it to open a channel and to allocate.
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// HostWorker of a StagingPipeline: the thread that runs the inner backend's operations on chunks in host memory;
-/// StagedOperation: such an operation, one chunk after the other; StagedChunk: a chunk in flight, with its events.
+/// HostWorker: the thread that runs the inner backend's operations on chunks in host memory; StagingPipeline owns it.
+/// StagedOperation: such an operation, made by Communicator. StagedChunk: a chunk in flight, with its events.
 
 #include <atomic>
 #include <chrono>
