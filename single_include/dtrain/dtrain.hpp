@@ -181,7 +181,8 @@
 // ---- dtrain/core/version.hpp
 
 /// @file
-/// Version of dtrain and its namespace, for every header; CMake and the package files read these three numbers.
+/// Version of dtrain and its namespace, for all floors; a store's clients and its server compare version_text. CMake
+/// and the package files read these three numbers.
 
 #define DTRAIN_VERSION_MAJOR 0
 #define DTRAIN_VERSION_MINOR 1
@@ -282,8 +283,8 @@ class TrafficCounter {
 // ---- dtrain/core/config.hpp
 
 /// @file
-/// Macros: compiler, sanitizer, processor, separate compilation. Outside kernels/ no other file reads the compiler's
-/// own macros. Every header with definitions includes it.
+/// Macros: compiler, sanitizer, processor, optional components, separate compilation. Every header with definitions
+/// includes it, on all floors. Outside kernels/ no other file reads the compiler's own macros.
 
 /// 1 under ThreadSanitizer: deadlines are longer, and fences that it cannot follow are avoided.
 #if defined(__SANITIZE_THREAD__)
@@ -420,9 +421,10 @@ class TrafficCounter {
 // ---- dtrain/core/deadline.hpp
 
 /// @file
-/// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All blocking calls take or make one.
-/// block_until(): the wait on a condition variable or a deadline, of FailureLatch, LoopHandle, FormationClient and
-/// backends.
+/// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All floors take or make one, except
+/// kernels/ and identity/, which never wait. with_grace(): for calls around a task that keeps the deadline itself, in
+/// backend/, rendezvous/, launch/ and ProcessGroup. block_until(): the wait on a condition variable or a deadline, of
+/// FailureLatch, LoopHandle, FormationClient, and Gloo, Mpi and Nccl (backend/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -515,9 +517,10 @@ inline bool is_debug_program() noexcept {
 // ---- dtrain/core/error.hpp
 
 /// @file
-/// dtrain::Error: the exception that every folder but kernels/ throws, with action, reason, remedy and SourceLocation;
-/// limit_hint(): the limit of this process (ulimit) that may have caused an error; exception_text(): message of the
-/// exception that is being handled, by which run_rank(), Reducer, LoopHandle, PerNode and others report it.
+/// dtrain::Error: the exception that all floors but kernels/ throw, with action, reason, remedy and SourceLocation.
+/// limit_hint(): the limit of this process (ulimit) that may have caused an error, for posix_error(), start_thread()
+/// and Scratch (message_passing/). exception_text(): message of the exception that is being handled, by which async/,
+/// backend/, rendezvous/, group/, ddp/, elastic/, launch/ and the entry points report it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -683,8 +686,8 @@ inline void spin_pause() noexcept {
 // ---- dtrain/core/process/blocked_write_signals.hpp
 
 /// @file
-/// BlockedWriteSignals: a scope in which a failed write is an error and not a signal, for log(), AtomicFile,
-/// SharedMemory and Gloo, and report_end() (launch/).
+/// BlockedWriteSignals: a scope in which a failed write is an error and not a signal, for log(), AtomicFile (ddp/),
+/// Gloo and SharedMemory (backend/), and report_end() (launch/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -729,7 +732,7 @@ class BlockedWriteSignals {
 
 /// @file
 /// log(): dtrain's messages to its user, lines to stderr, each of up to a page in one write, at the levels of
-/// DTRAIN_LOG. net/, stream/, rendezvous/, backend/, ddp/, launch/ and others call it.
+/// DTRAIN_LOG. net/, stream/, backend/, rendezvous/, group/, ddp/, elastic/, launch/ and libtorch/ call it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -800,8 +803,9 @@ DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
 
 /// @file
 /// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and the share that they
-/// leave to it: cores (cpu_quota()), for core_count.hpp, and memory (available_memory_bytes()), for SharedMemory and
-/// bucket_rebuild.hpp. MemoryKills reads a group's counters.
+/// leave to it: cores (cpu_quota()), for core_count.hpp, and memory (available_memory_bytes()), for SharedMemory
+/// (backend/), bucket_rebuild.hpp (ddp/), and benchmarks and examples. MemoryKills of supervisor.hpp (launch/) reads a
+/// group's counters.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -860,9 +864,10 @@ int cores_of_all_ranks();
 // ---- dtrain/core/process/owning_process.hpp
 
 /// @file
-/// OwningProcess: detects a forked process, where the copy of a channel, segment or LoopHandle, among others, must not
-/// act for the rank; ProcessOwned: a unique_ptr that destroys its object only in the process that made it, for
-/// communicators, DistributedDataParallel and ElasticWorker.
+/// OwningProcess: detects a forked process, where a copy must not act for the rank: of FailureLatch, LoopHandle
+/// (async/), channels and segments (backend/), TaskRunner (rendezvous/) and RankContext (group/). ProcessOwned: a
+/// unique_ptr that destroys its object only in the process that made it, for the communicators of backend/ and
+/// topology/, DistributedDataParallel and ElasticWorker (elastic/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -923,9 +928,11 @@ ProcessOwned<T> make_process_owned(Arguments&&... arguments) {
 // ---- dtrain/core/text/format_text.hpp
 
 /// @file
-/// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a text, by which every
-/// folder but kernels/ throws; duration_text(), number_text(): durations and floating-point numbers, the same in every
-/// locale; next_entry(), next_word(), has_entry(), joined(): lists in texts of variables and flags.
+/// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a text. All floors but
+/// kernels/ use them. duration_text(), number_text(): durations and floating-point numbers, the same in every locale,
+/// for net/, backend/, rendezvous/, ddp/ and launch/. next_entry(), next_word(), has_entry(), joined(): lists in texts
+/// of variables, flags, files and peers, for control_groups.hpp, identity/, rendezvous/, value_comparison.hpp (ddp/)
+/// and launch/.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1214,9 +1221,11 @@ DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
 // ---- dtrain/core/crypto.hpp
 
 /// @file
-/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for checkpoints, handshakes and digests that ranks compare,
-/// among others; HmacSha256: RFC 2104's HMAC, for the proofs of a handshake (secret.hpp); random_bytes(): cryptographic
-/// random bytes, for example for nonces, secrets, ids and names of shared memory.
+/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for ddp/ (model signatures, saved plans, checkpoints),
+/// job_identity.hpp (launch/) and secret.hpp (rendezvous/). HmacSha256: RFC 2104's HMAC, for the proofs of a handshake
+/// (secret.hpp). random_bytes(), random_job_id(): cryptographic random bytes, for nonces and secrets in rendezvous/,
+/// StoreHost (launch/) and ElasticWorker (elastic/), for sharded_checkpoint.hpp (ddp/), and for names in SharedMemory's
+/// segment.hpp and device_selection.hpp (backend/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1420,8 +1429,9 @@ DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) no
 // ---- dtrain/core/failure_latch.hpp
 
 /// @file
-/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. rendezvous/ (StoreClient, StoreConnector,
-/// ControlPlane) and the launcher's NodeRendezvous set it; the waits there and in backend/, group/ and ddp/ end then.
+/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. StoreClient, StoreConnector and
+/// ControlPlane (rendezvous/), the launcher's NodeRendezvous and ElasticWorker (elastic/) set it; the waits there and
+/// in backend/, group/ and ddp/ end then.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1566,8 +1576,8 @@ DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
 
 /// @file
 /// Descriptor: a move-only owner of one of this process's file descriptors, by which async/, net/, launch/,
-/// SharedMemory and checkpoints own files and sockets; wait_descriptor(): blocking waits for a descriptor, with a
-/// deadline, for UnixConnection and settings.hpp.
+/// system_files.hpp, SharedMemory (backend/), checkpoints (ddp/) and bench/ own files and sockets. wait_descriptor():
+/// blocking waits for a descriptor, with a deadline, for UnixConnection (net/) and settings.hpp (launch/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1646,7 +1656,7 @@ inline void pause_before_retry(Deadline deadline, const std::string& doing) {
 
 /// @file
 /// sanitize(), in_quotes(): escape what a terminal would interpret, in other processes' text within errors and logs.
-/// Variables, Store, checkpoints and Serializer call them, among others.
+/// Serializer, backend/, identity/, rendezvous/, ddp/, elastic/ and launch/ call them.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1748,9 +1758,9 @@ DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest)
 // ---- dtrain/core/serializer.hpp
 
 /// @file
-/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. The
-/// store's protocol, launcher records, checkpoints, and values that ranks exchange over the store (backend/, ddp/) use
-/// it.
+/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. Users:
+/// the protocol and formation/ (rendezvous/), records of launchers (launch/), checkpoints and plans (ddp/), and values
+/// that ranks exchange over the store (backend/, ddp/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2020,8 +2030,9 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 // ---- dtrain/core/types/dtype.hpp
 
 /// @file
-/// DType: the element types of gradients and collectives, by which views, backends and kernels name their elements;
-/// dtype_of: the DType of a C++ type, which a program specialises for another library's types.
+/// DType: the element types of gradients and collectives, by which the views of core/types/, small_floats.hpp,
+/// kernels/, stream/, backend/, topology/, group/, ddp/ and libtorch/ name their elements. dtype_of: the DType of a C++
+/// type, which a program specialises for another library's types.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2119,9 +2130,10 @@ concept Element = requires {
 // ---- dtrain/core/types/buffer_view.hpp
 
 /// @file
-/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives; Device: kind and
-/// index of the device of memory or of a stream; StreamHandle: a stream's device and native handle, for Ready and other
-/// interfaces without templates.
+/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives, for backend/,
+/// topology/, group/, ddp/, elastic/ and libtorch/. Device: kind and index of the device of memory or of a stream, also
+/// for stream/, TensorView and DistributedDataParallel. StreamHandle: a stream's device and native handle, for Ready
+/// and other interfaces without templates, of stream/cuda/, group/, ddp/ and libtorch/.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2204,8 +2216,9 @@ inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
 // ---- dtrain/core/types/reduce_op.hpp
 
 /// @file
-/// ReduceOp: the reduction operators; a program gives one to each reduction. Accumulate: the type of partial results,
-/// in GroupOptions.
+/// ReduceOp: the reduction operators; a program gives one to each reduction. kernels/, backend/, topology/, group/,
+/// ddp/, elastic/ and libtorch/ pass it on or compute it. Accumulate: the type of partial results, in GroupOptions
+/// (group/) and DdpOptions (ddp/), for kernels/, backend/ and Hierarchical (topology/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2391,7 +2404,8 @@ struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 
 /// @file
 /// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device. A program makes
-/// one by tensor_view() for each parameter and gradient; ddp/, elastic/ and libtorch/ read and write through it.
+/// one by tensor_view() for each parameter and gradient; DistributedDataParallel, ddp/, elastic/ and libtorch/ read and
+/// write through it. group/ notes which tensors an elastic job keeps, and which are equal on all ranks.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2674,9 +2688,10 @@ using Kernel = void (*)(const KernelArguments&) noexcept;
 // ---- dtrain/kernels/reduction.hpp
 
 /// @file
-/// Reduction: combines elements of many ranks in host memory, in rank order, with equal bits on every processor, for
-/// SharedMemory, algorithms over messages and CollectiveEndpoint (MPI); GradientSums and gradient_norm.hpp (ddp/) add
-/// and scale by it.
+/// Reduction: combines elements of many ranks in host memory, in rank order, with equal bits on every processor. In
+/// backend/, the collectives of shared_memory/, CollectiveEndpoint (MPI), and direct_exchange.hpp and
+/// exchange_blocks.hpp of message_passing/ call it. PartialReduction and in_place_cast.hpp of kernels/, and
+/// GradientSums and gradient_norm.hpp of ddp/, add and scale by it.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2830,8 +2845,8 @@ class PartialReduction {
 // ---- dtrain/kernels/vector.hpp
 
 /// @file
-/// SIMD vector types: the compiler's vector extension, of any width. All kernels, and optimizers.hpp of ddp/sharded/,
-/// compute in them.
+/// SIMD vector types: the compiler's vector extension, of any width. arithmetic/, copy.hpp, conversion.hpp and
+/// sum_of_squares.hpp of kernels/, and optimizers.hpp of ddp/sharded/, compute in them.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2918,8 +2933,9 @@ struct BitsOf<double> {
 // ---- dtrain/kernels/copy.hpp
 
 /// @file
-/// copy_bytes(): memory copy whose speed does not depend on alignment, for host collectives and ddp/; stream_bytes():
-/// copy with non-temporal stores, which go past the caches, for another core to read: SharedMemory calls it.
+/// copy_bytes(): memory copy whose speed does not depend on alignment, for message_passing/, CollectiveEndpoint (MPI)
+/// and SharedMemory (backend/), SubChannel (topology/), ddp/, and other kernels/. stream_bytes(): copy with
+/// non-temporal stores, which go past the caches, for another core to read; SharedMemory's messages use it.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -3076,10 +3092,11 @@ class IntrusiveList {
 // ---- dtrain/async/thread.hpp
 
 /// @file
-/// async::start_thread(): starts a thread with all signals blocked (BlockedSignals, also for spawn() in launch/) and an
-/// error that names it; JoiningThread: a std::thread that its destructor joins; WorkerThread: runs one blocking
-/// function at a time. LoopThread, resolve() (net/), backends, streams and checkpoints, among others, start threads by
-/// them.
+/// async::start_thread(): starts a thread with all signals blocked and an error that names it; JoiningThread: a
+/// std::thread that its destructor joins. LoopThread, resolve() (net/), stream/host/, Mpi and Nccl (backend/), and
+/// Checkpoint (ddp/) start threads by them. BlockedSignals, also for ExternalEvent (stream/cuda/), Gloo (backend/) and
+/// spawn() (launch/). WorkerThread: runs one blocking function at a time, for Gloo (backend/) and SubChannel
+/// (topology/).
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3352,9 +3369,11 @@ DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexc
 // ---- dtrain/async/task.hpp
 
 /// @file
-/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; all coroutines of net/,
-/// rendezvous/ and launch/ return a Task. Outcome: a task's stored value or exception, for when_all(), EventLoop,
-/// LoopHandle and NodeLauncher. TaskHandle: the owner of a task that an EventLoop runs, from EventLoop::spawn().
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it. Coroutines of net/,
+/// rendezvous/, group/, elastic/ and launch/, of uneven_inputs.hpp (ddp/) and of programs return a Task.
+/// OwnedTaskAwaiter: awaits a task that it owns, for Work of a collective (group/) and StoreCall (rendezvous/).
+/// Outcome: a task's stored value or exception, for when_all(), EventLoop, LoopHandle and NodeLauncher. TaskHandle: the
+/// owner of a task that an EventLoop runs, from EventLoop::spawn(); TaskRecord: that task in the list of the Scheduler.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3840,7 +3859,9 @@ class [[nodiscard]] DeadlineAwaiter : public Waiter {
 
 /// @file
 /// async::EventLoop: runs coroutines in one thread; its awaiters of timers and descriptors, and the functions that
-/// other threads post to it (PostQueue). LoopThread, which is a rank's control thread, and NodeLauncher each run one.
+/// other threads post to it (PostQueue). LoopThread, which is a rank's control thread, NodeLauncher and
+/// bench/rendezvous/ each run one. The events and with_deadline() of async/, sockets of net/, and coroutines of
+/// rendezvous/, group/, elastic/ and launch/ wait in it.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4232,9 +4253,9 @@ class AutoResetEvent {
 
 /// @file
 /// LoopHandle: starts coroutines on another thread's EventLoop, for example for Store, TaskRunner (rendezvous/) and
-/// Termination (elastic/); BackgroundTask: the owner of such a coroutine, from ProcessGroup::spawn() and TaskRunner,
-/// whose destruction cancels it; LoopThread: an EventLoop and the thread that runs it. ControlPlane, FormationClient
-/// (rendezvous/) and StoreHost (launch/) own a LoopThread.
+/// Termination (elastic/). BackgroundTask: the owner of such a coroutine, whose destruction cancels it; programs,
+/// RankContext (group/), uneven_inputs.hpp (ddp/) and Termination keep one. LoopThread: an EventLoop and the thread
+/// that runs it. ControlPlane, FormationClient (rendezvous/) and StoreHost (launch/) own a LoopThread.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4700,8 +4721,9 @@ requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
 // ---- dtrain/net/socket_address.hpp
 
 /// @file
-/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. Listeners, connections, Gloo's Mesh and the network
-/// report take one, among others.
+/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. The other headers of net/ and Gloo's Mesh (backend/)
+/// take one. So do, in rendezvous/, the server, Session, StoreConnector, StoreClient and ControlPlane, and in launch/
+/// StoreHost, NodeRendezvous and network_report.hpp.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -4880,8 +4902,8 @@ inline std::string to_string(const SocketAddress& address) {
 
 /// @file
 /// Addresses of this machine's network interfaces (interface_addresses()), and whether they lead to other hosts, for
-/// Gloo's Mesh, the network report, and ControlPlane and listen.hpp (rendezvous/); is_down(), is_unreachable(): why an
-/// address cannot be used, for Listener and connection.hpp.
+/// Gloo's Mesh (backend/), network_report.hpp (launch/), and ControlPlane and listen.hpp (rendezvous/). is_down(),
+/// is_unreachable(): why an address cannot be used, for Listener and connection.hpp.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -5211,7 +5233,10 @@ class UnixListener {
 // ---- dtrain/stream/cuda/check.hpp
 
 /// @file
-/// CUDA runtime errors converted to Error, for all calls of CUDA; driver_function(): finds a function of CUDA's driver.
+/// CUDA runtime errors converted to Error: check(), quiet() and cuda_error(), for all calls of CUDA in stream/cuda/,
+/// backend/ (Nccl, Staged, device_selection.hpp), group/ (buffers.hpp), ddp/ and examples. ReleasedBy: a deleter that
+/// calls a function of CUDA, for stream/cuda/ and device_times.hpp (ddp/). driver_function(): finds a function of
+/// CUDA's driver, for device_guard.hpp, event.hpp and driver_kernel.hpp of stream/cuda/.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5373,9 +5398,10 @@ class RelaxedCapture {
 // ---- dtrain/stream/cuda/pinned_buffer.hpp
 
 /// @file
-/// PinnedBuffer: pinned host memory that devices reach, for Staged's HostWorker, ExternalEvent, the bounce buffer of
-/// group/, and CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction (ddp/); HostRegistration: borrowed host
-/// memory, pinned for a scope, for Staged's pipeline and its allocations.
+/// PinnedBuffer: pinned host memory that devices reach, for ExternalEvent of stream/cuda/, Staged's HostWorker
+/// (backend/), the bounce buffer of group/, and CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction (ddp/).
+/// HostRegistration: borrowed host memory, pinned for a scope, for Staged's StagingPipeline and the allocations of its
+/// communicator.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5477,8 +5503,10 @@ using stream::host::Progress;
 // ---- dtrain/stream/stream.hpp
 
 /// @file
-/// Concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for; WaitResult: how a wait ended.
-/// Communicators, group/ and ddp/ enqueue in a Stream; StreamRef of stream/host/ and stream/cuda/ is one.
+/// Concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for. StreamRef of stream/host/ and
+/// of stream/cuda/ models Stream. Communicators (backend/), group/ and ddp/ enqueue in one; Communicator (backend/) and
+/// HostGradientCopier (ddp/) require it. WaitResult: how a wait ended, for the events and queues of stream/, backend/,
+/// ddp/ and SubChannel (topology/).
 
 namespace DTRAIN_NAMESPACE::stream {
 // clang-format 14 tears requires-expressions apart.
@@ -5570,9 +5598,9 @@ concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &
 // ---- dtrain/stream/cuda/event.hpp
 
 /// @file
-/// Event: a point in a CUDA stream. StreamRef records it; ddp/, Nccl and Staged wait for it. ExternalEvent: an event
-/// that the host completes and a CUDA stream waits for, by stream memory operations if the CUDA driver has them.
-/// HostWorker of Staged completes it.
+/// Event: a point in a CUDA stream. StreamRef records it; GroupState and Work (group/), ddp/, Nccl, Staged and
+/// device_buffer.hpp wait for it. ExternalEvent: an event that the host completes and a CUDA stream waits for, by
+/// stream memory operations if the CUDA driver has them. HostWorker of Staged completes it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5833,8 +5861,9 @@ class ExternalEvent {
 // ---- dtrain/stream/cuda/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a CUDA stream, by which backends, group/ and ddp/ enqueue; with_stream(): calls a
-/// function with the StreamRef of a StreamHandle, for group/, ddp/ and libtorch/.
+/// StreamRef: the reference to a CUDA stream, by which Nccl and Staged (backend/), group/ and ddp/ enqueue; so do
+/// copies, buffers and kernels/ of stream/cuda/. with_stream(): calls a function with the StreamRef of a StreamHandle,
+/// for group/, ddp/ and libtorch/.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6034,9 +6063,10 @@ class CopyBatch {
 // ---- dtrain/stream/cuda/device_buffer.hpp
 
 /// @file
-/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged, the bounce buffer of group/, and
-/// classes of ddp/ (BucketCopies, DeviceShards, DeviceLossScaler and others) own; StreamOrderedBuffer: memory that is
-/// allocated and freed in the order of a stream, for CudaGradientCopier.
+/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged (backend/), the bounce buffer of
+/// group/, and classes of ddp/ (BucketCopies, CudaBucketNorms, DeviceShards, DeviceShardedReduction, DeviceLossScaler)
+/// own. StreamOrderedBuffer: memory that is allocated and freed in the order of a stream, for CudaGradientCopier
+/// (ddp/).
 
 #if DTRAIN_WITH_CUDA
 
@@ -6129,7 +6159,8 @@ class StreamOrderedBuffer {
 
 /// @file
 /// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and converts the
-/// elements of an array; launches of one kernel for many arrays. The kernels of this folder are made of it.
+/// elements of an array, and launches of one kernel for many arrays. ScaleKernel, SquareSumKernel, NormKernels,
+/// UnscaleKernel and UpdateKernel, the kernels of stream/cuda/kernels/, are made of it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6677,9 +6708,9 @@ class UnscaleKernel {
 // ---- dtrain/stream/cuda/kernels/scaled_copy_batch.hpp
 
 /// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together by BucketCopies, hooks of
-/// cast.hpp, CudaBucketNorms and DeviceShards; ScaleKernel: its kernel for two element types, and the kernel's PTX
-/// text.
+/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together. In ddp/, BucketCopies, hooks
+/// of cast.hpp, CudaBucketNorms and DeviceShards enqueue them; Driver and DeviceShardedReduction load the kernel
+/// beforehand. ScaleKernel: the kernel for two element types, and its PTX text.
 
 #if DTRAIN_WITH_CUDA
 
@@ -7342,9 +7373,10 @@ class UpdateBatch {
 // ---- dtrain/stream/cuda/stream.hpp
 
 /// @file
-/// Stream: an owned CUDA stream, of a program, Nccl, Staged, or a class of ddp/ (CopyStreams, DeviceLossScaler, and
-/// DeviceCast of the hooks in cast.hpp); CommunicationStream: the stream of a group or DDP instance over Nccl or
-/// Staged, or one that a program opens by open_stream().
+/// Stream: an owned CUDA stream, of a program, of Nccl's communicator and inflight_ring.hpp and Staged's
+/// StagingPipeline (backend/), or of a class of ddp/ (CopyStreams, DeviceLossScaler, and DeviceCast of the hooks in
+/// cast.hpp); each gives it a Priority. CommunicationStream: the stream of a group or DDP instance over Nccl or Staged,
+/// or one that a program opens by open_stream().
 
 #if DTRAIN_WITH_CUDA
 
@@ -7407,7 +7439,8 @@ class CommunicationStream {
 
 /// @file
 /// Queue of a host stream: caller-runs work queue; the thread that waits for the work runs its items (WorkFunction) in
-/// order. CommunicationStream, Staged's HostWorker and SubChannel (topology/) own one each.
+/// order. CommunicationStream of stream/host/, Staged's HostWorker (backend/) and SubChannel (topology/) own one each;
+/// StreamRef of stream/host/ puts work into it.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7661,9 +7694,10 @@ DTRAIN_DEFINED void Queue::park_helper() noexcept {
 // ---- dtrain/stream/host/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a host queue that models Stream, by which collectives, ddp/, SubChannel (topology/) and
-/// Staged's HostWorker enqueue; Event and ExternalEvent: a point in a host stream, and an event that the host
-/// completes.
+/// StreamRef: the reference to a host queue that models Stream. The communicators of message_passing/ and SharedMemory,
+/// and Staged's HostWorker (all in backend/), and SubChannel (topology/) enqueue by it; OnHostStreams of backend.hpp
+/// asks for it. CommunicationStream of stream/host/ gives it to group/ and ddp/. Event and ExternalEvent: a point in a
+/// host stream, and an event that the host completes.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -8114,7 +8148,12 @@ template <std::size_t Count>
 // ---- dtrain/identity/process_identity.hpp
 
 /// @file
-/// Process identity, which a RankProcess holds: rank, sizes, node, store address and job of a process; as text.
+/// ProcessIdentity: rank, sizes, node, store address and job of one process; to_string() writes it for people. The
+/// headers of identity/ read it from the environment. RankProcess (launch/) holds it; other headers of launch/, run(),
+/// Elastic and programs read it. ElasticWorker (elastic/) gives it the rank of each attempt. ControlPlane (rendezvous/)
+/// joins the job by it; before that, join_job_blocking() (group/) or Elastic passes it to the pre_join_blocking() of a
+/// backend. default_master_port: the store's port if no variable or flag sets one, for identity/, RankProcess and
+/// ControlPlane.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -8358,9 +8397,9 @@ DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t
 // ---- dtrain/rendezvous/control/task_runner.hpp
 
 /// @file
-/// rendezvous::TaskRunner: coroutines on a rank's control loop, of ProcessGroup::run() and spawn() and of RankContext,
-/// which owns it; OffThreadDeleter: destroys a RankContext or a group's state on another thread than the control
-/// thread.
+/// rendezvous::TaskRunner: coroutines on a rank's control loop, of ProcessGroup::run() and spawn() and of group/.
+/// RankContext owns it, GroupState waits on its loop for an awaited collective. OffThreadDeleter: destroys a
+/// RankContext or a GroupState on another thread than the control thread.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8563,9 +8602,11 @@ inline std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept 
 // ---- dtrain/rendezvous/membership/membership.hpp
 
 /// @file
-/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), which JobState computes and every
-/// group has; RankInfo: a rank's description of itself when it joins; first_difference(): of settings, which must be
-/// equal on all ranks. Pure.
+/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes). JobState computes it, protocol/
+/// carries it, StoreClient and ControlPlane keep it. Each group has one (group/), which ProcessGroup gives to programs;
+/// the channels and communicators of backend/ and topology/, and agreement/, planning/ and setup/ of ddp/ read it.
+/// RankInfo: a rank's description of itself in its Join, for RankTable. first_difference(): of settings, which must be
+/// equal on all ranks, for RankTable and FormationWorkers. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8782,8 +8823,9 @@ DTRAIN_DEFINED std::variant<std::vector<Membership>, Cause> form_membership(cons
 // ---- dtrain/rendezvous/membership/origin.hpp
 
 /// @file
-/// Origin: facts about a process that joins a job (starter, program), which job_identity.hpp (launch/) finds, and by
-/// which a store's JobState distinguishes its job's members from other processes, beside job names. Pure.
+/// Origin: facts about a process that joins a job (starter, program), which job_identity.hpp (launch/) finds.
+/// ControlPlane sends it in its Join (protocol/). By it a store's JobState distinguishes its job's members from other
+/// processes, beside job names. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8914,8 +8956,9 @@ DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b
 // ---- dtrain/rendezvous/membership/rank_set.hpp
 
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps, by which barriers and messages name their ranks;
-/// rank_list(), rank_ranges(): texts of ranks for error sentences of the store, the launcher and SharedMemory.
+/// RankSet: compact set of ranks, as ascending ranges of equal steps, by which barriers and messages name their ranks.
+/// GroupState (group/), client/, protocol/ and server_state/ have RankSets. rank_list(), rank_ranges(): texts of ranks
+/// for error sentences of the store (server_state/), the launcher (launch/) and SharedMemory (backend/).
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9037,7 +9080,10 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 
 /// @file
 /// Protocol messages between a rank and its job's store; this comment describes the protocol. client_handshake.hpp and
-/// StoreServer exchange those of the handshake, StoreClient and JobServer the others, by the codecs.
+/// StoreServer exchange those of the handshake, StoreClient and JobServer the others, by codec.hpp. ControlPlane
+/// (control/) and NodeRendezvous (launch/) make the Join; StoreConnector and listen.hpp read replies to it, StoreHost
+/// (launch/) to a Hello. StoreCall (client/) makes requests, server_state/ answers them. formation/ has the handshake
+/// and its errors in common.
 ///
 /// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
 /// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,
@@ -9287,7 +9333,8 @@ DTRAIN_DEFINED Request::Request(std::uint64_t id_, RequestKind kind_, std::vecto
 // ---- dtrain/rendezvous/client/store_call.hpp
 
 /// @file
-/// StoreCall: a store request that is sent by co_await or wait(). Store returns one from each function.
+/// StoreCall: a store request that is sent by co_await or wait(). Store returns one from each function. CompareSet: the
+/// result of compare_set(), for UnevenInputs (ddp/) and NodeRendezvous (launch/), too.
 
 namespace DTRAIN_NAMESPACE::async {
 class LoopHandle;
@@ -9416,9 +9463,9 @@ class [[nodiscard]] StoreCall {
 // ---- dtrain/rendezvous/client/store.hpp
 
 /// @file
-/// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store(). Backends
-/// and ddp/ get it as a StoreRef. Programs, groups, UnevenInputs (ddp/) and NodeRendezvous (launch/) call it, among
-/// others.
+/// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store().
+/// ControlPlane makes it of its StoreClient, for RankContext and GroupState (group/). Backends and ddp/ get it as a
+/// StoreRef; programs, group/, UnevenInputs (ddp/) and NodeRendezvous (launch/) call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9574,10 +9621,11 @@ using rendezvous::StoreCall;
 // ---- dtrain/rendezvous/formation/progress.hpp
 
 /// @file
-/// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
-/// on from; ElasticWorker keeps its own as a WorkerProgress, FormationState and FormationWorkers order that of all
-/// workers. Assignment: a worker's rank in an attempt, from FormationState, for Elastic; WorkerId: a worker's number in
-/// its job. formation_messages.hpp sends all.
+/// TrainingProgress: how far a worker's state has come in the training; the greatest is the state to go on from.
+/// ElasticWorker keeps its own as a WorkerProgress, FormationState and FormationWorkers order that of all workers.
+/// Assignment: a worker's rank in an attempt, from FormationState, for Elastic and the state transfer (elastic/).
+/// WorkerId: a worker's number in its job, also for FormationServer and StoreHost (launch/). formation_messages.hpp
+/// sends all.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9650,7 +9698,10 @@ struct Assignment {
 
 /// @file
 /// Secret: the key that the ranks of a job share; Transcript: the frames of one handshake, over which both sides prove
-/// that they know the Secret. StoreServer and client_handshake.hpp make and check the proofs.
+/// that they know the Secret. StoreServer and client_handshake.hpp make and check the proofs. settings.hpp and
+/// node_launcher_options.hpp (launch/) read the Secret, NodeRendezvous draws one. ProcessGroup, Elastic and RankContext
+/// (group/) let a backend hand one out before the ranks join (backend/). ControlPlane and ServerOptions (server_state/)
+/// hold it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9750,7 +9801,8 @@ DTRAIN_DEFINED Secret Secret::drawn() {
 
 /// @file
 /// rendezvous::ControlPlane of a RankContext: control thread, session with the store, and the store that a rank hosts.
-/// ControlPlaneOptions: identity and settings with which a rank joins its job; RankProcess derives from it.
+/// ControlPlaneOptions: identity and settings with which a rank joins its job; RankProcess (launch/) derives from it.
+/// ProcessGroup and RankContext (group/) join by it, Elastic and ElasticWorker (elastic/) for each attempt.
 
 namespace DTRAIN_NAMESPACE::net {
 class Listener;
@@ -9848,10 +9900,11 @@ class ControlPlane {
 // ---- dtrain/backend/algorithm_choice.hpp
 
 /// @file
-/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm:
-/// GroupOptions::algorithms, which GroupState (group/) puts into each ChannelContext and algorithm_selection.hpp reads.
-/// LinkCost: that cost, alpha and beta, also for planning/ (ddp/). AlgorithmPreference: a wrapper's use of its group's
-/// choice, by DdpOptions (ddp/).
+/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm. A program sets
+/// it in GroupOptions::algorithms; GroupState (group/) puts it into each ChannelContext. algorithm_selection.hpp and
+/// algorithm_table.hpp of message_passing/ read it there. LinkCost: that cost, alpha and beta, also for MeasuredPlan
+/// and plan_search.hpp (ddp/). AlgorithmPreference: a wrapper's use of its group's choice, from DdpOptions (ddp/) to
+/// GroupState.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9928,8 +9981,9 @@ DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
 // ---- dtrain/backend/allocation_table.hpp
 
 /// @file
-/// HostAllocation: the memory that SharedMemory, Mpi and Gloo allocate for a rank. AllocationTable: finds the
-/// allocation that a buffer is in; SharedMemory's communicator has a table of its arenas, Staged's of its shadows.
+/// HostAllocation: the memory that SharedMemory, and Mpi and Gloo by operation_context.hpp of message_passing/,
+/// allocate for a rank. AllocationTable: finds the allocation that a buffer is in; SharedMemory has a table of its
+/// arenas (control_block.hpp of shared_memory/), Staged's communicator (staged/) of its shadows.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10167,8 +10221,9 @@ inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const Fai
 /// @file
 /// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive; Gloo, MPI,
 /// SharedMemory and a program's backend have classes for it. TagClass: messages of an algorithm, or of the user.
-/// Routine: the coroutine type of the algorithms, which transports (MPI's by ProgressLoop) and SharedMemory's
-/// all_reduce resume. FramePool: reused memory for their frames, which each Endpoint owns.
+/// Routine: the coroutine type of the algorithms, also of message_algorithms.hpp (topology/). Transports (MPI's by
+/// ProgressLoop) and SharedMemory's all_reduce resume it. FramePool: reused memory for their frames, which each
+/// Endpoint owns.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10819,10 +10874,10 @@ static_assert(message_passing::Endpoint<Endpoint>);
 // ---- dtrain/backend/nccl/library.hpp
 
 /// @file
-/// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
-/// codes to Error; the asynchronous result of a nonblocking call, which finishes in threads of NCCL's own. CommLock:
-/// the lock of one ncclComm_t, held in every call to NCCL on it. Nccl, Channel, Communicator and Watchdog call it.
-/// NcclOptions: settings of communicators, which a program gives to NcclWith<>.
+/// The NCCL library: its header, compatibility with versions 2.18 to 2.32, its environment variables, and conversion of
+/// its error codes to Error; the asynchronous result of a nonblocking call, which finishes in threads of NCCL's own.
+/// CommLock: the lock of one ncclComm_t, held in every call to NCCL on it. Nccl, and Channel, Communicator, Watchdog
+/// and calls.hpp of nccl/, use it. NcclOptions: settings of communicators, which a program gives to NcclWith<>.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -11216,9 +11271,10 @@ ncclResult_t wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, 
 
 /// @file
 /// Operation: descriptor of a communicator's call. Ranks compare descriptors, so that mismatched calls fail instead of
-/// hanging: operation_header.hpp sends one to peers. The calls in operations.hpp describe themselves by it; the
-/// channels of every backend get one for each call, AlgorithmOrder (topology/) its OperationKind alone; RunningBucket
-/// (ddp/) turns one into text.
+/// hanging. The calls of operations.hpp describe themselves by it; channels and algorithms of backend/ read it, as does
+/// RunningBucket (ddp/) for error sentences. OperationKind: which call, also for AlgorithmOrder (topology/).
+/// DescribeOperation: a function that turns an Operation into text; Driver (ddp/) gives RunningBucket's to its channel,
+/// through GroupState (group/).
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -11633,10 +11689,12 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, cons
 // ---- dtrain/backend/message_passing/operation_context.hpp
 
 /// @file
-/// OperationContext: endpoint, scratch memory and operation of one call, which Channel of this folder and
-/// SharedMemory's all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes, from them and the
-/// transports; SelectedAllReduce: a topology's algorithm, from BackendWithAlgorithm (topology/). Scratch: page-aligned
-/// working memory, which they and Hierarchical own; allocate_zeroed(): memory that Communicator allocates for a rank.
+/// OperationContext: endpoint, scratch memory and operation of one call. Channel of message_passing/ and SharedMemory's
+/// all_reduce give it to an algorithm of algorithms/ or topology/, or to MPI's CollectiveEndpoint. Tuning: its
+/// thresholds and chunk sizes, from SharedMemory's all_reduce and the transports of gloo/ and mpi/. SelectedAllReduce:
+/// a topology's algorithm, which BackendWithAlgorithm (topology/) gives to SharedMemory, Gloo or Mpi. Scratch:
+/// page-aligned working memory, which Channel, that all_reduce and Hierarchical (topology/) own. allocate_zeroed():
+/// memory that Communicator allocates for a rank.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -11773,8 +11831,8 @@ DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
 // ---- dtrain/backend/message_passing/algorithms/halving_stages.hpp
 
 /// @file
-/// Stages of recursive halving and doubling, for any number of ranks: halving_doubling.hpp exchanges by them,
-/// algorithm_table.hpp computes the time of an all_reduce from them.
+/// Stages of recursive halving and doubling, for any number of ranks: halving_doubling.hpp exchanges by them;
+/// algorithm_table.hpp, and the model of a cluster in bench/scaling/, compute the time of an all_reduce from them.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -11903,7 +11961,9 @@ class HalvingStages {
 
 /// @file
 /// Operation header: an operation's first message to a peer, with its descriptor and a small payload, which every
-/// algorithm of this folder sends; the barrier, which consists of headers.
+/// algorithm of algorithms/ sends. The barrier, which consists of headers, for algorithm_selection.hpp and
+/// exchange_blocks.hpp there. disagree_on_message(): the error for a message that does not fit, also for Channel of
+/// message_passing/.
 
 /// Ranks detect by headers that they call different operations, before one waits for a message that the other never
 /// sends. Large operations pay no latency: their later messages do not wait for the header.
@@ -12108,9 +12168,10 @@ Routine barrier(OperationContext<E>& context) {
 // ---- dtrain/backend/message_passing/algorithms/blocks.hpp
 
 /// @file
-/// Blocks: division of a buffer into one block for each rank, and of blocks into chunks; exchange_chunks(): the
-/// pipeline in which headers and then chunks pass between a rank and its peers, several in flight together. Most
-/// algorithms of this folder use them.
+/// Blocks: division of a buffer into one block for each rank, and of blocks into chunks. In algorithms/, the ring,
+/// tree, broadcast.hpp, parameter_server.hpp, algorithm_table.hpp and algorithm_selection.hpp divide by them.
+/// exchange_chunks(): the pipeline in which headers and then chunks pass between a rank and its peers, several in
+/// flight together. The ring, halving_doubling.hpp and direct_exchange.hpp call it.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -13582,7 +13643,8 @@ Routine direct_reduce_scatter(OperationContext<E>& context, const BlockCollectiv
 /// @file
 /// Algorithm selection of a collective by size and number of ranks, or by cost; equal on every rank.
 /// settle_algorithms() measures alpha and beta by ping-pong, and broadcasts rank 0's table. Communicator in
-/// message_passing/ runs collective() for each operation.
+/// message_passing/ runs collective() for each operation. CarriesCollectives: an endpoint that runs collectives itself,
+/// as CollectiveEndpoint in mpi/ does.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -14221,8 +14283,9 @@ static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
 
 /// @file
 /// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare. Whatever enqueues on a communicator gives them to
-/// enqueue(): collectives (group/), hooks and steps (ddp/), topology/ and Staged's HostWorker.
+/// of its arguments, and the descriptor that ranks compare. Collectives (group/), hooks, steps and broadcasts (ddp/),
+/// topology/ and Staged's HostWorker give them to enqueue(); the communicators and calls of each backend execute them.
+/// BlockReader: gives ReadBlocks its blocks, for sharded_reduction.hpp (ddp/).
 
 /// A communicator runs an operation by `enqueue(operation, stream)`. Each operation has:
 /// - `kind`: its OperationKind; that of an operation with blocks is in its BlockExchange.
@@ -14633,8 +14696,10 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view 
 // ---- dtrain/backend/communicator.hpp
 
 /// @file
-/// The concept Communicator: collectives and messages of one channel. Collectives (group/), classes of ddp/
-/// (AllReduceWork, hooks, sharded steps, broadcasts and others) and of topology/, and Staged's HostWorker enqueue them.
+/// The concept Communicator: collectives and messages of one channel. The backends, AlgorithmCommunicator (topology/)
+/// and a program's own backend have classes for it. Collectives and enqueue_within() (group/), classes of ddp/
+/// (AllReduceWork, hooks, sharded steps, broadcasts and others) and of topology/, Staged's HostWorker, and a program's
+/// hook enqueue operations on one.
 
 /// Contract of enqueue(operation, stream), for every operation.
 /// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
@@ -14793,7 +14858,9 @@ concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanB
 
 /// @file
 /// block_until_complete(): waits for the work that a communicator of any backend has enqueued; throws the job's first
-/// cause. GroupState (group/), BucketReduction and broadcast_values() (ddp/) call it.
+/// cause. GroupState (group/), BucketReduction and broadcast_values() (ddp/) call it. throw_if_failed(): throws that
+/// cause without the wait, for Reducer (ddp/). is_complete_beside_capture() and progress_of(): for GroupState's own
+/// waits.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15016,10 +15083,11 @@ inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reductio
 // ---- dtrain/backend/shared_memory/control_block.hpp
 
 /// @file
-/// ControlBlock: layout of a channel's shared memory: counters on which ranks sleep (FutexCounter), the cause of a
-/// failure (SharedCause), rank slots, each rank's chunk buffers and mailbox (MailboxSlot); the slice of a reduction for
-/// each rank. Channel, Communicator and collectives/ work in it. Arena: memory that Communicator allocated, with a
-/// range for each rank, mapped by every rank; ArenaTable: to find a buffer's arena.
+/// ControlBlock: the layout of a channel's shared memory. Each rank has a slot with counters on which peers sleep
+/// (FutexCounter), its current operation, the cause of its failure (SharedCause) and a mailbox (MailboxSlot), and it
+/// has chunk buffers. ReduceSlice: the elements of a reduction that one rank reduces. Arena: an allocation of
+/// Communicator, mapped by every rank, with a range for each; ArenaTable, of Communicator: finds a buffer's arena.
+/// Channel, Communicator and collectives/ of shared_memory/ use this memory; backend::SharedMemory checks max_ranks.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -15280,9 +15348,9 @@ using ArenaTable = AllocationTable<NumberedArena>;
 // ---- dtrain/backend/staged/chunk_copies.hpp
 
 /// @file
-/// ChunkPlan: the chunks in which an operation on device memory passes through host memory; ChunkCopies: the copies of
-/// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks.
-/// Communicator plans chunks, StagingPipeline copies them.
+/// ChunkPlan: the chunks in which an operation on device memory passes through host memory. ChunkCopies: the copies of
+/// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks. In staged/,
+/// Communicator plans chunks, StagingPipeline copies them, and HostWorker takes their HostOperands.
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
@@ -15627,9 +15695,10 @@ requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::Store
 
 /// @file
 /// ChannelContext: name, members, store, failure latch, timeout and options of a channel. GroupState (group/) gives one
-/// to open_blocking() of the backend, or of AlgorithmBackend (topology/); the communicators of all backends keep it.
-/// open_and_report_blocking() and reporting_failure(): opening of a channel by a backend, with failures of this rank
-/// reported to the job.
+/// to open_blocking() of a backend, of BackendWithAlgorithm or of AlgorithmBackend (topology/); topologies open
+/// further channels with changed copies, and the communicators of all backends keep one. open_and_report_blocking() and
+/// reporting_failure(): a backend opens a channel or allocates memory, and a failure of this rank is reported to the
+/// job.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15709,9 +15778,11 @@ DTRAIN_DEFINED void detail::report_failed_opening(const ChannelContext& context,
 // ---- dtrain/backend/backend.hpp
 
 /// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState; OnHostStreams: a
-/// Backend whose operations are enqueued on host streams; Determinism: what it promises for a reduction's bits, which
-/// Driver checks.
+/// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState (group/).
+/// SharedMemory, Mpi, Gloo, Nccl, Staged, programs, and the types that topologies rebind to (topology/) have classes
+/// for it. HasPreJoin, joins_again: what process_group.hpp and elastic.hpp ask before a rank joins. OnHostStreams: a
+/// Backend whose operations are enqueued on host streams, as Staged and topologies require. Determinism: what it
+/// promises for a reduction's bits; Driver (ddp/) checks it, and Staged and topology/ pass it on.
 
 namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
@@ -15835,9 +15906,11 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 
 /// @file
 /// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store. Backends
-/// and node_layout.hpp (topology/) call them when a channel opens, ddp/ (rank0_task.hpp and MeasuredPlan, among others)
-/// also later. split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split; ChannelOwner
-/// and NCCL's Communicator call it.
+/// (Nccl, and segment.hpp, mesh.hpp and transport.hpp of shared_memory/, gloo/ and mpi/), device_selection.hpp and
+/// node_layout.hpp (topology/) call them when a channel opens. In ddp/, rank0_task.hpp, model_signature.hpp,
+/// value_comparison.hpp, MeasuredPlan, reducer_statistics.hpp and sharded_checkpoint.hpp call them also later.
+/// split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split; ChannelOwner and NCCL's
+/// Communicator call it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16344,7 +16417,8 @@ inline void compare_devices_blocking(const ChannelContext& context, DeviceSharin
 
 /// @file
 /// gloo::Mesh: the connections of one channel between all pairs of ranks, and the local IP address at which it listens;
-/// Gloo's headers, and the conversion of its exceptions to Error. gloo::Transport owns one.
+/// Gloo's headers, and the conversion of its exceptions to Error. gloo::Transport owns a Mesh and connects it; Endpoint
+/// sends and receives over it.
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
@@ -20217,9 +20291,9 @@ struct MpiCollectives;
 // ---- dtrain/backend/shared_memory/segment.hpp
 
 /// @file
-/// Segment: owner of one mapping of shared memory (a memfd), which Channel keeps. SegmentSetup: maps a new segment on
-/// every rank of a channel, or on none; rank 0 sends its descriptor to the others by a Unix socket. SharedMemory's
-/// Communicator calls it when it opens or allocates.
+/// Segment: owns one mapping of a memfd that ranks share. Channel keeps one, and so does each allocation.
+/// SegmentSetup: makes a segment on rank 0, which sends its descriptor to the others by Unix sockets; every rank of the
+/// channel maps it, or none does. SharedMemory's Communicator runs it to open a channel and to allocate.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -21445,7 +21519,8 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 
 /// @file
 /// backend::SharedMemory: ranks of one host reduce in memory that all of them map, by the classes of shared_memory/. A
-/// program names it in its Policy.
+/// program names it in its Policy: alone, within Staged, or within Hierarchical (topology/) for the ranks of a node.
+/// shared_memory_instances.hpp (ddp/) instantiates a wrapper's classes for it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -21504,8 +21579,8 @@ DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const Chan
 // ---- dtrain/backend/staged/host_worker.hpp
 
 /// @file
-/// HostWorker of a StagingPipeline: the thread that runs the inner backend's operations on chunks in host memory;
-/// StagedOperation: such an operation, one chunk after the other; StagedChunk: a chunk in flight, with its events.
+/// HostWorker: the thread that runs the inner backend's operations on chunks in host memory; StagingPipeline owns it.
+/// StagedOperation: such an operation, made by Communicator. StagedChunk: a chunk in flight, with its events.
 
 #if DTRAIN_WITH_CUDA
 
@@ -23049,8 +23124,9 @@ class ParallelRunner {
 // ---- dtrain/topology/topology.hpp
 
 /// @file
-/// Concept Topology: the all-reduce algorithm over a backend's channels, which Policy requires; topology::Flat, the
-/// default: the backend's own all-reduce.
+/// Concept Topology: the all-reduce algorithm over a backend's channels, which Policy requires. FlatOver, Hierarchical
+/// and the algorithms of message_algorithms.hpp, all in topology/, have classes for it, and programs may; Flat, the
+/// default, is the backend's own all-reduce. ChannelBackend: the backend that results, which Policy takes from here.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -23873,7 +23949,8 @@ static_assert(Topology<Hierarchical<>>);
 /// @file
 /// BackendFacts: properties of a policy's backend that the policy's launcher needs before it starts workers. run()
 /// gives them to each launcher whose start() takes them, as PerNode::start() does, which counts devices and checks the
-/// launcher's options by them.
+/// launcher's options by them. run_elastic_job(): the launcher's part of an elastic job, of which Elastic gives run() a
+/// pointer.
 
 namespace DTRAIN_NAMESPACE::async {
 template <class T>
@@ -23999,8 +24076,9 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 // ---- dtrain/launch/launcher.hpp
 
 /// @file
-/// Concept Launcher: the first type of a Policy. run() calls its start(), which starts or identifies the processes;
-/// init_process_group() and init_elastic() ask whether it returns into the program's code.
+/// Concept Launcher: the first type of a Policy, which PerNode, PerProcess and a program's own classes are. run() calls
+/// its start(), which starts or identifies the processes; init_process_group() and init_elastic() ask whether it
+/// returns into the program's code.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -24104,8 +24182,9 @@ DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv, Takes takes)
 // ---- dtrain/group/buffers.hpp
 
 /// @file
-/// Buffer arguments of the calls in collectives.hpp: views of any memory, or typed host memory. Bounce buffer on the
-/// device: these calls copy host memory there and back for a device-only backend.
+/// Buffer arguments of the calls in collectives.hpp: views of any memory, or typed host memory. BufferOf: a library's
+/// tensors as such arguments, which libtorch/ specialises. Bounce buffer on the device: these calls copy host memory
+/// there and back for a device-only backend; GroupState owns it.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24404,7 +24483,9 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning,
 
 /// @file
 /// Collectives of a process group, enqueued on a stream or blocking: symmetric ones, those with a root, and those with
-/// a block for each pair of ranks; group::Work: a handle on an enqueued one. Programs call them on their ProcessGroup.
+/// a block for each pair of ranks; group::Work: a handle on an enqueued one. Programs call them on their ProcessGroup,
+/// which derives from Collectives; so do ddp/ (checkpoint.hpp, local_sgd.hpp, uneven_inputs.hpp), elastic/ and
+/// libtorch/.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24777,8 +24858,9 @@ class Collectives {
 // ---- dtrain/group/gradient_binding_registry.hpp
 
 /// @file
-/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound (Driver owns a
-/// GradientBinding), and the memory that ElasticWorker keeps from one attempt to the next.
+/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound. GroupState gives it to
+/// Driver (ddp/setup/), which owns a GradientBinding. ElasticWorker takes the bound memory from it at the end of an
+/// attempt, for the next one.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24899,9 +24981,11 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
 // ---- dtrain/group/group_handle.hpp
 
 /// @file
-/// GroupHandle: interface of GroupState without its policy's types, for Driver, BucketRebuild, MeasuredPlan, agreement
-/// and failure reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit.
-/// NotedSettings: settings that are to be the same on all ranks.
+/// GroupHandle: interface of GroupState without its policy's types, for ddp/: Driver, BucketRebuild, MeasuredPlan,
+/// agreement/, FailureContext and WritingAttempt (checkpoint/). StoreEntries, WaitUntilSet, OnTexts: arguments of its
+/// calls, which RankContext carries out. WrappedModel: facts of a wrapped model from Driver, which RankContext lists
+/// and elastic/ reads at a commit. NotedSettings: settings that are to be the same on all ranks; DistributedSampler
+/// notes them, value_comparison.hpp compares them.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25017,9 +25101,11 @@ DTRAIN_DEFINED std::string NotedSettings::lines() const {
 // ---- dtrain/group/rank_context.hpp
 
 /// @file
-/// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
-/// ProcessGroup::join() makes it, each GroupState holds it. Pending weights: what a ShardedOptimizer's last step has
-/// yet to store; checkpoints wait for them. ShardedAttempt: whether a ShardedOptimizer has its state.
+/// group::RankContext: control plane, coroutines, streams and timeout that all groups of one rank share, from joining
+/// to leaving. ProcessGroup::join() makes it, each GroupState holds it, run_rank() and ElasticWorker (elastic/) leave
+/// by it. Pending weights: what a ShardedOptimizer's last step has yet to store; checkpoints and state_transfer.hpp
+/// (elastic/) wait for them. ShardedAttempt: whether a ShardedOptimizer has its state, for the wrapper,
+/// load_checkpoint() and elastic/.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25429,8 +25515,8 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
 // ---- dtrain/group/group_state.hpp
 
 /// @file
-/// group::GroupState: this rank's channel and stream in one group, which ProcessGroup holds; GroupStateBase: members,
-/// store, options and counters, whatever the backend; GroupOptions: what a program chooses for all channels.
+/// group::GroupState: this rank's channel and stream in one group, for ProcessGroup, GroupAccess and Driver (ddp/).
+/// GroupStateBase: its part without the backend; GroupOptions: a program's choices for all channels (run(), Elastic).
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25850,9 +25936,10 @@ DTRAIN_DEFINED void GroupStateBase::report_exception() const {
 // ---- dtrain/group/group_internals.hpp
 
 /// @file
-/// GroupAccess: the GroupState of a process group, for the library's own templates: wrappers, checkpoints, samplers,
-/// run(), elastic.hpp and others. Operations of a group in the order of a CUDA stream of the program, without a wait of
-/// the host: follow_stream(), for hooks::LocalSgd, and enqueue_within(), for libtorch/stream_order.hpp.
+/// GroupAccess: the GroupState of a process group, for the library's own templates (wrappers, checkpoints, samplers,
+/// run(), elastic.hpp and others) and for programs of bench/ and tests/. Operations of a group in the order of a CUDA
+/// stream of the program, without a wait of the host: follow_stream(), for hooks::LocalSgd; enqueue_within() and
+/// wait_for_stream(), for libtorch/stream_order.hpp.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25925,7 +26012,8 @@ void follow_stream(const State&, StreamHandle) noexcept {}
 
 /// @file
 /// group::run_rank(): a rank joins its job, runs its body (RankBody) and leaves; errors become an exit code. run() and
-/// Elastic::train() call it.
+/// Elastic::train() call it. end_if_forked(): ends a process that a body has forked, for run_rank(), elastic.hpp and
+/// ElasticWorker (elastic/). report_lost_output(): a warning, for run_rank() and run().
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25955,9 +26043,11 @@ void report_lost_output(int rank);
 // ---- dtrain/ddp/bucket_plan.hpp
 
 /// @file
-/// BucketPlan: which gradients are reduced together, in which order, at which offsets: reduction/, hooks/, precision/,
-/// profile/ and sharded/ get one. plan_buckets() makes one from gradients' sizes and BucketCaps, for Driver (setup/),
-/// BucketRebuild and MeasuredPlan (planning/).
+/// BucketPlan: which gradients are reduced together, in which order, at which offsets. Driver (setup/), BucketRebuild
+/// (reduction/) and planning/ make plans by plan_buckets(), from gradients' sizes (collect_parameters.hpp) and
+/// BucketCaps (ddp_options.hpp). The plan's readers are gradient_table.hpp, step_work.hpp, hooks/, precision/,
+/// profile/, reduction/ and sharded/; DistributedDataParallel::plan() returns it. padded(): a size as the plan aligns
+/// it, also for broadcast/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26198,7 +26288,10 @@ using ddp::BucketPlan;
 // ---- dtrain/ddp/checkpoint/atomic_file.hpp
 
 /// @file
-/// AtomicFile: replaces a file as a whole or not at all. Checkpoints and timelines are written by it.
+/// AtomicFile: replaces a file as a whole or not at all. checkpoint_file.hpp, sharded_checkpoint.hpp (sharded/) and
+/// timeline.hpp (profile/) write files by it. WritingAttempt: the attempt of an elastic job that writes a file, which
+/// these headers and checkpoint.hpp state. behind_link(), files_that_begin(): the paths of files, for sharded/ and
+/// libtorch/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26326,7 +26419,8 @@ class AtomicFile {
 /// @file
 /// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches), or in weighted
 /// shares for a changing number of ranks (SampleShares); the shuffle is the same with every compiler and standard
-/// library. Programs loop over it, or over a BatchSampler (libtorch/) of it.
+/// library. Programs loop over it, or over a BatchSampler (libtorch/) of it; SamplerPosition (libtorch/) keeps its
+/// options. SplitMix64 and mix64(): its random numbers, which low_rank.hpp and power_sgd.hpp (hooks/) use, too.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26850,7 +26944,9 @@ using ddp::UnevenInputs;
 
 /// @file
 /// DdpOptions: options of DistributedDataParallel; PlanChoice: whether its buckets are given, or chosen from
-/// measurements of the first steps. Programs give them to the wrapper.
+/// measurements of the first steps. Programs give them to the wrapper, or to that of libtorch.hpp. Driver (setup/)
+/// checks them, ModelSignature (agreement/) has those that all ranks must share. reduction/, StepMeter (profile/) and
+/// PlannerSetup (planning/) get them, too.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26976,8 +27072,9 @@ using ddp::PlanChoice;
 // ---- dtrain/ddp/driver_access.hpp
 
 /// @file
-/// DriverAccess: a wrapper's Driver, for the parts of the library that use its reducer: ShardedOptimizer (sharded/),
-/// DeviceLossScaler (precision/), plan_state() (planning/), and the wrapper and ShardedOptimizer of libtorch/.
+/// DriverAccess, a friend of DistributedDataParallel: the wrapper's Driver, for the parts of the library that use its
+/// reducer. They are ShardedOptimizer (sharded/), DeviceLossScaler (precision/), plan_state() (planning/), and the
+/// wrapper and ShardedOptimizer of libtorch/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27004,8 +27101,9 @@ struct DriverAccess {
 // ---- dtrain/ddp/failure_context.hpp
 
 /// @file
-/// FailureContext: latch, rank and group, by which a wrapper's Driver (setup/), Reducer, BucketReduction and
-/// Accumulation (reduction/), and broadcast_values() (broadcast/) notice or report failures of their job.
+/// FailureContext: latch, rank and group of a wrapper, by which its parts notice or report failures of their job.
+/// Driver (setup/), Reducer, BucketReduction and Accumulation (reduction/) and broadcast_values() (broadcast/) have
+/// one. shared_memory_instances.hpp names it, too, as an argument of broadcast_values().
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27080,8 +27178,10 @@ DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const 
 
 /// @file
 /// Parameter: a name, the memory of its value and the memory of its gradient; a model's parameters() returns them.
-/// PresentValue: where a value is now, in models whose values move; Shards (sharded/), for host and device memory, and
-/// hooks::LocalSgd read it.
+/// collect_parameters.hpp collects them, and DistributedDataParallel::parameters() returns the list. All subfolders of
+/// ddp/ but broadcast/ and profile/ get them, as do address_check.hpp, gradient_table.hpp and libtorch/. PresentValue:
+/// where a value is now, in models whose values move; Shards (sharded/) and hooks::LocalSgd read it by a ReadValue,
+/// which Driver gives them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27181,7 +27281,10 @@ bool are_on_host(std::span<const Parameter> parameters) noexcept;
 
 /// @file
 /// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
-/// communicator on which a hook enqueues, with a count of its bytes. HookWork calls the hook for each bucket.
+/// communicator on which a hook enqueues, with a count of its bytes. Classes of this folder and of programs are hooks.
+/// HookFunctions: a hook without its type; DistributedDataParallel and libtorch.hpp make one, Driver (setup/) and
+/// reduction/ pass it on to HookWork, which calls it for each bucket. RunsHostWork: whether a stream runs work of the
+/// host, also asked by setup/, reduction/ and sharded/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27406,9 +27509,9 @@ using ddp::GradientBucket;
 // ---- dtrain/ddp/model.hpp
 
 /// @file
-/// The concept Model: a class with parameters(); BindsGradients, HasBuffers, MovesValues and device_kind_of: what a
-/// model may have besides. DistributedDataParallel, MasterWeights (precision/) and what reads their models require
-/// them.
+/// The concept Model: a class with parameters(), which programs and libtorch.hpp have; BindsGradients, HasBuffers,
+/// MovesValues and device_kind_of: what a model may have besides. DistributedDataParallel and MasterWeights
+/// (precision/) require a Model; so do collect_parameters.hpp and address_check.hpp, which read one.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27667,10 +27770,11 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const st
 // ---- dtrain/ddp/collect_parameters.hpp
 
 /// @file
-/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, of the same type for every model, which
-/// the wrapper gives to Driver; parameters that cannot be trained are rejected. MasterWeights collects by it too,
-/// check_sharded_parameters() (sharded/shards.hpp) uses check_apart(); Driver, BucketReduction, MeasuredPlan and Shards
-/// ask gradient_sizes().
+/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, whose type is the same for every model;
+/// DistributedDataParallel gives them to Driver. Parameters that cannot be trained are rejected. MasterWeights collects
+/// by it too. Driver, BucketReduction, MeasuredPlan and Shards (sharded/) call gradient_sizes(), the last also
+/// check_apart(). kind(): a tensor's type, shape and device, for errors of gradient_table.hpp. model_signature.hpp and
+/// named_tensor.hpp bound names by max_parameter_name_bytes.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27858,10 +27962,10 @@ DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Paramete
 // ---- dtrain/ddp/agreement/model_signature.hpp
 
 /// @file
-/// ModelSignature: names, shapes, types and options that must be the same on all ranks, and the first difference of two
-/// ranks, as a sentence; ParameterSignature: one tensor there, or in a list of a checkpoint or shard file.
-/// agree_blocking(): all ranks compare signatures, and all fail alike if two differ: those of Driver for the wrapped
-/// model and its optimizer, and of checkpoint.hpp for the tensors.
+/// ModelSignature: names, shapes, types and options that must be the same on all ranks; the first difference of two
+/// ranks, as a sentence. agree_blocking(): all ranks compare signatures, and all fail alike if two differ; Driver calls
+/// it for the wrapped model and its optimizer, checkpoint.hpp for the tensors. ParameterSignature: one tensor of a
+/// signature, or of the list in a file, for checkpoint/, shard_files.hpp (sharded/) and libtorch/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28001,9 +28105,10 @@ void agree_blocking(const group::GroupHandle& group, const std::string& prefix, 
 // ---- dtrain/ddp/checkpoint/named_tensor.hpp
 
 /// @file
-/// NamedTensor: a tensor with its name, which programs list for checkpoints and Elastic::keep(), and state() of hooks
-/// and scalers returns. NamedBytes: bytes of any length, for checkpoints. TensorAccess: how a checkpoint reads and
-/// writes a tensor's elements.
+/// NamedTensor: a tensor with its name. Programs list NamedTensors for checkpoints and Elastic::keep(); state() of
+/// hooks/ and of the scalers in precision/ returns them, and plan_state() (planning/) one. This folder, sharded/ and
+/// libtorch/ save and load them; elastic/ keeps them and sends them to other workers. NamedBytes: bytes of any length,
+/// for checkpoints. TensorAccess: how a checkpoint reads and writes a tensor's elements, also for sharded/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29306,9 +29411,11 @@ class TopK {
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
-/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it, for LossScaler and
-/// MasterWeights of this folder, too; clip_gradients() scales the gradients to a norm. Programs call these.
-/// BucketNorms: the buckets' sums of squares; BucketReduction owns it.
+/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it; clip_gradients() scales the
+/// gradients to a norm. Programs call both, also by DistributedDataParallel and libtorch.hpp. LossScaler,
+/// MasterWeights, Reducer and sharded/ measure or read norms. BucketNorms: the buckets' sums of squares;
+/// BucketReduction owns it, HostGradientCopier and CudaBucketNorms (reduction/) name it, and MasterWeights sums by it.
+/// multiply_elements() scales gradients there and in sharded/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29461,7 +29568,8 @@ using ddp::StepOptions;
 
 /// @file
 /// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows. The
-/// program calls it, or gives it to a step of its ShardedOptimizer.
+/// program calls it, or gives it to a step of its ShardedOptimizer. LossScalerOptions: its options, also of
+/// DeviceLossScaler, which checks them by a LossScaler.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29802,7 +29910,8 @@ using ddp::MasterWeights;
 
 /// @file
 /// Step record: one event of a step, and its time; step recorder: a lock-free ring of records, of fixed size, that any
-/// thread writes. StepMeter writes them, timeline.hpp and MeasuredPlan read them.
+/// thread writes. StepMeter writes records, also for the gradient copiers of reduction/. timeline.hpp and planning/
+/// read them; DistributedDataParallel::records() gives them to programs.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29931,8 +30040,9 @@ using ddp::StepRecord;
 
 /// @file
 /// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps: MeasuredPlan implements it, bucket_rebuild.hpp (reduction/) asks it after each step. plan_state(): its
-/// plan as a tensor of a checkpoint, for a program.
+/// first steps. MeasuredPlan implements it, Driver (setup/) makes it from a PlannerSetup, and bucket_rebuild.hpp
+/// (reduction/) asks it after each step. SavedPlanNumbers: its plan as numbers, for saved_plan.hpp. plan_state(): these
+/// as a tensor of a checkpoint, for a program that includes distributed_data_parallel.hpp.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30060,8 +30170,8 @@ inline constexpr std::size_t given_plan_steps = 5;
 
 /// @file
 /// Step meter: times of the phases of steps, for ReducerStatistics, and step records for timelines. BucketReduction
-/// owns it. RunningBucket: the step and bucket that are communicated now, which the meter sets; the error sentences of
-/// Driver's channel have it.
+/// owns it; all of reduction/ notes times by it, in device memory also by DeviceTimes. RunningBucket: the step and
+/// bucket that are communicated now, which the meter sets; the error sentences of Driver's channel have it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30510,9 +30620,10 @@ class DeviceTimes {
 // ---- dtrain/ddp/profile/reducer_statistics.hpp
 
 /// @file
-/// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; SlowestRank: the rank with the
-/// longest forward and backward passes, for which others wait. The wrapper's statistics() and slowest_rank() return
-/// them.
+/// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; BucketReduction (reduction/)
+/// makes them from its StepMeter. SlowestRank: the rank with the longest forward and backward passes, for which others
+/// wait. statistics() and slowest_rank() of DistributedDataParallel return them to programs, statistics() of
+/// libtorch.hpp the former.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31110,8 +31221,9 @@ using ddp::write_timeline;
 // ---- dtrain/ddp/ready.hpp
 
 /// @file
-/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward(); ZeroGradients
-/// (data/) and ModuleModel (libtorch/) call it, too.
+/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward(), which gets it
+/// from DistributedDataParallel or a Step; ZeroGradients (data/) and ModuleModel (libtorch/) call it, too.
+/// ReadyGradient: its argument, which GradientTable checks, and Reducer or Accumulation (reduction/) takes.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31184,8 +31296,9 @@ using ddp::ReadyGradient;
 // ---- dtrain/ddp/data/zero_gradients.hpp
 
 /// @file
-/// ZeroGradients: the backward pass of a rank that has no data for a step. step_without_data() of the wrappers, here
-/// and in libtorch.hpp, runs it.
+/// ZeroGradients: the backward pass of a rank that has no data for a step. step_without_data() of the wrappers,
+/// DistributedDataParallel and that of libtorch.hpp, runs it. warn_of_constant_buffers(): the warning of such a step on
+/// rank 0, for Driver and libtorch.hpp.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31235,8 +31348,9 @@ class ZeroGradients {
 
 /// @file
 /// Gradient table: addresses, name and shape of each parameter's gradient, checks of ready() arguments, and
-/// descriptions of parameters for error sentences. GradientArena owns it; reduction/ and sharded/ read gradients'
-/// places in it, Reducer checks ready() by it.
+/// descriptions of parameters for error sentences. GradientArena owns it. Each StepWork (step_work.hpp), and all of
+/// reduction/ and sharded/, read gradients' places in it; PackedBroadcast (broadcast/) describes its tensors by such
+/// places. Reducer checks ready() by it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31499,7 +31613,7 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient
 /// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
 /// load_checkpoint(). broadcast_values(): rank 0's parameter values and buffers for every rank before training; Driver
 /// calls it. BufferBroadcast of a BucketReduction: rank 0's buffers for every rank, in one collective at the end of
-/// each step that does not skip it.
+/// each step that does not skip it. shared_memory_instances.hpp instantiates all three.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32668,6 +32782,7 @@ class CopyStreams {
 
 /// @file
 /// CudaBucketNorms of a BucketReduction: the norm of gradients in device memory, measured after each collective.
+/// gradient_copier.hpp selects it for CUDA streams.
 
 #if DTRAIN_WITH_CUDA
 
@@ -32866,6 +32981,7 @@ class CudaBucketNorms {
 
 /// @file
 /// CudaGradientCopier of a BucketReduction: packs and unpacks in device memory, ordered by streams, without host waits.
+/// gradient_copier.hpp selects it for CUDA streams.
 
 #if DTRAIN_WITH_CUDA
 
@@ -33174,7 +33290,7 @@ class CudaGradientCopier {
 
 /// @file
 /// GradientArena: the memory of the buckets, by a BucketPlan, and the place of each gradient there, in a GradientTable
-/// (gradient_table.hpp). BucketReduction owns it.
+/// (gradient_table.hpp). BucketReduction owns it, shared_memory_instances.hpp instantiates it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33260,8 +33376,10 @@ class GradientArena {
 // ---- dtrain/ddp/reduction/gradient_copier.hpp
 
 /// @file
-/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish(). Selection
-/// of a reduction's gradient copier and of the class that measures norms, by the communicator's stream.
+/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish().
+/// GradientCopierFor, BucketNormsFor: a reduction's gradient copier and the class that measures norms, by the
+/// communicator's stream, for BucketReduction; reducing_work.hpp, Reducer and DistributedDataParallel ask for the
+/// latter, too.
 
 #if DTRAIN_WITH_CUDA
 #endif
@@ -33544,7 +33662,8 @@ class PendingBuckets {
 
 /// @file
 /// ReadyCheck of a BucketReduction, also for Accumulation: detects gradients that the program writes after their
-/// ready(), by digests of their memory. See DdpOptions::check_ready.
+/// ready(), by digests of their memory. See DdpOptions::check_ready, of which Driver (setup/) makes a LateWrites:
+/// whether such a gradient is unchecked, logged or refused.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33738,8 +33857,9 @@ class ReadyGradients {
 // ---- dtrain/ddp/sharded/optimizer_rule.hpp
 
 /// @file
-/// The concept OptimizerRule: how an optimizer changes weights, element by element. ShardedOptimizer takes such a rule,
-/// ShardedParameters applies it.
+/// The concept OptimizerRule: how an optimizer changes weights, element by element. The rules of optimizers.hpp,
+/// GroupedRule (libtorch/) and a program's own classes are such rules. ShardedOptimizer takes one, ShardedParameters
+/// applies it. StepInfo, ParameterNorms: arguments of a rule.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33893,6 +34013,7 @@ using ddp::StepInfo;
 /// @file
 /// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; those of f64::, for models of
 /// f64. A program gives one to its ShardedOptimizer, RuleOf (libtorch/) makes one of a LibTorch optimizer.
+/// device_rule.hpp has the formulas of the first four for kernels.
 
 /// Rules for ShardedOptimizer, computed in E: f32 or, for models of f64, f64. All but Lamb compute the same as the
 /// optimizers in torch.optim, with the same defaults. A schedule may change members between steps, equally on all
@@ -34111,8 +34232,9 @@ using Lamb = BasicLamb<double>;
 // ---- dtrain/ddp/sharded/device_rule.hpp
 
 /// @file
-/// The concept DeviceRule: how an optimizer changes weights in device memory, for DeviceShards and a program's own
-/// rules; the rules of dtrain::optimizers there.
+/// The concept DeviceRule: how an optimizer changes weights in device memory. Sgd, Momentum, Adam and AdamW
+/// (optimizers.hpp), GroupedRule (libtorch/) and a program's own classes are such rules. ShardedOptimizer takes one,
+/// DeviceShards updates weights by it, and DeviceShardedReduction loads its kernels.
 
 #if DTRAIN_WITH_CUDA
 
@@ -34275,8 +34397,8 @@ using ddp::ParameterElements;
 // ---- dtrain/ddp/sharded/shard_layout.hpp
 
 /// @file
-/// Shard layout: the elements of each bucket that a rank updates. Shards makes it by shard_layout(); the reductions,
-/// parameters and shard files of this folder read it.
+/// Shard layout: the elements of each bucket that a rank updates. Shards makes it by shard_layout(); the works,
+/// reductions, gradients, parameters and files of sharded/ read it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -34558,8 +34680,10 @@ class DividedGradients {
 // ---- dtrain/ddp/sharded/shards.hpp
 
 /// @file
-/// Shards: this rank's share of the weights and of the optimizer's state, whatever memory it is in: the layout, the
-/// parameters with their present values, and the number of updates. ShardedParameters and DeviceShards derive from it.
+/// Shards: this rank's share of the weights and of the optimizer's state, whatever memory it is in. It has the layout,
+/// the parameters with their present values, and the number of updates. ShardedParameters and DeviceShards derive from
+/// it; the optimizer, works, reductions and checkpoints of sharded/ use it. check_sharded_parameters(): the check of a
+/// model, for ShardedOptimizer and that of libtorch/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35010,6 +35134,7 @@ void read_whole_state(const std::string& path, const ShardIndex& index, const Wh
 
 /// @file
 /// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state, and their update.
+/// ShardedOptimizer makes them, with its rule as a ShardedParameters::Rule.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35139,7 +35264,7 @@ ShardedParameters::Rule ShardedParameters::Rule::of(std::shared_ptr<const R> rul
 
 /// @file
 /// Step: a wrapper's backward pass, from its first ready gradient to the last reduced one; a program gets one from
-/// begin(). Step::Target: the Reducer or Accumulation that the step drives.
+/// DistributedDataParallel::begin(). Step::Target: the Reducer or Accumulation that the step drives.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35226,9 +35351,10 @@ using ddp::Step;
 // ---- dtrain/ddp/reduction/accumulation.hpp
 
 /// @file
-/// NoSync: the scope in which a program's steps reduce nothing, from no_sync(). Accumulation: target of these steps,
-/// which checks each ready gradient and reduces none; Driver owns it. GradientSums: sums of their gradients with
-/// Adds::wrapper, in memory of dtrain's; BucketReduction owns them, Accumulation adds.
+/// NoSync: the scope in which a program's steps reduce nothing, from DistributedDataParallel::no_sync(). Accumulation:
+/// target of these steps, which checks each ready gradient and reduces none; Reducer makes it, Driver owns it.
+/// GradientSums: sums of their gradients with Adds::wrapper, in memory of dtrain's; BucketReduction owns them,
+/// Accumulation adds.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35483,9 +35609,11 @@ using ddp::NoSync;
 // ---- dtrain/ddp/step_work.hpp
 
 /// @file
-/// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork) or a hook (HookWork),
-/// both of reduction/, or a reduce-scatter and an optimizer's update (ShardedReduction, DeviceShardedReduction), both
-/// of sharded/. BucketReduction calls it.
+/// StepWork: interface of what a step does with each full bucket; BucketReduction calls it. AllReduceWork and HookWork
+/// (reduction/) do an all-reduce or call a hook. ShardedReduction and DeviceShardedReduction (sharded/) do a
+/// reduce-scatter and an optimizer's update. OpenWork: the work that a step leaves open, for BucketReduction;
+/// ReducerLifetime: a Reducer's state, for ShardedOptimizer. refuse_work(): the error of these classes and of
+/// DistributedDataParallel.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35775,7 +35903,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uin
 
 /// @file
 /// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
-/// (PendingBuckets), and unpacks results. Reducer owns it.
+/// (PendingBuckets), and unpacks results. Reducer owns it, shared_memory_instances.hpp instantiates it. ReducerParts:
+/// what a wrapper's options add to a reduction, from Driver.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36121,7 +36250,8 @@ BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a
 
 /// @file
 /// Reducer: the steps of a wrapper: each gradient is marked ready once and reduced; a failed step waits for enqueued
-/// work, then reports to the job. Driver owns it, Step and ShardedOptimizer call it.
+/// work, then reports to the job. Driver owns it, Step and ShardedOptimizer call it, shared_memory_instances.hpp
+/// instantiates it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36458,7 +36588,8 @@ Reducer<Communicator>::~Reducer() {
 
 /// @file
 /// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; backend checks reject
-/// models that a backend cannot reduce, before a channel is opened. The wrapper owns it.
+/// models that a backend cannot reduce, before a channel is opened. The wrapper owns it, shared_memory_instances.hpp
+/// instantiates it. DriverAccess gives it to sharded/, precision/, planning/ and libtorch/.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36858,8 +36989,9 @@ DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_binding
 
 /// @file
 /// ShardedWork: the common part of ShardedReduction and DeviceShardedReduction: places of a bucket's parts, and the
-/// collectives on them; ShardedGradients: the argument of a function between the reduction and the update;
-/// ClipGradients: such a function that clips.
+/// collectives on them. ShardedGradients: the argument of a program's function between the reduction and the update;
+/// ClipGradients: such a function that clips. ShardedOptimizer and libtorch.hpp take such a function, as a
+/// GradientInspection.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -37645,8 +37777,8 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
 // ---- dtrain/ddp/sharded/sharded_optimizer.hpp
 
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper;
-/// libtorch::ShardedOptimizer owns one.
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper,
+/// DistributedDataParallel; libtorch::ShardedOptimizer owns one. sharded_checkpoint.hpp saves and loads its state.
 
 #if DTRAIN_WITH_CUDA
 #endif
@@ -38263,8 +38395,8 @@ DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicato
 
 /// @file
 /// KeptState: the tensors that make up the training state of an elastic job's worker, their digest, and the copies that
-/// undo an unfinished step. ElasticWorker owns it. LibraryState: lists a library's tensors, as training_state() of
-/// libtorch/ does; a program gives it to Elastic::keep().
+/// undo an unfinished step. ElasticWorker owns it, transfer_state() sends and receives it. LibraryState: lists a
+/// library's tensors, as training_state() of libtorch/ does; a program gives it to Elastic::keep().
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -38552,7 +38684,8 @@ DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context);
 // ---- dtrain/policy.hpp
 
 /// @file
-/// dtrain::Policy: launcher, backend and topology of a job, which a program gives run() as a template argument.
+/// dtrain::Policy: launcher, backend and topology of a job, which a program states once as a type. run(),
+/// init_process_group(), ProcessGroup and Elastic take it as a template argument.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -38616,7 +38749,8 @@ struct Policy {
 
 /// @file
 /// dtrain::ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run(), init_process_group() and
-/// Elastic give one to the program. It holds a GroupState (group/).
+/// Elastic give one to the program, which gives it to DistributedDataParallel and libtorch/, among others. It holds a
+/// GroupState (group/).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -39132,7 +39266,7 @@ DistributedDataParallel(std::span<E, Count>, ProcessGroup<P>, DdpOptions = {}, H
 
 /// @file
 /// dtrain::run() and dtrain::init_process_group(): start or join the ranks of a job. A program's main() calls one of
-/// them.
+/// them. PolicyRankBody, call_body(): the program's body on a rank, also for Elastic.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -40091,9 +40225,9 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 // ---- dtrain/kernels/arithmetic/arithmetic.hpp
 
 /// @file
-/// Arithmetic for the loops of instruction_sets/ and for other kernels. FloatArithmetic: sums, averages and products of
-/// f32 and f64, by floating-point operations with one rounding each, in the order they are written. Integer sums,
-/// averages and products; minimum and maximum of all types, by comparing integers.
+/// Arithmetic of kernels/, for half_arithmetic.hpp, block_loop.hpp, instruction_sets/, both reductions, conversion.hpp
+/// and sum_of_squares.hpp. FloatArithmetic: sums, averages and products of f32 and f64, each operation rounded once, in
+/// the written order. Integer sums, averages, products; minimum and maximum of all types, by comparing integers.
 ///
 /// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
 /// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
@@ -40721,8 +40855,9 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 // ---- dtrain/kernels/conversion.hpp
 
 /// @file
-/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for other kernels (PartialReduction,
-/// casts, sums of squares), and for MasterWeights, ShardedParameters and hooks::Widen (ddp/).
+/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for PartialReduction,
+/// in_place_cast.hpp and sum_of_squares.hpp of kernels/, and for MasterWeights, ShardedParameters and hooks::Widen
+/// (ddp/).
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -40821,8 +40956,9 @@ DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_typ
 // ---- dtrain/kernels/digest.hpp
 
 /// @file
-/// digest(), a kernel: a fast hash of memory, equal on every processor. Ranks compare values by it, elastic jobs their
-/// state, and the ready check gradients.
+/// digest(), a kernel: a fast hash of memory, equal on every processor, for value_comparison.hpp and ready_check.hpp
+/// (ddp/), and for KeptState and state_transfer.hpp (elastic/). Ranks compare values and gradients by it, and elastic
+/// jobs their state.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -40884,8 +41020,9 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED std::uint64_t digest(const std::byte* bytes, std
 // ---- dtrain/kernels/float_environment.hpp
 
 /// @file
-/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. The kernels that compute open one, and in
-/// ddp/ MasterWeights, ShardedParameters and hooks (Adasum, Widen, TopK and PowerSgd).
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction, PartialReduction,
+/// in_place_cast.hpp and sum_of_squares.hpp of kernels/ open one, and in ddp/ MasterWeights, ShardedParameters and
+/// hooks (Adasum, Widen, TopK and PowerSgd).
 
 #if !DTRAIN_X86_64 && !DTRAIN_ARM64
 #include <cfenv>
@@ -41259,9 +41396,10 @@ DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sour
 // ---- dtrain/kernels/sum_of_squares.hpp
 
 /// @file
-/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, SharedMemory's
-/// all_reduce, optimizers and hooks; dot product, for hooks; is_finite(), also under -ffast-math, for hooks, gradient
-/// norms and plan_search.hpp.
+/// Sum of squares of floats in host memory, with equal bits on every processor. SharedMemory's all_reduce (backend/)
+/// calls it, and in ddp/ gradient_norm.hpp, ShardedParameters, optimizers and low_rank.hpp. dot_product(), for Adasum
+/// and low_rank.hpp (ddp/). is_finite(), also under -ffast-math, for in_place_cast.hpp of kernels/, and for the hooks
+/// TopK and PowerSgd, gradient_norm.hpp and plan_search.hpp (ddp/).
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -41904,9 +42042,11 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
 // ---- dtrain/net/connection.hpp
 
 /// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop, which a Session owns from the handshake on,
-/// and which FrameReader and FrameWriter read and write; connect(): one attempt to one address; connect_with_backoff():
-/// attempts until a deadline, by StoreConnector, FormationClient, listen.hpp and store_host.hpp (launch/).
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop. Listener accepts one; StoreServer and
+/// client_handshake.hpp use it until a Session owns it (all three in rendezvous/). FrameReader and FrameWriter read and
+/// write it. connect(): one attempt to one address; connect_with_backoff(): attempts until a deadline, by
+/// StoreConnector, FormationClient and listen.hpp (rendezvous/) and by store_host.hpp (launch/). is_retriable():
+/// whether another attempt may succeed, also for FormationClient and ElasticWorker (elastic/).
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -42161,7 +42301,10 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
 // ---- dtrain/net/framing/frame.hpp
 
 /// @file
-/// FrameReader and FrameWriter of a Session: length-prefixed frames; FrameParser splits a byte stream into frames.
+/// FrameReader and FrameWriter of a Session (rendezvous/): length-prefixed frames. FrameParser splits a byte stream
+/// into frames, for FrameReader. FrameResult: a frame, or why there is none, for Session, StoreServer,
+/// client_handshake.hpp and StoreHost (launch/). SharedBytes: bytes that several frames share, for codec.hpp
+/// (rendezvous/).
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -42474,7 +42617,9 @@ class FrameWriter {
 // ---- dtrain/net/listener.hpp
 
 /// @file
-/// net::Listener: a TCP socket that accepts connections. StoreServer owns those that listen.hpp (rendezvous/) opens.
+/// net::Listener: a TCP socket that accepts connections. listen.hpp (rendezvous/) opens one for each address of a name;
+/// ControlPlane (rendezvous/), NodeRendezvous (launch/) and bench/ open one at the loopback address. The StoreServer
+/// (rendezvous/) that accepts on Listeners owns them, also that of StoreHost (launch/).
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -42663,8 +42808,9 @@ DTRAIN_DEFINED Progress progress_from(std::string_view text) {
 /// @file
 /// LauncherVariables: the names of one launcher's variables in a process's environment, and how they are read; the
 /// fields that are certain on one node, and its loopback address; range checks of ranks and sizes. slurm_step.hpp,
-/// job_name.hpp and launchers/ read by them. Arguments: a program's argv, with --local_rank=N of
-/// torch.distributed.launch, for rank_process.hpp, too.
+/// job_name.hpp, process_sources.hpp and launchers/ read by them. Arguments: a program's argv, for
+/// resolve_identity.hpp, launchers/ and flags.hpp (launch/); --local_rank=N in it, for torch.hpp and rank_process.hpp
+/// (launch/).
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -43320,7 +43466,8 @@ inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& id
 // ---- dtrain/identity/formats/json.hpp
 
 /// @file
-/// JSON reader for clusters.hpp and process_sources.hpp: strict parser (RFC 8259), bounded in size and depth.
+/// JSON reader for clusters.hpp and process_sources.hpp, for bench/timeline/ and for tests: strict parser (RFC 8259),
+/// bounded in size and depth.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -43813,10 +43960,10 @@ struct VertexSource {
 // ---- dtrain/identity/launchers/variable_tables.hpp
 
 /// @file
-/// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists: [openmpi],
-/// [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others, and [single], rank 0 of 1
-/// if no other is present; rank_process.hpp (launch/) reads the last and [dtrain] by name. complete_identity() adds the
-/// store's address (master), stated or derived.
+/// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists. They are
+/// [openmpi], [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others; [single] is
+/// rank 0 of 1 if no other is present. job_name.hpp, node_identity.hpp, torch.hpp and rank_process.hpp (launch/) read
+/// some of these by name. complete_identity() adds the store's address (master), stated or derived.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -45354,8 +45501,8 @@ class SlowNotice {
 
 /// @file
 /// Host identity of a job's member: boot id and network namespace, by which ranks decide if they share a host.
-/// ControlPlane sends it in a rank's RankInfo, NodeRendezvous for a node, ElasticWorker for a worker; NodeLauncher and
-/// ElasticSupervisor compare it or name the host by it.
+/// ControlPlane sends it in a rank's RankInfo, NodeRendezvous for a node, ElasticWorker for a worker. NodeLauncher and
+/// ElasticSupervisor compare it or name the host by it; JobCoordinator and StoreHost name it, too.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -45407,9 +45554,9 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
 // ---- dtrain/rendezvous/protocol/codec.hpp
 
 /// @file
-/// Codec: messages of a session and of its handshake to frames and back. All that send or receive them call it: the
-/// clients and servers of this part and client_handshake.hpp; also StoreHost (launch/), which asks a port for its
-/// store.
+/// Codec: messages of a session and of its handshake to frames and back. All that send or receive them call it:
+/// client/, formation/ and server/, and Session (session/). formation_messages.hpp adds messages to it. StoreHost
+/// (launch/), which asks a port for its store, calls it, too, and NodeRendezvous (launch/) for a Cause.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -45724,8 +45871,8 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
 
 /// @file
 /// Formation messages between the workers of an elastic job and the store, beside the attempts; this comment describes
-/// the protocol. FormationClient and FormationServer exchange them; ElasticWorker, FormationState and its members make
-/// and read them.
+/// the protocol. FormationClient and FormationServer exchange them; ElasticWorker (elastic/), FormationState,
+/// FormationWorkers and NewcomerLimits make and read them.
 ///
 /// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
 /// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:
@@ -46574,8 +46721,9 @@ class FormationState {
 
 /// @file
 /// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it;
-/// JobServer and JobCoordinator (launch/) read it. SessionId, RequestKey: what the states of a job know sessions and
-/// pending requests by.
+/// JobServer and JobCoordinator (launch/) read it. SessionId: a session's number, for server/, formation/ and
+/// server_state/; RequestKey: a pending request's, for the states of server_state/. process_text(): a joining process
+/// in error sentences, also of StoreServer.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -46894,7 +47042,7 @@ class Barriers {
 
 /// @file
 /// KeyValueMap: pure state machine of a job's keys and values, and of the requests that wait for keys. RequestHandler
-/// owns it.
+/// owns it, JobState::keys() gives it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -47480,8 +47628,9 @@ class RequestHandler {
 
 /// @file
 /// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JoinCheck: distinguishes
-/// the processes of this job from those of another job. JobServer owns a JobState; StoreServer is made with
-/// ServerOptions, and a job with StoreJobOptions.
+/// the processes of this job from those of another job. JobServer owns a JobState. StoreServer is made with
+/// ServerOptions, by ControlPlane and launch/ (NodeRendezvous, StoreHost). Each job is opened with StoreJobOptions, by
+/// these, JobCoordinator (launch/) and FormationServer.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -47810,9 +47959,11 @@ class JobState {
 // ---- dtrain/rendezvous/session/session.hpp
 
 /// @file
-/// rendezvous::Session: one side of a connection, from the handshake to its end: a StoreServer owns it during the
-/// handshake, then a JobServer or FormationServer; for a client a StoreClient or FormationClient. SessionHandler: the
-/// callbacks of these owners; send_heartbeats(): heartbeats of a client.
+/// rendezvous::Session: one side of a connection, from the handshake to its end. A StoreServer makes it and owns it
+/// during the handshake, then a JobServer or FormationServer; for a client StoreConnector makes it and StoreClient owns
+/// it, or FormationClient does both. client_handshake.hpp exchanges the handshake by it; listen.hpp and StoreHost
+/// (launch/) ask a port by one. SessionHandler: the callbacks of these owners; send_heartbeats(): heartbeats of a
+/// client.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -48125,7 +48276,8 @@ inline async::Task<void> send_heartbeats(async::EventLoop& loop, Session& sessio
 
 /// @file
 /// handshake(): the client's half of the handshake with a StoreServer, at a StoreAddress. StoreConnector,
-/// FormationClient and listen.hpp call it.
+/// FormationClient and listen.hpp call it. ControlPlane, NodeRendezvous (launch/) and ElasticWorker (elastic/) state
+/// the StoreAddress, by which a StoreClient or FormationClient connects.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -49180,8 +49332,9 @@ class FormationClient final : private SessionHandler {
 
 /// @file
 /// JobServer: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones; StoreServer owns one for each job. ServedSession, watch_liveness(): sessions and liveness
-/// for JobServer and FormationServer.
+/// names the missing ones; StoreServer owns one for each job. ControlPlane, and JobCoordinator and NodeRendezvous
+/// (launch/), open one, wait for its ranks to leave, or report failures to it. ServedSession, watch_liveness():
+/// sessions and liveness for JobServer and FormationServer.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -50595,8 +50748,9 @@ class FormationServer final : public WorkerConnections {
 // ---- dtrain/backend/shared_memory/collectives/chunked_collective.hpp
 
 /// @file
-/// Chunked execution of SharedMemory's collectives over long buffers: in place in an arena, or copied chunk by chunk;
-/// the collectives of this folder call it. RankAddresses: one address for each rank, as kernels::Reduction takes them.
+/// Chunked execution of SharedMemory's collectives over long buffers: in place in an arena, or copied chunk by chunk.
+/// all_gather.hpp, all_reduce.hpp and exchange_blocks.hpp of collectives/ call it. RankAddresses: one address for each
+/// rank, as kernels::Reduction takes them.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -52951,9 +53105,10 @@ struct ExitStatus {
 // ---- dtrain/launch/nodes/job_result.hpp
 
 /// @file
-/// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes; failure analysis: the
-/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 makes the result by decide_result();
-/// ElasticSupervisor states that of an elastic job.
+/// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes. JobCoordinator on node
+/// 0 makes it by decide_result(); ElasticSupervisor states that of an elastic job, NodeLauncher reports either.
+/// WorkerEnd: the end of a worker, from Supervisor (supervise/). Failure analysis, first_failure(): the first failed
+/// worker, by which NodeLauncher makes a NodeEnd. Pure.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53932,6 +54087,7 @@ class ShutdownSchedule {
 
 /// @file
 /// NodeLauncherOptions: the configuration of a node's NodeLauncher, which PerNode makes from flags and environment.
+/// JobCoordinator and NodeRendezvous (nodes/) and ElasticSupervisor read it, too.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -54502,7 +54658,9 @@ class NodeRendezvous {
 
 /// @file
 /// JobCoordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes;
-/// NodeLauncher owns one. RankRendezvous: the job in the store that the ranks of each attempt join.
+/// NodeLauncher owns one, Supervisor (supervise/) tells it of failed workers. RankRendezvous: the job in the store that
+/// the ranks of each attempt join. files_for_workers(): descriptors of workers' connections, also for
+/// ElasticSupervisor.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -56625,7 +56783,8 @@ class SignalForwarder {
 
 /// @file
 /// Supervisor: watches the workers of one attempt from their start to the end of the last worker; NodeLauncher runs one
-/// for each attempt. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
+/// for each attempt. AttemptServices: the parts of a NodeLauncher that all attempts use, for Supervisor, Attempt and
+/// ElasticSupervisor. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -56837,7 +56996,7 @@ class Supervisor {
 /// @file
 /// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. It owns a
 /// JobCoordinator (nodes/), a SignalForwarder (supervise/) and the TerminalOutput (output/). Attempt: workers from
-/// their start to the end of their output.
+/// their start to the end of their output, for NodeLauncher and ElasticSupervisor.
 
 namespace DTRAIN_NAMESPACE::launch {
 
