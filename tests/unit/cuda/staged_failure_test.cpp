@@ -20,6 +20,19 @@ std::string text_of(const std::optional<Cause>& cause) {
 
 COMMUNICATOR_FAILURE_CONTRACT(StagedRank<>)
 
+// Where ranks are threads on one device, what leaving frees waits for the device's work, that of the other rank too.
+TEST_CASE("a rank that leaves the channel while another waits for it is named") {
+  std::barrier enqueued(2);
+  support::run_opened_ranks<StagedRank<>>({2, "staged", 1h}, [&](StagedRank<>& rank, RankThread& self) {
+    const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
+    if (self.rank() == 0) reduce(rank, view);
+    enqueued.arrive_and_wait();
+    if (self.rank() == 1) return;
+    CHECK_FALSE(rank.wait());
+    CHECK_CONTAINS(text_of(rank.communicator.failure()), "rank 1", "left the channel");
+  });
+}
+
 TEST_CASE("a CUDA stream that does not come to staged work ends it by the peers' timeout, on every rank") {
   std::barrier failed(2);
   support::run_opened_ranks<StagedRank<>>({2, "staged", 300ms}, [&](StagedRank<>& rank, RankThread& self) {
