@@ -21944,15 +21944,19 @@ class StagingPipeline {
       : context_(context),
         device_(stream::cuda::current_device()),
         inner_(std::move(inner)),
-        room_(std::max(slot_bytes, static_cast<std::size_t>(inner_.size()) * largest_element)),
-        device_copies_(new DeviceCopies<C>(inner_, room_, deadline)),
-        host_worker_(std::in_place, context_, inner_, device_copies_->chunks(), device_) {}
+        room_(std::max(slot_bytes, static_cast<std::size_t>(inner_->size()) * largest_element)),
+        device_copies_(new DeviceCopies<C>(*inner_, room_, deadline)),
+        host_worker_(std::in_place, context_, *inner_, device_copies_->chunks(), device_) {}
   StagingPipeline(const StagingPipeline&) = delete;
   StagingPipeline& operator=(const StagingPipeline&) = delete;
 
   ~StagingPipeline() {
     host_worker_.reset();
-    if (!device_copies_->block_until_drained()) {
+    const bool drained = device_copies_->block_until_drained();
+    // This rank leaves the channel before its pinned memory is freed: cudaFreeHost() waits for all work of this process
+    // on the device, and that of another rank in the process may be waiting for this one to come or to leave.
+    inner_.reset();
+    if (!drained) {
       static_cast<void>(device_copies_.release());  // leaked, because the device still uses it
     }
   }
@@ -22017,14 +22021,14 @@ class StagingPipeline {
     }
   }
 
-  C& inner() noexcept { return inner_; }
-  const C& inner() const noexcept { return inner_; }
+  C& inner() noexcept { return *inner_; }
+  const C& inner() const noexcept { return *inner_; }
   const ChannelContext& context() const noexcept { return context_; }
   int device() const noexcept { return device_; }
   stream::cuda::StreamRef upload() const noexcept { return device_copies_->upload(); }
 
-  void abort(const Cause& cause) noexcept { inner_.abort(cause); }
-  std::optional<Cause> failure() const { return inner_.failure(); }
+  void abort(const Cause& cause) noexcept { inner_->abort(cause); }
+  std::optional<Cause> failure() const { return inner_->failure(); }
 
  private:
   static constexpr std::size_t largest_element = 16;
@@ -22095,7 +22099,7 @@ class StagingPipeline {
 
   const ChannelContext context_;
   const int device_;
-  C inner_;
+  std::optional<C> inner_;  ///< empty only during destruction
   const std::size_t room_;
   std::unique_ptr<DeviceCopies<C>> device_copies_;
   std::optional<HostWorker<C>> host_worker_;
