@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/elastic/commit.hpp"
 #include "dtrain/elastic/kept_state.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/rank_body.hpp"
@@ -59,7 +60,7 @@ struct WorkerEnded {
 
 /// A worker of an elastic job for its life. A forked process leaves its connection and store alone, for they are the
 /// worker's. Threads: the program's one.
-class ElasticWorker {
+class ElasticWorker : public StepCommits {
  public:
   /// Blocking, if the process hosts the job's store: as StoreHost. @throws as StoreHost. PID 1 ends at SIGTERM from
   /// here on: without a handler the kernel would drop the signal.
@@ -68,15 +69,12 @@ class ElasticWorker {
   ElasticWorker(const ElasticWorker&) = delete;
   ElasticWorker& operator=(const ElasticWorker&) = delete;
 
-  bool is_elastic() const noexcept { return process_.min_ranks != 0; }
   const launch::RankProcess& process() const noexcept { return process_; }
   /// The kept state, with the present addresses. @throws as KeptState::locate
   const KeptState& state() {
     state_.locate();
     return state_;
   }
-  std::uint64_t step() const noexcept { return progress_.step(); }
-  std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
 
   /// Blocking: until the job has finished. SIGTERM makes the worker leave (Termination).
@@ -91,28 +89,7 @@ class ElasticWorker {
   /// The kept state, to add tensors to it. @throws Error (invalid_argument) after train()
   DTRAIN_ON_USE KeptState& state_before_train();
 
-  /// @name Calls of the user's function. @throws Error (invalid_argument) where it does not run
-  /// @{
-  /// A step is in the state as a whole.
-  DTRAIN_ON_USE void commit() {
-    commit([] {});
-  }
-  /// Throws what `write` threw: the state is torn, and this worker does not go on.
-  template <class F>
-  void commit(F&& write) {
-    begin_commit();
-    write();
-    end_commit();
-  }
-  /// @throws Error (invalid_argument) for fewer steps than are done, unless a ShardedOptimizer's state was loaded
-  DTRAIN_ON_USE void resume_at(std::uint64_t step);
-  /// @}
-
  private:
-  DTRAIN_ON_USE void require_function(const char* caller) const;
-  DTRAIN_ON_USE void require_equal_weights(const group::WrappedModel& model) const;
-  DTRAIN_ON_USE void begin_commit();
-  DTRAIN_ON_USE void end_commit();
   DTRAIN_ON_USE rendezvous::Announce announce(const std::string& settings) const;
   DTRAIN_ON_USE bool is_own_error(group::RankContext* context, const std::exception_ptr& error,
                                   const std::string& text) const;
@@ -123,15 +100,9 @@ class ElasticWorker {
   DTRAIN_ON_USE void report_leaving();
 
   const launch::RankProcess& process_;
-  KeptState state_;
-  rendezvous::WorkerProgress progress_;
   rendezvous::WorkerId id_;
-  rendezvous::Assignment assignment_{};
-  std::uint64_t committed_attempt_ = 0;  ///< the last one in which the store was told of a commit
   bool has_run_ = false;
-  bool is_torn_ = false;
-  int exit_code_ = 0;                      ///< of the function's last call
-  group::RankContext* context_ = nullptr;  ///< of the present attempt
+  int exit_code_ = 0;  ///< of the function's last call
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::mutex mutex_;
@@ -163,7 +134,6 @@ class ElasticWorker {
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/elastic/state_transfer.hpp"
 #include "dtrain/elastic/termination.hpp"
 #include "dtrain/launch/remote_formation.hpp"
 #include "dtrain/launch/store_host.hpp"
@@ -174,7 +144,8 @@ namespace DTRAIN_NAMESPACE::elastic {
 
 inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
 
-DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
+DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process)
+    : StepCommits(process.min_ranks != 0), process_(process) {
   if (!is_elastic()) return;
   id_.host_id = rendezvous::host_identity(process.host_id).id;
   id_.process = ::getpid();
@@ -185,6 +156,7 @@ DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) :
   address.secret = process.secret;
   client_ =
       make_process_owned<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
+  reports_to_ = client_.get();
   if (::getpid() == 1) termination_ = handle_termination();
   if (!process.hosts_store) return;
   host_ = make_process_owned<launch::StoreHost<>>(process);
@@ -361,88 +333,11 @@ DTRAIN_ON_USE bool ElasticWorker::is_own_error(group::RankContext* context, cons
   return !cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank);
 }
 
-DTRAIN_ON_USE void ElasticWorker::require_function(const char* caller) const {
-  if (is_elastic() && context_ == nullptr) {
-    throw_error(Errc::invalid_argument, "{} was called outside of the function that train() calls", {caller});
-  }
-  if (is_torn_) {
-    throw_error(Errc::invalid_argument, "{} was called after the function of commit() had thrown: the state is torn",
-                {caller});
-  }
-}
-
-/// For a model whose hook lets the ranks' weights differ between two commits.
-DTRAIN_ON_USE void ElasticWorker::require_equal_weights(const group::WrappedModel& model) const {
-  if (model.weights_differ()) {
-    throw_error(Errc::invalid_argument,
-                "commit() was called after a step that has left each rank its own weights, as those of hooks::LocalSgd "
-                "do; call it after average() has returned true, or after average_now()");
-  }
-  if (committed_attempt_ == assignment_.attempt) return;
-  for (const TensorView& weights : model.list_weights()) {
-    if (weights.bytes() != 0 && !state_.is_copied(weights)) {
-      throw_error(Errc::invalid_argument,
-                  "commit() was called for a model whose weights are not given to keep_copy(), although its hook makes "
-                  "steps without a commit, as hooks::LocalSgd does: they are put back when a rank is lost; give "
-                  "keep_copy() the parameters and the optimizer's state");
-    }
-  }
-}
-
-DTRAIN_ON_USE void ElasticWorker::begin_commit() {
-  require_function("commit()");
-  if (context_ != nullptr) {
-    for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
-      const auto model = each.lock();
-      if (model && model->weights_differ) require_equal_weights(*model);
-      if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
-        throw_error(Errc::invalid_argument,
-                    "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
-                    "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
-                    "no_sync(), or after discard_accumulated()");
-      }
-    }
-    context_->committing_thread = std::this_thread::get_id();
-  }
-  is_torn_ = true;
-}
-
-DTRAIN_ON_USE void ElasticWorker::end_commit() {
-  if (context_ != nullptr) context_->committing_thread = std::thread::id();
-  is_torn_ = false;
-  progress_.committed();
-  state_.commit();
-  if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
-    context_->kept_are_equal = false;  // a later wrapper of this attempt may wrap what a rank has written
-    client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest(*context_)});
-  }
-}
-
 DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
   if (has_run_) {
     throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
   }
   return state_;
-}
-
-DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
-  require_function("resume_at()");
-  const std::uint64_t present = progress_.step();
-  const bool has_loaded = context_ != nullptr && context_->sharded.has_loaded;
-  if (step < present && !has_loaded) {
-    throw_error(Errc::invalid_argument,
-                "resume_at({}) after {} steps; a checkpoint of fewer steps is loaded only where load_checkpoint() has "
-                "loaded a ShardedOptimizer's state before",
-                {step, present});
-  }
-  if (step < present && assignment_.rank == 0) {
-    log(LogLevel::warning, format_text("the job goes on at step {}, that of the checkpoint: steps that are trained "
-                                       "again: {}",
-                                       {step, present - step}));
-  }
-  if (has_loaded) context_->sharded.has_resumed = true;
-  progress_.resumed(step);
-  state_.commit();
 }
 
 }  // namespace DTRAIN_NAMESPACE::elastic
