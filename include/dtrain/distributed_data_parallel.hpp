@@ -292,7 +292,10 @@ class DistributedDataParallel {
   }
 
   /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
-  void wait_for(std::size_t i) { driver_->reducer->wait_for_weights(i); }
+  void wait_for(std::size_t i) {
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    driver_->reducer->wait_for_weights(i);
+  }
   /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
   /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
@@ -352,6 +355,12 @@ class DistributedDataParallel {
     }
   }
 
+  /// A step that reduces has begun.
+  void count_step() {
+    driver_->wrapped->has_unreduced = false;
+    if (driver_->wrapped->is_commit_overdue()) group::GroupAccess::of(group_).rank_context()->remind_of_commit();
+  }
+
   Step begin(const char* caller, StepOptions options) {
     group::GroupAccess::of(group_).rank_context()->require_may_block();
     if (!reduces()) {
@@ -361,7 +370,7 @@ class DistributedDataParallel {
     }
     if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
     Step step = driver_->reducer->begin(caller, options);
-    driver_->wrapped->has_unreduced = false;
+    count_step();
     return step;
   }
 
@@ -378,7 +387,7 @@ class DistributedDataParallel {
     optimizer.template require_usable<I>(inspect);
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
-    driver_->wrapped->has_unreduced = false;
+    count_step();
     or_report([&] {
       optimizer.inspect_with(std::forward<I>(inspect));
       optimizer.renew_values();

@@ -104,8 +104,8 @@ class Elastic {
 
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
-  /// @throws Error (invalid_argument), before `write`, under no_sync(), and while no step has reduced what it left;
-  /// with hooks::LocalSgd between two averages, or if the weights are not given to keep_copy()
+  /// @throws Error (invalid_argument), before `write`, in a step that has not ended, under no_sync(), and while no step
+  /// has reduced what it left; with hooks::LocalSgd between two averages, or if the weights are not given to keep_copy()
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
@@ -114,9 +114,11 @@ class Elastic {
   /// @throws as the other commit()
   void commit() const { worker_->commit(); }
 
-  /// After load_checkpoint(): that many steps are done. On all ranks. Fewer than step() only after the state of a
-  /// ShardedOptimizer was loaded: rank 0 logs the number of steps that are trained again. @throws Error
-  /// (invalid_argument) for fewer steps otherwise
+  /// After load_checkpoint(): that many steps are done. On all ranks, each of which has the state by then. A program
+  /// that loads it by its own code does so on all ranks, and calls this after wrapping the model. Fewer than step()
+  /// only after the state of a ShardedOptimizer was loaded: rank 0 logs the number of steps that are trained again.
+  /// @throws Error (invalid_argument) for fewer steps otherwise, and for more before both load_checkpoint() and
+  /// wrapping
   void resume_at(std::uint64_t step) const { worker_->resume_at(step); }
 
   /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job that is not elastic.

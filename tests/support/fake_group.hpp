@@ -91,6 +91,7 @@ class ProcessGroup<support::FakePolicy> {
   }
   int next_number(const std::string& purpose) const { return ++state_->numbers[purpose]; }
   void require_may_block() const noexcept {}
+  void remind_of_commit() const noexcept {}
   void start_pending() const noexcept {}
 
  private:

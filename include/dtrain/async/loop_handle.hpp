@@ -142,6 +142,19 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
   bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
 
+  /// Refuses calls of this thread, as those of the loop's thread are refused: spawn, run_blocking and
+  /// BackgroundTask::wait throw, and so does require_allowed. Threads: the one, until allow_calls().
+  /// @param why the error sentence, which stays valid
+  void refuse_calls(const char* why) noexcept {
+    why_refused_ = why;
+    refused_thread_ = std::this_thread::get_id();
+  }
+  void allow_calls() noexcept { refused_thread_ = std::thread::id(); }
+  /// @throws Error (invalid_argument) on a thread whose calls are refused
+  void require_allowed() const {
+    if (refused_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) throw_refused();
+  }
+
   /// @throws Error (closed or cancelled) with the reason for which no coroutine starts
   [[noreturn]] void throw_ended(std::string_view doing) const;
 
@@ -150,12 +163,15 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
 
  private:
   void start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group, std::string_view doing);
+  [[noreturn]] void throw_refused() const;
 
   std::shared_ptr<EventLoop> open_loop() const noexcept { return process_.is_current() ? loop_.lock() : nullptr; }
 
   const std::weak_ptr<EventLoop> loop_;
   const OwningProcess process_;
   std::atomic<std::thread::id> thread_{};
+  std::atomic<std::thread::id> refused_thread_{};
+  const char* why_refused_ = nullptr;  ///< of refused_thread_, which alone reads it
   mutable std::mutex mutex_;
   std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };
@@ -289,6 +305,7 @@ DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
 
 DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
                                       std::string_view doing) {
+  require_allowed();
   const std::shared_ptr<EventLoop> loop = open_loop();
   // The last copy of `end` is dropped when the coroutine is gone, or when `begin` is dropped without having made a
   // coroutine.
@@ -310,6 +327,10 @@ DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, 
   if (!loop || !loop->post(std::move(begin))) {
     throw_ended(doing);
   }
+}
+
+DTRAIN_DEFINED void LoopHandle::throw_refused() const {
+  throw Error(Errc::invalid_argument, why_refused_);
 }
 
 DTRAIN_DEFINED void LoopHandle::throw_ended(std::string_view doing) const {
@@ -362,6 +383,7 @@ DTRAIN_DEFINED SpawnState& SpawnOwner::wait_until_gone(Deadline deadline, std::s
                                  "coroutine instead"
                                : "there is none"});
   }
+  loop_->require_allowed();
   if (!state_->wait_until_gone(deadline)) {
     throw_error(Errc::timeout, "{}: the deadline passed", {doing});
   }

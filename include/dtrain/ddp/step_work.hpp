@@ -82,7 +82,8 @@ class StepWork {
 /// State of a reducer, for work of its steps that may outlive it.
 struct ReducerLifetime {
   bool has_ended = false;
-  bool leaves_work = false;  ///< whether a stream may still run such work
+  bool leaves_work = false;   ///< whether a stream may still run such work
+  bool is_step_open = false;  ///< stays true after a step that failed
 };
 
 /// The work of a step that has ended before the model had its new values, if there is any.

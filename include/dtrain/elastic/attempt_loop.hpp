@@ -102,7 +102,8 @@ class ElasticWorker : public StepCommits {
   const launch::RankProcess& process_;
   rendezvous::WorkerId id_;
   bool has_run_ = false;
-  int exit_code_ = 0;  ///< of the function's last call
+  bool has_reminded_ = false;  ///< RankContext::has_reminded, of earlier attempts
+  int exit_code_ = 0;          ///< of the function's last call
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::mutex mutex_;
@@ -233,6 +234,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       set_latch(joining);
       context = &body.join(options);
       context->elastic_attempt = assignment_.attempt;
+      context->has_reminded = has_reminded_;
       context->gradient_bindings->start_keeping(std::move(gradients_));
       context_ = context;
       set_latch(context->control_plane.failure());
@@ -286,7 +288,8 @@ DTRAIN_ON_USE void ElasticWorker::report_leaving() {
 
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
-  context.committing_thread = std::thread::id();
+  context.tasks.handle().allow_calls();
+  has_reminded_ = context.has_reminded;
   if (context.sharded.has_steps || context.sharded.has_loaded) {
     progress_.sharded();
     state_.expect_differences();

@@ -34,10 +34,16 @@ class StepCommits {
   template <class F>
   void commit(F&& write) {
     begin_commit();
-    write();
+    try {
+      write();
+    } catch (...) {
+      abandon_commit();
+      throw;
+    }
     end_commit();
   }
-  /// @throws Error (invalid_argument) for fewer steps than are done, unless a ShardedOptimizer's state was loaded
+  /// @throws Error (invalid_argument) for fewer steps than are done, unless a ShardedOptimizer's state was loaded; for
+  /// more, unless load_checkpoint() has loaded a file in this attempt, or a model was wrapped
   DTRAIN_ON_USE void resume_at(std::uint64_t step);
   /// @}
 
@@ -49,8 +55,8 @@ class StepCommits {
   KeptState state_;
   rendezvous::WorkerProgress progress_;
   rendezvous::Assignment assignment_{};
-  std::uint64_t committed_attempt_ = 0;  ///< the last one in which the store was told of a commit
-  bool is_torn_ = false;
+  std::uint64_t committed_attempt_ = 0;                      ///< the last one in which the store was told of a commit
+  bool is_torn_ = false;                                     ///< the function of commit() runs, or has thrown
   group::RankContext* context_ = nullptr;                    ///< of the present attempt
   rendezvous::FormationClient<void>* reports_to_ = nullptr;  ///< the first commit of each attempt
 
@@ -58,7 +64,10 @@ class StepCommits {
   DTRAIN_ON_USE void require_function(const char* caller) const;
   DTRAIN_ON_USE void require_equal_weights(const group::WrappedModel& model) const;
   DTRAIN_ON_USE void begin_commit();
+  DTRAIN_ON_USE void abandon_commit() noexcept;
   DTRAIN_ON_USE void end_commit();
+
+  bool is_writing_ = false;  ///< the function of commit() runs
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -80,6 +89,9 @@ namespace DTRAIN_NAMESPACE::elastic {
 DTRAIN_ON_USE void StepCommits::require_function(const char* caller) const {
   if (is_elastic() && context_ == nullptr) {
     throw_error(Errc::invalid_argument, "{} was called outside of the function that train() calls", {caller});
+  }
+  if (is_writing_) {
+    throw_error(Errc::invalid_argument, "{} was called inside commit(); call it before or after that", {caller});
   }
   if (is_torn_) {
     throw_error(Errc::invalid_argument, "{} was called after the function of commit() had thrown: the state is torn",
@@ -110,22 +122,40 @@ DTRAIN_ON_USE void StepCommits::begin_commit() {
   if (context_ != nullptr) {
     for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
       const auto model = each.lock();
-      if (model && model->weights_differ) require_equal_weights(*model);
-      if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
+      if (!model) continue;
+      model->uncommitted_steps = 0;
+      if (model->weights_differ) require_equal_weights(*model);
+      if (*model->is_step_open) {
+        throw_error(Errc::invalid_argument,
+                    "commit() was called in a step that has not ended, such as between begin() and finish() or in the "
+                    "function of backward(), so the gradients are not reduced yet; call it after the step");
+      }
+      if (model->no_sync_depth > 0 || model->has_unreduced) {
         throw_error(Errc::invalid_argument,
                     "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
                     "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
                     "no_sync(), or after discard_accumulated()");
       }
     }
-    context_->committing_thread = std::this_thread::get_id();
+    context_->tasks.handle().refuse_calls(
+        "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would leave "
+        "it so; make the call before or after it");
   }
-  is_torn_ = true;
+  is_torn_ = is_writing_ = true;
+}
+
+DTRAIN_ON_USE void StepCommits::abandon_commit() noexcept {
+  is_writing_ = false;
+  if (context_ != nullptr) {
+    context_->tasks.handle().refuse_calls(
+        "a call of dtrain was made after the function of commit() had thrown, which leaves the state half written; let "
+        "the exception through, so that another worker takes this one's place");
+  }
 }
 
 DTRAIN_ON_USE void StepCommits::end_commit() {
-  if (context_ != nullptr) context_->committing_thread = std::thread::id();
-  is_torn_ = false;
+  if (context_ != nullptr) context_->tasks.handle().allow_calls();
+  is_torn_ = is_writing_ = false;
   progress_.committed();
   state_.commit();
   if (reports_to_ != nullptr && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
@@ -142,6 +172,13 @@ DTRAIN_ON_USE void StepCommits::resume_at(std::uint64_t step) {
     throw_error(Errc::invalid_argument,
                 "resume_at({}) after {} steps; a checkpoint of fewer steps is loaded only where load_checkpoint() has "
                 "loaded a ShardedOptimizer's state before",
+                {step, present});
+  }
+  if (step > present && context_ != nullptr && !context_->has_loaded && context_->wrapped.empty()) {
+    throw_error(Errc::invalid_argument,
+                "resume_at({}) after {} steps, before load_checkpoint() has loaded a file or a model is wrapped: a "
+                "rank that lacks the state would go on as if it had it, once those that have it are lost; load the "
+                "state on all ranks, wrap the model, then call resume_at()",
                 {step, present});
   }
   if (step < present && assignment_.rank == 0) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -41,8 +42,15 @@ struct WrappedModel {
   std::function<std::vector<TensorView>()> list_weights{};
   int no_sync_depth = 0;       ///< number of live NoSync objects
   bool has_unreduced = false;  ///< steps under no_sync() came after the last one that reduces
+  /// Whether a step that reduces has begun and not ended well. Never null.
+  std::shared_ptr<const bool> is_step_open = std::make_shared<bool>(false);
+  mutable std::uint64_t uncommitted_steps = 0;  ///< steps that reduce, since the last commit
   /// Whether the ranks' weights differ now; empty unless a hook lets them (hooks::LocalSgd).
   std::function<bool()> weights_differ{};
+
+  /// Counts a step that reduces. @returns once, that a program which commits its steps would have made a commit. With
+  /// hooks::LocalSgd many steps have one commit.
+  bool is_commit_overdue() noexcept { return ++uncommitted_steps == (weights_differ ? 10000U : 100U); }
 };
 
 /// Settings of objects that the program makes on every rank, with the same settings on all of them: a line of words

@@ -2,24 +2,18 @@
 /// @file
 /// group::RankContext: control plane, coroutines, streams and timeout that all groups of one rank share, from joining
 /// to leaving. ProcessGroup::join() makes it, each GroupState holds it, run_rank() and ElasticWorker (elastic/) leave
-/// by it. Pending weights: what a ShardedOptimizer's last step has yet to store; checkpoints and state_transfer.hpp
-/// (elastic/) wait for them. ShardedAttempt: whether a ShardedOptimizer has its state, for the wrapper,
-/// load_checkpoint() and elastic/.
+/// by it. ShardedAttempt: whether a ShardedOptimizer has its state, for the wrapper, load_checkpoint() and elastic/.
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,12 +23,14 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
+#include "dtrain/group/pending_weights.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
@@ -44,27 +40,6 @@
 #include "dtrain/stream/host/communication_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
-
-/// Threads: all members from any thread.
-class PendingWeights {
- public:
-  /// Memory, as ranges that may overlap, some without bytes.
-  using Ranges = std::span<const std::span<const std::byte>>;
-
-  /// Blocking: until the optimizer's weights in that memory are there.
-  using Wait = std::function<void(Ranges memory)>;
-
-  void add(const void* owner, Wait wait);
-  /// Blocking: until no `wait` runs.
-  void remove(const void* owner) noexcept;
-
-  /// Blocking: until all weights in that memory are there. Calls each optimizer's `wait` once. @throws as `wait`
-  void wait_for(Ranges memory);
-
- private:
-  std::mutex mutex_;
-  std::vector<std::pair<const void*, Wait>> optimizers_;
-};
 
 /// State of ShardedOptimizers in an attempt of an elastic job. Part of it is lost with each rank, and a step writes the
 /// weights before it is committed: so each attempt begins with a checkpoint. Threads: the one that drives steps.
@@ -100,7 +75,7 @@ class RankContext {
 
   ~RankContext();
 
-  /// @throws Error (invalid_argument) in a coroutine on the control loop, and in a forked process.
+  /// @throws Error (invalid_argument) in a coroutine on the control loop, in a forked process, and in commit().
   void require_may_block() const;
 
   /// Reports that this rank failed with `text`. Blocking: until the job has the report, 2 s at most.
@@ -126,6 +101,9 @@ class RankContext {
   /// Whether the tensor lies in one of kept_tensors, as a whole.
   bool is_kept(const TensorView& tensor) const noexcept;
 
+  /// Says on rank 0 of an elastic job, once in a worker, that the program makes steps and commits none.
+  void remind_of_commit();
+
   void leave_blocking();
 
   /// Ends everything of an attempt that has failed, the control thread too, also where a handle on its groups is kept.
@@ -147,10 +125,11 @@ class RankContext {
   std::uint64_t elastic_attempt = 0;  ///< its number; 0: the job is not elastic
   std::vector<TensorView> kept_tensors;
   bool kept_are_equal = false;  ///< they have equal values on all ranks
+  bool has_reminded = false;    ///< remind_of_commit() has said it
+  bool has_loaded = false;      ///< load_checkpoint() has given all ranks the values of a file
   ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
-  std::atomic<std::thread::id> committing_thread{};                ///< its calls are refused: the state is half written
                                                                    /// @}
 
  private:
@@ -190,23 +169,6 @@ std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOpt
                                                const RequiredSettings& required);
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
-  const std::lock_guard lock(mutex_);
-  optimizers_.emplace_back(owner, std::move(wait));
-}
-
-DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
-}
-
-DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& optimizer : optimizers_) {
-    optimizer.second(memory);
-  }
-}
 
 DTRAIN_DEFINED void ShardedAttempt::begin_step(const char* caller, bool is_loaded) {
   if (needs_checkpoint && !(is_loaded && has_resumed)) {
@@ -310,12 +272,7 @@ DTRAIN_DEFINED void RankContext::require_may_block() const {
                 "job; let the child compute without it, and end with _exit or exec",
                 {control_plane.membership().rank});
   }
-  if (committing_thread.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
-    throw_error(
-        Errc::invalid_argument,
-        "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would "
-        "leave it so; make the call before or after it");
-  }
+  tasks.handle().require_allowed();
   if (tasks.on_loop_thread()) {
     throw_error(Errc::invalid_argument,
                 "a collective or a call that blocks was made in a coroutine on the control loop, where it would wait "
@@ -389,6 +346,13 @@ DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
 DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
   return std::any_of(kept_tensors.begin(), kept_tensors.end(),
                      [&tensor](const TensorView& each) { return lies_within(tensor, each); });
+}
+
+DTRAIN_DEFINED void RankContext::remind_of_commit() {
+  if (elastic_attempt == 0 || control_plane.membership().rank != 0 || std::exchange(has_reminded, true)) return;
+  log(LogLevel::warning,
+      "rank 0: no step is committed: the loss of a rank will take back all steps, because only commit() of the elastic "
+      "job counts them; call it after each step, with what the step writes: job.commit([&] { optimizer.step(); })");
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {

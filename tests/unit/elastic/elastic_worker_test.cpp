@@ -42,23 +42,6 @@ dtrain::rendezvous::FormationOptions two_at_once() {
   return options;
 }
 
-/// Calls `function(job, group)` as the only worker of a job. @returns the text of what train() threw
-template <class F>
-std::string thrown_alone(F function) {
-  dtrain::rendezvous::FormationOptions sizes;
-  FormationProcess launcher(sizes);
-  const auto process = support::elastic_process(launcher.address().port, 0, 3);
-  ElasticWorker worker(process);
-  const dtrain::GroupOptions options;
-  const dtrain::Elastic<Policy> job(worker, options);
-  try {
-    job.train([&](Group group) { function(job, group); });
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
-
 /// A worker until the job's last step, which it says itself where `ends_job`. It throws in its first step from
 /// `fails_at` on. @returns the exit code, or the text of what it threw
 std::string run_worker(const dtrain::launch::RankProcess& process, std::uint64_t fails_at, bool ends_job,
@@ -181,57 +164,9 @@ TEST_CASE("a function that goes on after a torn commit ends its worker, and the 
   CHECK_CONTAINS(first_cause, "commit() threw, and the function of train() went on all the same");
 }
 
-TEST_CASE("resume_at() takes no steps back, and a second train() is refused") {
-  CHECK_CONTAINS(thrown_alone([](auto& job, Group) {
-                   CHECK(job.attempt() == 1);
-                   job.resume_at(5);
-                   job.commit();
-                   CHECK(job.step() == 6);
-                   job.resume_at(4);
-                 }),
-                 "resume_at(4) after 6 steps");
+TEST_CASE("a second train() is refused") {
   CHECK_CONTAINS(thrown_alone([](auto& job, Group) { job.train([](Group) {}); }),
                  "train() was called a second time in this process");
-}
-
-TEST_CASE("commit() is refused while gradients of no_sync() are not reduced") {
-  const auto after = [](bool has_scope, bool has_function, bool reduces) {
-    return thrown_alone([=](auto& job, Group group) {
-      Model model;
-      dtrain::DistributedDataParallel ddp{model, group};
-      const auto backward = [&ddp] { ddp.backward([](dtrain::Ready ready) { ready(0); }); };
-      {
-        const auto apart = ddp.no_sync();
-        backward();
-        if (has_scope && has_function) job.commit([] {});
-        if (has_scope) job.commit();
-      }
-      if (reduces) backward();
-      if (has_function) job.commit([] {});
-      job.commit();
-      CHECK(job.step() == (has_function ? 2 : 1));
-    });
-  };
-  for (const bool has_function : {false, true}) {
-    CAPTURE(has_function);
-    CHECK_CONTAINS(after(true, has_function, true), "commit() was called under no_sync(), or before a step had");
-    CHECK_CONTAINS(after(false, has_function, false), "call it after a backward() outside of no_sync()");
-    CHECK(after(false, has_function, true) == "");
-  }
-}
-
-TEST_CASE("commit() is not refused once the passes under no_sync() are discarded") {
-  CHECK(thrown_alone([](auto& job, Group group) {
-          Model model;
-          dtrain::DistributedDataParallel ddp{model, group};
-          {
-            const auto apart = ddp.no_sync();
-            ddp.backward([](dtrain::Ready ready) { ready(0); });
-          }
-          ddp.discard_accumulated();
-          job.commit();
-          CHECK(job.step() == 1);
-        }) == "");
 }
 
 TEST_CASE("a worker of another job's name or with other options is refused before anybody is interrupted") {

@@ -34,3 +34,20 @@ using rendezvous_test::FormationProcess;
 
 using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
 using Group = dtrain::ProcessGroup<Policy>;
+
+/// Calls `function(job, group)` as the only worker of a job. @returns the text of what train() threw
+template <class F>
+std::string thrown_alone(F function) {
+  dtrain::rendezvous::FormationOptions sizes;
+  FormationProcess launcher(sizes);
+  const auto process = support::elastic_process(launcher.address().port, 0, 3);
+  ElasticWorker worker(process);
+  const dtrain::GroupOptions options;
+  const dtrain::Elastic<Policy> job(worker, options);
+  try {
+    job.train([&](Group group) { function(job, group); });
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}

@@ -1,4 +1,4 @@
-#include "dtrain/group/rank_context.hpp"
+#include "dtrain/group/pending_weights.hpp"
 
 #include <doctest/doctest.h>
 

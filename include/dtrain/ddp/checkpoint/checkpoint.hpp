@@ -40,6 +40,7 @@ namespace detail {
 /// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
 template <class Group>
 void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  group::GroupAccess::of(group).rank_context()->require_may_block();
   ModelSignature signature;
   signature.parameters = tensor_signatures(tensors, tensor_access(group).takes_device_memory());
   // Not in the file, but the device decides how the values are sent.
@@ -164,6 +165,7 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   PackedBroadcast packed(values, group.world_size() > 1);
   packed.launch(
       group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
+  group::GroupAccess::of(group).rank_context()->has_loaded = true;
   return true;
 }
 
@@ -234,6 +236,7 @@ class PendingCheckpoint {
 template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors) {
+  group::GroupAccess::of(group).rank_context()->require_may_block();
   group.check();
   detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();

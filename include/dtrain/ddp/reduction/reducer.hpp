@@ -94,15 +94,15 @@ class Reducer final : public Step::Target {
     or_report([&] { addresses_.begin_step(steps_ + 1); });
     reduction_.begin_step(step.measure_norm, work, caller);
     ready_.begin_step();
-    under_way_ = true;
+    lifetime_->is_step_open = true;
     return Step(*this);
   }
 
   /// Throws the errors of begin(), and waits for open work of the last step.
   void throw_if_unusable(const char* caller = "begin()") {
-    if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
+    if (lifetime_->is_step_open && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
-    if (under_way_) refuse_begin(caller, ready_.is_open());
+    if (lifetime_->is_step_open) refuse_begin(caller, ready_.is_open());
     wait_for_weights();
   }
 
@@ -149,7 +149,7 @@ class Reducer final : public Step::Target {
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
     ++steps_;
     rebuild_buckets();
-    under_way_ = false;
+    lifetime_->is_step_open = false;
   }
 
   void abandon(bool unwinding) noexcept override {
@@ -329,7 +329,6 @@ class Reducer final : public Step::Target {
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
   std::shared_ptr<ReducerLifetime> lifetime_ = std::make_shared<ReducerLifetime>();
-  bool under_way_ = false;  ///< stays true after a step that failed
 };
 
 // Outside the class, so that instances among the compiled definitions are not instantiated again.
@@ -355,11 +354,12 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
 
 template <backend::Communicator Communicator>
 Reducer<Communicator>::~Reducer() {
-  *lifetime_ = {true, true};
+  lifetime_->has_ended = lifetime_->leaves_work = true;
   try {
-    const bool is_idle = reduction_.end(
-        under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
-        Deadline::after(context_.timeout));
+    const bool is_idle =
+        reduction_.end(lifetime_->is_step_open,
+                       {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
+                       Deadline::after(context_.timeout));
     lifetime_->leaves_work = !is_idle;
     if (!is_idle) {
       static_cast<void>(owner_.release());  // leaked: its memory is still in use after the wait

@@ -293,6 +293,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.late_writes = checked_late_writes(options);
   reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters, std::move(plan),
                                                     options, context, std::move(parts), std::move(hook));
+  wrapped->is_step_open = {reducer->lifetime(), &reducer->lifetime()->is_step_open};
   if (read_values) read_values(read_value);
   accumulation.emplace(reducer->accumulation());
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {

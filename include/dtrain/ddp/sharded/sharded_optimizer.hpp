@@ -175,16 +175,14 @@ class ShardedOptimizer<R, C, Stage> {
     agree_on_kernels(ddp, *rule_, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
-    reduction_ = {
-        make_together(ddp, stage),
-        Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
+    const auto& context = group::GroupAccess::of(ddp.group()).rank_context();
+    reduction_ = {make_together(ddp, stage), Completion{&reducer, reducer.lifetime(), context}};
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
-      reduction_.get_deleter().pending->add(
-          reduction_.get(),
-          [completion = reduction_.get_deleter(), &reduction = *reduction_](group::PendingWeights::Ranges memory) {
-            if (completion.is_open(reduction) && reduction.shards().has_weights_in(memory)) completion.wait();
-          });
+      context->pending_weights->add(reduction_.get(), [completion = reduction_.get_deleter(),
+                                                       &reduction = *reduction_](group::PendingWeights::Ranges memory) {
+        if (completion.is_open(reduction) && reduction.shards().has_weights_in(memory)) completion.wait();
+      });
     }
   }
 
@@ -238,6 +236,7 @@ class ShardedOptimizer<R, C, Stage> {
   /// Blocking: with overlap_forward, and in device memory, until the model has all new weights of the last step; the
   /// program waits for replays of a captured step itself. @throws as backward()
   void wait() {
+    if (const auto context = reduction_.get_deleter().context.lock()) context->require_may_block();
     reduction_.get_deleter().wait();
     if constexpr (is_on_device) {
       if (!reduction_.get_deleter().lifetime->has_ended) reduction_->wait_for_step();
@@ -320,7 +319,7 @@ class ShardedOptimizer<R, C, Stage> {
   struct Completion {
     ddp::Reducer<C>* reducer = nullptr;  ///< valid until lifetime->has_ended
     std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
-    std::shared_ptr<group::PendingWeights> pending{};
+    std::weak_ptr<group::RankContext> context{};
     void wait() const {
       if (!lifetime->has_ended) reducer->wait_for_weights();
     }
@@ -329,7 +328,7 @@ class ShardedOptimizer<R, C, Stage> {
       return !lifetime->has_ended && reducer->open_work().is(reduction);
     }
     void operator()(Reduction* reduction) const noexcept {
-      pending->remove(reduction);
+      if (const auto shared = context.lock()) shared->pending_weights->remove(reduction);
       if (lifetime->leaves_work) return;  // the work still uses the reduction
       if (is_open(*reduction)) {
         try {

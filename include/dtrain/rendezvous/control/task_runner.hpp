@@ -27,6 +27,7 @@ class TaskRunner {
   ~TaskRunner() { close_blocking(); }
 
   bool on_loop_thread() const noexcept { return handle_->on_loop_thread(); }
+  async::LoopHandle& handle() const noexcept { return *handle_; }
   async::EventLoop& loop() const noexcept { return loop_; }
 
   /// Starts `make(loop)` or `make()` on the loop; `make` exists as long as the coroutine.
