@@ -1,6 +1,7 @@
 // Gradient hooks: what they are given, casts to 16 bits, PowerSGD, and ranks with different hooks.
 
 #include "dtrain/ddp/hooks/low_rank.hpp"
+#include "support/expect_error.hpp"
 #include "unit/public_interface/prelude.hpp"
 
 namespace gradient_hooks_test {
@@ -213,9 +214,9 @@ TEST_CASE("a hooks::Cast with error feedback is for one model, and says so") {
     dtrain::hooks::Cast<dtrain::bfloat16> hook{{.error_feedback = dtrain::hooks::every_parameter}};
     CHECK(hook.description() == "hooks::Cast to bf16 with error feedback");
     DistributedDataParallel ddp{model, group, {}, hook};
-    CHECK_THROWS_WITH_AS((DistributedDataParallel{other, group, {}, hook}),
-                         "a hooks::Cast with error feedback is given to a second model; each model needs its own",
-                         dtrain::Error);
+    CHECK_ERROR((DistributedDataParallel{other, group, {}, hook}), dtrain::Errc::invalid_argument,
+                "a hooks::Cast with error feedback is given to a second model; each model needs its own",
+                "in an elastic job: make the hook in the function of train()");
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include "dtrain/ddp/hooks/cast.hpp"
 
+#include "support/expect_error.hpp"
 #include "unit/public_interface/prelude.hpp"
 
 namespace widen_test {
@@ -84,8 +85,9 @@ TEST_CASE("a hooks::Widen is for one model, and an infinity stays one") {
     Model other;
     Widen hook;
     DistributedDataParallel ddp{model, group, {}, hook};
-    CHECK_THROWS_WITH_AS((DistributedDataParallel{other, group, {}, hook}),
-                         "a hooks::Widen is given to a second model; each model needs its own", dtrain::Error);
+    CHECK_ERROR((DistributedDataParallel{other, group, {}, hook}), dtrain::Errc::invalid_argument,
+                "a hooks::Widen is given to a second model; each model needs its own",
+                "in an elastic job: make the hook in the function of train()");
     ddp.backward([&](Ready ready) {
       model.half[7] = dtrain::float16(std::numeric_limits<float>::infinity());
       all_ready(ready, model.list.size());

@@ -97,7 +97,10 @@ DTRAIN_DEFINED void HookRanks::refuse_state(const char* hook, int of_state, int 
 }
 
 DTRAIN_DEFINED void refuse_second_model(const char* hook) {
-  throw_error(Errc::invalid_argument, "a {} is given to a second model; each model needs its own", {hook});
+  throw_error(Errc::invalid_argument,
+              "a {} is given to a second model; each model needs its own (in an elastic job: make the hook in the "
+              "function of train())",
+              {hook});
 }
 
 #endif  // DTRAIN_DEFINITIONS

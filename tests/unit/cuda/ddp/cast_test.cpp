@@ -1,3 +1,4 @@
+#include "support/expect_error.hpp"
 #include "unit/cuda/ddp/device_model.hpp"
 #include "unit/cuda/prelude.hpp"
 
@@ -143,9 +144,9 @@ TEST_CASE("a hooks::Cast on a device is for one model, and says so") {
     Model other;
     Cast<bfloat16> hook;
     const DistributedDataParallel ddp{model, group, {}, hook};
-    CHECK_THROWS_WITH_AS((DistributedDataParallel{other, group, {}, hook}),
-                         "a hooks::Cast on a CUDA device is given to a second model; each model needs its own",
-                         dtrain::Error);
+    CHECK_ERROR((DistributedDataParallel{other, group, {}, hook}), dtrain::Errc::invalid_argument,
+                "a hooks::Cast on a CUDA device is given to a second model; each model needs its own",
+                "in an elastic job: make the hook in the function of train()");
   });
 }
 

@@ -1,6 +1,7 @@
 // hooks::Widen on devices: 16-bit gradients whose sum is rounded once.
 
 #include "dtrain/ddp/hooks/cast.hpp"
+#include "support/expect_error.hpp"
 #include "unit/cuda/ddp/device_model.hpp"
 #include "unit/cuda/prelude.hpp"
 
@@ -119,8 +120,9 @@ TEST_CASE("a hooks::Widen is for one model, has a plan first, and allocates noth
     Model other;
     Widen hook;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 5000}, hook};
-    CHECK_THROWS_WITH_AS((DistributedDataParallel{other, group, {}, hook}),
-                         "a hooks::Widen is given to a second model; each model needs its own", dtrain::Error);
+    CHECK_ERROR((DistributedDataParallel{other, group, {}, hook}), dtrain::Errc::invalid_argument,
+                "a hooks::Widen is given to a second model; each model needs its own",
+                "in an elastic job: make the hook in the function of train()");
     const auto step = [&](float value) {
       ddp.backward([&](Ready ready) { model.backward(ready, [&](std::size_t, std::size_t) { return value; }); });
     };
