@@ -241,9 +241,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       state_.locate();
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
-      for (const ddp::NamedTensor& each : state_.tensors()) {
-        context->kept_tensors.push_back(each.value);
-      }
+      context->kept_memory = MemoryRanges(state_.values());
       context->kept_are_equal = assignment_.source.steps > 0;  // before, the program may give the ranks other weights
       context->sharded.needs_checkpoint = assignment_.source.is_sharded;
       progress_.received(assignment_.source);

@@ -107,8 +107,9 @@ DTRAIN_ON_USE void StepCommits::require_equal_weights(const group::WrappedModel&
                 "do; call it after average() has returned true, or after average_now()");
   }
   if (committed_attempt_ == assignment_.attempt) return;
+  const MemoryRanges copied = state_.copied_memory();
   for (const TensorView& weights : model.list_weights()) {
-    if (weights.bytes() != 0 && !state_.is_copied(weights)) {
+    if (weights.bytes() != 0 && !copied.contains(weights)) {
       throw_error(Errc::invalid_argument,
                   "commit() was called for a model whose weights are not given to keep_copy(), although its hook makes "
                   "steps without a commit, as hooks::LocalSgd does: they are put back when a rank is lost; give "

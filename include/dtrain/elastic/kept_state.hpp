@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/types/memory_ranges.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
@@ -56,8 +57,10 @@ class KeptState {
   /// A step was given up: the tensors of keep_copy get the values of the last commit.
   void restore();
 
-  /// Whether the tensor lies in one of keep_copy.
-  DTRAIN_ON_USE bool is_copied(const TensorView& tensor) const noexcept;
+  /// Views of all tensors, at their present addresses.
+  std::vector<TensorView> values() const;
+  /// Memory of the tensors of keep_copy.
+  DTRAIN_ON_USE MemoryRanges copied_memory() const;
 
   /// The program loads the state in each attempt, and writes it outside of commits: the ranks' states may differ.
   void expect_differences() noexcept { may_differ_ = true; }
@@ -176,11 +179,20 @@ DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
   return hash;
 }
 
-DTRAIN_ON_USE bool KeptState::is_copied(const TensorView& tensor) const noexcept {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (!copies_[i].empty() && lies_within(tensor, tensors_[i].value)) return true;
+DTRAIN_DEFINED std::vector<TensorView> KeptState::values() const {
+  std::vector<TensorView> values;
+  for (const ddp::NamedTensor& each : tensors_) {
+    values.push_back(each.value);
   }
-  return false;
+  return values;
+}
+
+DTRAIN_ON_USE MemoryRanges KeptState::copied_memory() const {
+  std::vector<TensorView> values;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!copies_[i].empty()) values.push_back(tensors_[i].value);
+  }
+  return MemoryRanges(values);
 }
 
 DTRAIN_DEFINED void KeptState::copy() {

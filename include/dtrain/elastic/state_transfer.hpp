@@ -7,12 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/elastic/kept_state.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/formation/progress.hpp"
@@ -29,6 +33,9 @@ inline std::vector<bool> receivers(const std::vector<std::int64_t>& cards) {
   }
   return found;
 }
+
+/// @returns views of other memory for all kept tensors, without values @param memory owns it
+std::vector<TensorView> stage(const KeptState& state, std::unique_ptr<std::byte[]>& memory);
 
 /// Collective, blocking: gives every rank the state of rank 0. A rank that has trained, and each rank before the first
 /// commit, keeps its state until the source's is here as a whole (rule 4 of a formation). @throws as the group's
@@ -59,18 +66,12 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   }
   // Where no step was committed, a rank that has not trained may be the next source: what it has stays whole, too.
   const bool stages = receives[rank] && (own.has_trained() || assignment.source.steps == 0);
-  std::vector<std::vector<std::byte>> staged;
+  std::unique_ptr<std::byte[]> staged;
+  const std::vector<TensorView> places = stages ? stage(state, staged) : state.values();
   const auto send = [&](const Group& among) {
-    for (const ddp::NamedTensor& each : state.tensors()) {
-      BufferView values = each.value.flat();
-      if (stages) {
-        staged.emplace_back(each.value.bytes());
-        values.data = staged.back().data();
-      }
-      if (values.count != 0) {
-        among.broadcast(values, 0);
-      }
-    }
+    ddp::PackedBroadcast packed(places, true);
+    packed.launch(
+        rank == 0, [&among](const BufferView& value) { among.broadcast(value, 0); }, [](auto copy) { copy(); });
   };
   if (count + 1 == group.world_size()) {
     send(group);
@@ -81,8 +82,8 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
       send(among);
     }
   }
-  for (std::size_t i = 0; i < staged.size(); ++i) {
-    std::memcpy(state.tensors()[i].value.data, staged[i].data(), staged[i].size());
+  for (std::size_t i = 0; stages && i < places.size(); ++i) {
+    std::copy_n(places[i].data, places[i].bytes(), state.tensors()[i].value.data);
   }
   state.commit();
 }
@@ -96,12 +97,27 @@ DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context);
 #if DTRAIN_DEFINITIONS
 
 #include <iterator>
-#include <memory>
 #include <span>
 
+#include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/kernels/digest.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
+
+DTRAIN_DEFINED std::vector<TensorView> stage(const KeptState& state, std::unique_ptr<std::byte[]>& memory) {
+  std::vector<TensorView> places = state.values();
+  std::size_t bytes = 0;
+  for (const TensorView& place : places) {
+    bytes += ddp::detail::padded(place.bytes());
+  }
+  memory.reset(new std::byte[bytes]);
+  std::byte* next = memory.get();
+  for (TensorView& place : places) {
+    place.data = next;
+    next += ddp::detail::padded(place.bytes());
+  }
+  return places;
+}
 
 DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context) {
   std::uint64_t hash = kernels::digest_start;

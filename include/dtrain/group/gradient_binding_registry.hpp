@@ -112,9 +112,11 @@ DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared
       continue;
     }
     added.addresses.push_back(address);
-    for (KeptMemory& each : kept_) {
-      std::erase(each.addresses, address);
-    }
+  }
+  for (KeptMemory& each : kept_) {
+    std::erase_if(each.addresses, [&added](const void* address) {  // owners_ ascend, and so do those added
+      return std::binary_search(added.addresses.begin(), added.addresses.end(), address, std::less<>{});
+    });
   }
   std::erase_if(kept_, [](const KeptMemory& each) { return each.addresses.empty(); });
   kept_.push_back(std::move(added));

@@ -94,7 +94,7 @@ class GroupStateBase : public RankContext::Closable,
   bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
     return rank_context_->kept_are_equal && is_kept(tensor);
   }
-  bool is_kept(const TensorView& tensor) const noexcept final { return rank_context_->is_kept(tensor); }
+  bool is_kept(const TensorView& tensor) const noexcept final { return rank_context_->kept_memory.contains(tensor); }
   void add_wrapped(std::shared_ptr<const WrappedModel> model) const final {
     if (model->weights_differ) rank_context_->kept_are_equal = false;  // steps without a commit may follow
     rank_context_->wrapped.push_back(std::move(model));

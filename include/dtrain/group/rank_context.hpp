@@ -26,8 +26,8 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/memory_ranges.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/pending_weights.hpp"
@@ -98,9 +98,6 @@ class RankContext {
   void add(Closable& channel);
   void remove(Closable& channel) noexcept;
 
-  /// Whether the tensor lies in one of kept_tensors, as a whole.
-  bool is_kept(const TensorView& tensor) const noexcept;
-
   /// Says on rank 0 of an elastic job, once in a worker, that the program makes steps and commits none.
   void remind_of_commit();
 
@@ -123,10 +120,10 @@ class RankContext {
   /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
   std::uint64_t elastic_attempt = 0;  ///< its number; 0: the job is not elastic
-  std::vector<TensorView> kept_tensors;
-  bool kept_are_equal = false;  ///< they have equal values on all ranks
-  bool has_reminded = false;    ///< remind_of_commit() has said it
-  bool has_loaded = false;      ///< load_checkpoint() has given all ranks the values of a file
+  MemoryRanges kept_memory;           ///< memory of the state that the job keeps
+  bool kept_are_equal = false;        ///< they have equal values on all ranks
+  bool has_reminded = false;          ///< remind_of_commit() has said it
+  bool has_loaded = false;            ///< load_checkpoint() has given all ranks the values of a file
   ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
@@ -341,11 +338,6 @@ DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
       // Another rank has not called gather_in_background() yet: nobody needs the texts.
     }
   }
-}
-
-DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
-  return std::any_of(kept_tensors.begin(), kept_tensors.end(),
-                     [&tensor](const TensorView& each) { return lies_within(tensor, each); });
 }
 
 DTRAIN_DEFINED void RankContext::remind_of_commit() {

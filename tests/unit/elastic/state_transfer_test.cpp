@@ -40,14 +40,14 @@ struct GroupOfTwo {
 
 struct State {
   State() { kept.keep({{"a", dtrain::tensor_view(a)}, {"b", dtrain::tensor_view(b)}}, false); }
-  std::vector<unsigned char> bytes() const {
-    std::vector<unsigned char> found(16);
-    std::memcpy(found.data(), a.data(), 8);
-    std::memcpy(found.data() + 8, b.data(), 8);
-    return found;
+  /// Whether all bytes are those that rank 0 sends.
+  bool has_arrived() const { return has(a) && has(b); }
+  static bool has(const std::vector<float>& values) {
+    const std::vector<std::byte> ones(values.size() * sizeof(float), std::byte{1});
+    return std::memcmp(values.data(), ones.data(), ones.size()) == 0;
   }
   std::vector<float> a{5, 6};
-  std::vector<float> b{7, 8};
+  std::vector<float> b = std::vector<float>(5000, 7);  // too large for a broadcast that others share, and sent first
   KeptState kept;
 };
 
@@ -88,7 +88,7 @@ TEST_CASE("a rank of equal progress with another digest receives, with a warning
   support::CapturedStderr stderr_text;
   transfer_state(group, state.kept, with_source({2, 9}), {2, 9});
   CHECK(stderr_text.text().find("its state differs from rank 0's after as many steps") != std::string::npos);
-  CHECK(state.bytes() == std::vector<unsigned char>(16, 1));
+  CHECK(state.has_arrived());
 }
 
 TEST_CASE("a newcomer receives in place") {
@@ -96,10 +96,10 @@ TEST_CASE("a newcomer receives in place") {
   GroupOfTwo group;
   group.fails_at = 2;
   CHECK_THROWS(transfer_state(group, state.kept, with_source({2, 9}), {}));
-  CHECK(state.a != std::vector<float>{5, 6});
+  CHECK(state.b != std::vector<float>(5000, 7));
   group.fails_at = 0;
   transfer_state(group, state.kept, with_source({2, 9}), {});
-  CHECK(state.bytes() == std::vector<unsigned char>(16, 1));
+  CHECK(state.has_arrived());
 }
 
 TEST_CASE("a rank that has trained keeps its state until the other one is complete") {
@@ -108,8 +108,81 @@ TEST_CASE("a rank that has trained keeps its state until the other one is comple
   group.fails_at = 2;
   CHECK_THROWS(transfer_state(group, state.kept, with_source({2, 9}), {2, 8}));
   CHECK(state.a == std::vector<float>{5, 6});
-  CHECK(state.b == std::vector<float>{7, 8});
+  CHECK(state.b == std::vector<float>(5000, 7));
   group.fails_at = 0;
   transfer_state(group, state.kept, with_source({2, 9}), {2, 8});
-  CHECK(state.bytes() == std::vector<unsigned char>(16, 1));
+  CHECK(state.has_arrived());
+}
+
+namespace {
+
+/// What one of two ranks sends, for the other one to receive.
+struct RecordedGroup {
+  int rank() const { return own_rank; }
+  int world_size() const { return 2; }
+  void all_reduce(std::vector<std::int64_t>& cards, dtrain::ReduceOp) const { cards = {1, 0, 0, 0}; }
+  void broadcast(dtrain::BufferView values, int root) const {
+    CHECK(root == 0);
+    if (own_rank == 0) {
+      sent.emplace_back(values.data, values.data + values.bytes());
+    } else {
+      REQUIRE(received < sent.size());
+      REQUIRE(sent[received].size() == values.bytes());
+      std::memcpy(values.data, sent[received++].data(), values.bytes());
+    }
+  }
+  RecordedGroup split(int) const { return *this; }
+
+  int own_rank = 0;
+  mutable std::vector<std::vector<std::byte>> sent{};
+  mutable std::size_t received = 0;
+};
+
+/// Tensors of many sizes, some without elements, beside each other.
+struct ManyTensors {
+  explicit ManyTensors(unsigned char first) {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      bytes += size_of(i);
+    }
+    memory.resize(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) {
+      memory[i] = static_cast<unsigned char>(first + i * 7 + i / 251);
+    }
+    std::vector<dtrain::NamedTensor> tensors;
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      tensors.push_back({std::to_string(i), dtrain::TensorView{reinterpret_cast<std::byte*>(memory.data() + begin),
+                                                               {static_cast<std::int64_t>(size_of(i))},
+                                                               dtrain::DType::u8,
+                                                               {}}});
+      begin += size_of(i);
+    }
+    kept.keep(tensors, false);
+  }
+  static std::size_t size_of(std::size_t i) { return i % 1000 == 999 ? 100000 : i % 300 == 7 ? 0 : 1 + i * 37 % 900; }
+
+  static constexpr std::size_t count = 3000;
+  std::vector<unsigned char> memory;
+  KeptState kept;
+};
+
+}  // namespace
+
+TEST_CASE("small tensors share a few broadcasts, and each arrives where it belongs, in place or staged") {
+  for (const std::uint64_t own_steps : {0, 8}) {
+    CAPTURE(own_steps);
+    ManyTensors source(3);
+    ManyTensors receiver(90);
+    const std::vector<unsigned char> before = source.memory;
+    REQUIRE(receiver.memory != before);
+    RecordedGroup group;
+    transfer_state(group, source.kept, with_source({2, 9}), {2, 9});
+    CHECK(source.memory == before);
+    CHECK(group.sent.size() == 3 + 2);  // 3 large tensors, and two packs of at most a megabyte
+    group.own_rank = 1;
+    transfer_state(group, receiver.kept, with_source({2, 9}), {own_steps == 0 ? 0U : 2U, own_steps});
+    CHECK(group.received == group.sent.size());
+    CHECK(receiver.memory == before);
+  }
 }
