@@ -107,6 +107,25 @@ TEST_CASE("run_blocking from the loop's own thread is an error, never a hang") {
   CHECK_ERROR(thread.run_blocking(outer, soon()), Errc::invalid_argument);
 }
 
+TEST_CASE("a thread whose calls are refused starts and waits for nothing, and its tasks and other threads go on") {
+  LoopThread thread;
+  const auto task = [](EventLoop& loop) -> Task<int> {
+    co_await loop.sleep_for(1ms);
+    co_return 4;
+  };
+  auto started = thread.handle()->spawn(task);
+  thread.handle()->refuse_calls("not now");
+  CHECK_THROWS_WITH_AS(thread.handle()->require_allowed(), "not now", dtrain::Error);
+  CHECK_THROWS_WITH_AS(thread.run_blocking(task, soon()), "not now", dtrain::Error);
+  CHECK_THROWS_WITH_AS(started.wait(soon()), "not now", dtrain::Error);
+  int of_another = 0;
+  std::thread([&] { of_another = thread.run_blocking(task, soon()); }).join();
+  CHECK(of_another == 4);
+  thread.handle()->allow_calls();
+  CHECK(started.wait(soon()) == 4);
+  CHECK(thread.run_blocking(task, soon()) == 4);
+}
+
 TEST_CASE("a loop that ended by an exception says so to every later caller") {
   LoopThread thread;
   thread.loop().post([] { throw std::runtime_error("the ground is gone"); });
