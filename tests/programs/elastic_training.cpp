@@ -15,6 +15,8 @@
 //   swallow=S            worker 1 does so, catches it and returns
 //   call=S               worker 0 makes a call of dtrain inside the commit of step S
 //   exit=CODE            worker 1 ends with exit code CODE in its first step
+//   fail=S               worker 1 throws a JobFailed inside the commit of step S
+//   eat=S                worker 1 writes 400 MB in step S
 //   leave=FILE           a worker of node N that can delete FILE.N ends with exit code 0 in that step
 //   hang                 sleeps in place of train()
 //   return=CODE          what the function returns
@@ -104,6 +106,9 @@ int train(dtrain::Elastic<Policy> job, const Options& options) {
       if (options.has("exit") && worker == 1) {
         std::_Exit(static_cast<int>(options.number("exit")));
       }
+      if (worker == 1 && at("eat")) {
+        std::fill_n(std::make_unique<volatile char[]>(400 << 20).get(), 400 << 20, '1');
+      }
       if (options.has("leave") && ::unlink(file_of_node(options.values.at("leave")).c_str()) == 0) {
         std::_Exit(0);
       }
@@ -122,6 +127,9 @@ int train(dtrain::Elastic<Policy> job, const Options& options) {
         model.update();
         if (worker == 1 && (at("torn") || at("swallow"))) {
           throw std::runtime_error("half a step");
+        }
+        if (worker == 1 && at("fail")) {
+          throw dtrain::JobFailed({dtrain::CauseKind::lost, 0, "elsewhere", "a store's call was made"});
         }
         if (worker == 0 && at("call")) {
           group.barrier();

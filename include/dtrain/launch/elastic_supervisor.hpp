@@ -37,7 +37,8 @@
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
-/// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
+/// process is reaped: its device memory is free then. Each worker that the launcher kills is named at once, and counts
+/// as lost. Lifetime: the constructor's arguments outlive it. Threads: the
 /// loop's. @tparam Formation a FormationServer, or a RemoteFormation
 template <class Formation>
 class ElasticSupervisor {
@@ -73,7 +74,7 @@ class ElasticSupervisor {
         }
       }
       if (state_.cause()) schedule_.on_failure(now);
-      workers_.act(schedule_.due(now));
+      follow(schedule_, now, workers_, services_, "worker");
       kill_left_out(now);
       start_due(now);
       tell_formation();
@@ -125,10 +126,11 @@ class ElasticSupervisor {
   struct Slot {
     pid_t process = 0;  ///< 0: no process runs
     bool is_exiting = false;
-    bool is_killed = false;
-    bool is_rank = false;  ///< of the last attempt, as far as it is known
-    std::string error{};   ///< with which the worker ends, if it is known
-    int failures = 0;      ///< in a row
+    bool outlives_job = false;  ///< the process ends after the job
+    bool is_rank = false;       ///< of the last attempt, as far as it is known
+    std::string error{};        ///< with which the worker ends, if it is known
+    std::string killed_for{};   ///< the clause why this launcher has killed it; empty: it has not
+    int failures = 0;           ///< in a row
     Deadline::Clock::time_point started_at{};
     std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< at first: at once
   };
@@ -144,14 +146,19 @@ class ElasticSupervisor {
   void look_at_exit_flags() {
     for (Slot& each : slots_) {
       if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
-        each.is_exiting = true;
-        process_ended(each, each.process, 0, "its process ended");
+        process_ended(each, each.process, 0, each.killed_for.empty() ? "its process ended" : own_kill(each));
       }
     }
   }
 
-  /// The formation forgets a worker whose process has ended: the slot keeps what the report needs.
+  static std::string own_kill(const Slot& slot) {
+    return format_text("its launcher killed it, because it {}", {slot.killed_for});
+  }
+
+  /// The formation forgets a worker whose process has ended, and the job may end with it: the slot keeps what the
+  /// report needs.
   void process_ended(Slot& slot, pid_t process, int exit_code, const std::string& how) {
+    if (!std::exchange(slot.is_exiting, true)) slot.outlives_job = state_.is_over();
     if (const rendezvous::Worker* worker = state_.workers().find(host_id_, process)) {
       slot.is_rank = worker->is_member();
     }
@@ -167,11 +174,17 @@ class ElasticSupervisor {
   void note(const Workers::Ended& ended) {
     Slot& slot = slots_[static_cast<std::size_t>(ended.rank)];
     const pid_t process = std::exchange(slot.process, 0);
-    const bool was_over = state_.is_over();
-    process_ended(slot, process, ended.status.code, ended.status.text());
-    if (was_over || schedule_.has_acted() || services_.forwarder.interrupted()) {
-      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
+    const bool is_own_kill = !slot.killed_for.empty() && ended.status.signal == SIGKILL;
+    const std::string how =
+        is_own_kill ? own_kill(slot)
+                    : ended.status.text() + attempt_.memory_kills().explain(ended.status, schedule_.has_acted());
+    process_ended(slot, process, ended.status.code, how);
+    std::string line =
+        format_text("worker {} was lost: {}{}{}", {ended.rank, how, slot.error.empty() ? "" : ": ", slot.error});
+    if (slot.outlives_job || schedule_.has_acted() || services_.forwarder.interrupted()) {
+      const bool counts = slot.is_rank && slot.outlives_job && failed_after_end_ == 0;  // later ones do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
+      if (is_own_kill) count_loss(std::move(line));
       return;
     }
     const int code = ended.status.exit_code();
@@ -179,16 +192,21 @@ class ElasticSupervisor {
     if (Deadline::Clock::now() - slot.started_at > long_life) slot.failures = 0;
     const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
     const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
-    const bool is_replaced = !is_final && left_to_replace_ > 0;
-    std::string line = format_text("worker {} was lost: {}{}{}",
-                                   {ended.rank, ended.status.text(), slot.error.empty() ? "" : ": ", slot.error});
+    const bool is_replaced = !is_final && left_to_replace_ > 0 && !state_.is_over();
     if (is_final) line += "; it is not replaced";
     if (is_replaced) {
       --left_to_replace_;
       append_text(line, "; another one starts in its place{}", {plan_start(slot)});
     }
     services_.output.error().line("dtrain: ", line);
+    count_loss(std::move(line));
+  }
+
+  void count_loss(std::string line) {
     ++lost_;
+    list_loss(std::move(line));
+  }
+  void list_loss(std::string line) {
     if (losses_.size() < most_losses) losses_.push_back(std::move(line));
   }
 
@@ -200,19 +218,44 @@ class ElasticSupervisor {
     return delay == 0 ? "" : format_text(" in {} s", {delay});
   }
 
-  /// Kills workers for which the formation does not wait: a worker that was excluded long ago, so that another takes
-  /// its place, and workers that are no ranks of an attempt that has finished the job.
+  /// Kills workers for which the formation does not wait: a worker that was excluded long ago, if another can take its
+  /// place and the job has its state elsewhere, and workers that are no ranks of an attempt that has finished the job.
   void kill_left_out(Deadline::Clock::time_point now) {
     if (state_.is_over() && !ended_at_) ended_at_ = now;
-    for (Slot& slot : slots_) {
-      if (slot.process == 0 || slot.is_killed || state_.cause()) continue;
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      Slot& slot = slots_[index];
+      if (slot.process == 0 || slot.is_exiting || !slot.killed_for.empty() || state_.cause()) continue;
       const rendezvous::Worker* const worker = state_.workers().find(host_id_, slot.process);
-      const bool is_rank = worker != nullptr && worker->is_member();
-      const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
-      slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
-                                 : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
-      if (slot.is_killed) workers_.kill_group(slot.process);
+      if (ended_at_) {
+        const bool is_rank = worker != nullptr && worker->is_member();
+        if (!is_rank && now - *ended_at_ > end_timeout) {
+          kill(index,
+               format_text("was no rank at the end of the job, and had not ended {} later",
+                           {duration_text(end_timeout)}),
+               "");
+        }
+      } else if (worker != nullptr && worker->standing == rendezvous::Standing::excluded && left_to_replace_ > 0 &&
+                 now - worker->since > excluded_timeout() && state_.workers().can_spare(*worker)) {
+        const std::string time = duration_text(excluded_timeout());
+        std::string why = worker->error.empty()
+                              ? format_text("was silent for more than {}", {time})
+                              : format_text("had failed more than {} before, and had not ended", {time});
+        kill(index, std::move(why), ", so that another one takes its place");
+      }
     }
+  }
+
+  std::chrono::milliseconds excluded_timeout() const {
+    return std::min(formation_.options().rejoin_timeout, formation_.options().wait_timeout);
+  }
+
+  /// @param why a clause without subject @param aim is another one, or empty
+  void kill(std::size_t index, std::string why, const char* aim) {
+    Slot& slot = slots_[index];
+    services_.output.error().line("dtrain: ", format_text("worker {} (process {}) {}, and is killed by its launcher{}",
+                                                          {index, slot.process, why, aim}));
+    slot.killed_for = std::move(why);
+    workers_.kill_group(slot.process);
   }
 
   void start_due(Deadline::Clock::time_point now) {
@@ -227,18 +270,25 @@ class ElasticSupervisor {
     }
   }
 
-  /// A start that fails, for lack of processes or descriptors, is repeated: the other workers go on.
+  /// A start that fails, for lack of processes or descriptors, is repeated, or given up: the other workers go on.
   void start(Slot& slot, int index) {
     try {
       slot.process = attempt_.start_worker(index);
-      slot.is_exiting = slot.is_killed = slot.is_rank = false;
+      slot.is_exiting = slot.is_rank = false;
       slot.error.clear();
+      slot.killed_for.clear();
       slot.started_at = Deadline::Clock::now();
     } catch (const std::exception& error) {
-      if (left_to_replace_ == 0 || state_.attempt() == 0) throw;
-      --left_to_replace_;
-      services_.output.error().line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
-                                                            {index, error.what(), plan_start(slot)}));
+      if (state_.attempt() == 0 || (left_to_replace_ == 0 && workers_.running() == 0 && !next_start())) throw;
+      std::string line = format_text("starting worker {} failed: {}; ", {index, error.what()});
+      if (left_to_replace_ > 0) {
+        --left_to_replace_;
+        append_text(line, "this is tried again{}", {plan_start(slot)});
+      } else {
+        line += "its place stays empty";
+      }
+      services_.output.error().line("dtrain: ", line);
+      if (!slot.start_at) list_loss(std::move(line));
     }
   }
 
@@ -255,7 +305,12 @@ class ElasticSupervisor {
     const auto here = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
     const int running = is_on_hosts_ ? std::numeric_limits<int>::max() : here;
-    if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
+    Deadline::Clock::time_point last_start{};
+    for (const Slot& each : slots_) {
+      last_start = std::max(last_start, each.start_at.value_or(each.started_at));
+    }
+    const bool has_started = std::exchange(last_start_, last_start) != last_start;
+    if (std::exchange(running_, running) != running || has_started) formation_.set_running_workers(running, last_start);
   }
 
   Attempt& attempt_;
@@ -273,6 +328,7 @@ class ElasticSupervisor {
   std::size_t lost_ = 0;
   int stops_noted_ = 0;
   int running_ = -1;
+  Deadline::Clock::time_point last_start_{};             ///< of a worker, often in the future
   std::optional<Deadline::Clock::time_point> ended_at_;  ///< the job
   int last_failure_ = 0;
   int failed_after_end_ = 0;

@@ -149,6 +149,7 @@ class Attempt {
   const AttemptServices& services() const noexcept { return services_; }
   const NodePlan& plan() const noexcept { return *plan_; }
   Workers& workers() noexcept { return workers_; }
+  MemoryKills& memory_kills() noexcept { return memory_kills_; }
   /// Whether a stop request has arrived since the last worker ended. Then the launcher no longer waits for output.
   bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
 

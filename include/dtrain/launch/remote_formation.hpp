@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/process/blocked_write_signals.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
 #include "dtrain/rendezvous/formation/formation_state.hpp"
@@ -74,9 +75,10 @@ class RemoteFormation {
     return is_member ? &rank_ : nullptr;
   }
   std::string error_of(const std::string&, std::int64_t) const { return {}; }
+  bool can_spare(const rendezvous::Worker&) const noexcept { return true; }
 
   void process_ended(const std::string&, std::int64_t, int, const std::string&) noexcept {}
-  void set_running_workers(int) noexcept {}
+  void set_running_workers(int, Deadline::Clock::time_point) noexcept {}
   /// The job goes on without this node: the others see that its workers' connections end.
   void stop(const std::string&) noexcept {}
 

@@ -18,6 +18,7 @@
 
 #include "dtrain/async/events.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/process/control_groups.hpp"
 #include "dtrain/core/process/system_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -25,6 +26,7 @@
 #include "dtrain/launch/shutdown_schedule.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"
 #include "dtrain/launch/supervise/workers.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -38,10 +40,11 @@ class MemoryKills {
         groups_(control_groups(files_.text("/proc/self/cgroup").value_or(""), "memory")),
         explained_(count()) {}
 
-  /// Call it for each worker that SIGKILL ended. @returns " (out of memory: the cgroup's limit is 4 GiB)" if there was
-  /// a kill that no earlier call explained; else an empty text
-  std::string explain() {
-    if (count() <= explained_) {
+  /// Call it once for each worker's end. @param has_killed whether the launcher has sent SIGKILL
+  /// @returns " (out of memory: the cgroup's limit is 4 GiB)" for SIGKILL if there was a kill that no earlier call
+  /// explained; else an empty text
+  std::string explain(const ExitStatus& status, bool has_killed) {
+    if (status.signal != SIGKILL || has_killed || count() <= explained_) {
       return {};
     }
     ++explained_;
@@ -105,6 +108,20 @@ struct AttemptServices {
   JobCoordinator& coordinator;
 };
 
+/// Does what the schedule says, and says whom it kills.
+/// @param noun of a worker, in that sentence
+inline void follow(ShutdownSchedule& schedule, Deadline::Clock::time_point now, const Workers& workers,
+                   const AttemptServices& services, const char* noun) {
+  const ShutdownSchedule::Action action = schedule.due(now);
+  if (action == ShutdownSchedule::Action::kill && workers.running() != 0) {
+    const int signal = services.forwarder.interrupted() ? services.forwarder.interrupt_signal() : SIGTERM;
+    services.output.error().line(
+        "dtrain: ", format_text("the launcher kills what has not ended after {}: {}",
+                                {signal_name(signal), rendezvous::rank_list(workers.running_ranks(), 16, noun)}));
+  }
+  workers.act(action);
+}
+
 /// When a worker fails, here or on another node, the supervisor ends the other workers. If they end within a second of
 /// SIGTERM, the attempt ends at most 1.3 s after the first failure, or 6 s if they compute on devices.
 /// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
@@ -135,7 +152,7 @@ class Supervisor {
       const Deadline::Clock::time_point now = Deadline::Clock::now();
       note_stopped(now);
       take_requests(now);
-      workers_.act(schedule_.due(now));
+      follow(schedule_, now, workers_, services_, "rank");
       report_waiting(now);
       if (schedule_.has_given_up(now)) {
         break;  // the kernel has not ended a process yet, and does so later
@@ -182,9 +199,7 @@ class Supervisor {
 
   async::Task<void> note(Workers::Ended ended) {
     WorkerEnd end{.rank = ended.rank, .status = ended.status, .stopped = schedule_.has_acted()};
-    if (ended.status.signal == SIGKILL && !end.stopped) {
-      end.explanation = memory_kills_.explain();
-    }
+    end.explanation = memory_kills_.explain(ended.status, end.stopped);
     if (ended.status == ExitStatus{}) {
       end.left = co_await services_.coordinator.has_left(ended.rank);
     }

@@ -215,6 +215,16 @@ class Workers {
         std::count_if(workers_.begin(), workers_.end(), [](const ChildProcess& worker) { return worker.process > 0; }));
   }
 
+  /// The workers that run, ascending.
+  std::vector<int> running_ranks() const {
+    std::vector<int> ranks;
+    for (const ChildProcess& worker : workers_) {
+      if (worker.process > 0) ranks.push_back(worker.rank);
+    }
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
+
   /// Sends a signal to each worker, but not to its descendants, and not to a wrapper that is its parent. The signal
   /// would end a wrapper such as a shell or perf, and the worker's last output would be lost.
   void signal_each(int signal) const {

@@ -63,8 +63,8 @@ class FormationServer final : public WorkerConnections {
     state_.process_ended(host_id, process, exit_code, how, now());
     changed_.set();
   }
-  void set_running_workers(int count) {
-    state_.set_running_workers(count, now());
+  void set_running_workers(int count, Deadline::Clock::time_point last_start) {
+    state_.set_running_workers(count, now(), last_start);
     changed_.set();
   }
   void stop(const std::string& why) {

@@ -208,20 +208,19 @@ class FormationState {
     settle(now);
   }
 
-  /// How many workers' processes run or will be started, announced workers included. Before the first call: unlimited.
-  void set_running_workers(int count, Instant now) {
+  /// How many workers' processes run or will be started, announced workers included; before the first call: unlimited.
+  /// @param last_start of a process, often in the future: the job waits for workers from then on
+  void set_running_workers(int count, Instant now, Instant last_start = {}) {
     running_workers_ = count;
+    last_start_ = last_start;
     settle(now);
   }
 
   /// The job ends, because its launcher was told to.
   void stop(const std::string& why, Instant now) {
     const Cause cause{CauseKind::stopped, -1, {}, why};
-    if (attempt_ == 0 || failed_) {
-      end(cause);
-    } else if (!is_over_) {
-      fail(cause, now);
-    }
+    if (attempt_ == 0 || failed_) end(cause);
+    if (!is_over_) fail(cause, now);
     settle(now);
   }
 
@@ -355,7 +354,7 @@ class FormationState {
   }
 
   void end_unless_somebody_comes(bool may_come, Instant now) {
-    waiting_since_ = waiting_since_.value_or(now);
+    waiting_since_ = std::max(waiting_since_.value_or(now), last_start_);
     if (!may_come || is_due(*waiting_since_ + options_.wait_timeout, now)) {
       Cause cause = history_.first_cause().value_or(Cause{CauseKind::timeout, -1, {}, "no attempt was formed"});
       append_text(cause.text, "; the job waited {}", {waits_for()});
@@ -405,8 +404,7 @@ class FormationState {
     failed_ = is_complete_ = false;
     weights_.reset();
     history_.on_attempt();
-    enough_since_.reset();
-    waiting_since_.reset();
+    enough_since_ = waiting_since_ = std::nullopt;
     Assignment assignment{job_, attempt_, 0, static_cast<int>(members().size()), source_, 0};
     for (Worker* each : members()) {
       each->has_finished = false;
@@ -441,6 +439,7 @@ class FormationState {
   bool is_complete_ = false;              ///< all ranks have joined the last attempt
   bool has_barred_ = false;               ///< a worker waits that must not be a rank yet
   int running_workers_ = std::numeric_limits<int>::max();
+  Instant last_start_{};
   bool is_over_ = false;
   std::optional<Cause> cause_;
   std::optional<Instant> failed_at_, enough_since_, waiting_since_, next_;

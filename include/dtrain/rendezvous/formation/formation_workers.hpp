@@ -72,6 +72,15 @@ class FormationWorkers {
   bool has_excluded() const {
     return find_that([](const Worker& each) { return each.standing == Standing::excluded; }) != nullptr;
   }
+  /// Whether the job keeps its state without that worker: another one is connected that has trained as late, or whose
+  /// state was the source of a later attempt.
+  bool can_spare(const Worker& worker) const {
+    const Worker* const other = find_that([&](const Worker& each) {
+      const bool was_source = each.attempt > worker.attempt && each.progress == each.source;
+      return &each != &worker && each.connection != 0 && (each.progress.attempt >= worker.attempt || was_source);
+    });
+    return other != nullptr;
+  }
   Worker* member(int rank) const {
     return rank < 0 || rank >= static_cast<int>(members_.size()) ? nullptr : members_[static_cast<std::size_t>(rank)];
   }

@@ -62,7 +62,8 @@ struct RankSet {
 std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges = 16);
 
 /// "ranks 0-3 and 7", made by rank_ranges; "no rank" if there is none. @param ranks ascending
-std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16);
+/// @param noun of one, such as "worker"
+std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16, const char* noun = "rank");
 
 #if DTRAIN_DEFINITIONS
 
@@ -112,12 +113,12 @@ DTRAIN_DEFINED std::vector<std::string> rank_ranges(const std::vector<int>& rank
   return parts;
 }
 
-DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges) {
+DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges, const char* noun) {
   if (ranks.empty()) {
-    return "no rank";
+    return format_text("no {}", {noun});
   }
   const std::vector<std::string> parts = rank_ranges(ranks, max_ranges);
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  std::string text = format_text("{}{} ", {noun, ranks.size() == 1 ? "" : "s"});
   for (std::size_t i = 0; i < parts.size(); ++i) {
     append_text(text, "{}{}", {i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ", parts[i]});
   }

@@ -3,6 +3,8 @@
 
 namespace {
 
+constexpr ExitStatus killed{0, SIGKILL};
+
 void set_kills(const Machine& machine, const std::string& folder, int kills) {
   machine.write(folder + "/memory.events",
                 "low 0\nhigh 0\nmax 7\noom 9\noom_kill " + std::to_string(kills) + "\noom_group_kill 0");
@@ -18,13 +20,15 @@ TEST_CASE("each kill of the kernel's since the start explains one worker's end, 
   machine.write("/sys/fs/cgroup/job/step/memory.max", "max");
   machine.write("/sys/fs/cgroup/job/memory.max", "4294967296");
   MemoryKills kills(machine.files());
-  CHECK(kills.explain() == "");
+  CHECK(kills.explain(killed, false) == "");
   set_kills(machine, "/sys/fs/cgroup/job", 9);  // of another step
-  CHECK(kills.explain() == "");
+  CHECK(kills.explain(killed, false) == "");
   set_kills(machine, "/sys/fs/cgroup/job/step", 5);
-  CHECK(kills.explain() == " (out of memory: the cgroup's limit is 4 GiB)");
-  CHECK(kills.explain() == " (out of memory: the cgroup's limit is 4 GiB)");
-  CHECK(kills.explain() == "");
+  CHECK(kills.explain({1, 0}, false) == "");
+  CHECK(kills.explain(killed, true) == "");
+  CHECK(kills.explain(killed, false) == " (out of memory: the cgroup's limit is 4 GiB)");
+  CHECK(kills.explain(killed, false) == " (out of memory: the cgroup's limit is 4 GiB)");
+  CHECK(kills.explain(killed, false) == "");
 }
 
 TEST_CASE("a group without a limit was killed for the host's memory") {
@@ -33,7 +37,7 @@ TEST_CASE("a group without a limit was killed for the host's memory") {
   set_kills(machine, "/sys/fs/cgroup", 0);
   MemoryKills kills(machine.files());
   set_kills(machine, "/sys/fs/cgroup", 1);
-  CHECK(kills.explain() == " (out of memory: the host has no more)");
+  CHECK(kills.explain(killed, false) == " (out of memory: the host has no more)");
 }
 
 TEST_CASE("the first version of control groups counts too, below the container's root if the path is the host's") {
@@ -43,15 +47,15 @@ TEST_CASE("the first version of control groups counts too, below the container's
   machine.write(file, "oom_kill_disable 0\nunder_oom 0\noom_kill 2");
   machine.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1610612736");
   MemoryKills kills(machine.files());
-  CHECK(kills.explain() == "");
+  CHECK(kills.explain(killed, false) == "");
   machine.write(file, "oom_kill_disable 0\nunder_oom 0\noom_kill 3");
-  CHECK(kills.explain() == " (out of memory: the cgroup's limit is 1536 MiB)");
+  CHECK(kills.explain(killed, false) == " (out of memory: the cgroup's limit is 1536 MiB)");
 }
 
 TEST_CASE("a kernel that does not count explains nothing") {
   const Machine machine;
   MemoryKills kills(machine.files());
-  CHECK(kills.explain() == "");
+  CHECK(kills.explain(killed, false) == "");
 }
 
 TEST_CASE("a size has the largest unit that divides it") {

@@ -306,6 +306,50 @@ TEST_CASE("the job waits for workers, and ends with the first cause where none w
   CHECK(alone.end->text.find("killed by signal 9") == 0);
 }
 
+TEST_CASE("the job waits for workers from the last start of one on, although it is planned for later") {
+  FormationOptions sizes = Formation::sizes(2, 2);
+  sizes.wait_timeout = 20s;
+  Formation job(sizes);
+  job.announce(0);
+  job.announce(1);
+  job.train(0);
+  job.lose(1);
+  job.state.set_running_workers(2, job.now, job.now + 32s);
+  job.announce(0, {1, 1});
+  job.pass(51s);
+  CHECK_FALSE(job.end);
+  job.pass(1s);
+  CHECK(job.end);
+}
+
+TEST_CASE("a worker can be spared only if another one that is connected has the state") {
+  const auto can_spare = [](const Formation& job, int worker) {
+    return job.state.workers().can_spare(*job.state.workers().find("a", worker));
+  };
+  Formation job(1, 2, {0, 1});
+  job.train(0);
+  job.state.lost(Formation::connection(0), CauseKind::lost, "silent", job.now);
+  CHECK_FALSE(can_spare(job, 0));  // worker 1 may not have had the source's state yet
+  job.announce(1, {1, 1});
+  CHECK(can_spare(job, 0));
+  job.lose(1);
+  job.announce(2);  // a newcomer
+  CHECK_FALSE(can_spare(job, 0));
+
+  Formation joining(1, 2, {0, 1});
+  joining.train(0);
+  joining.fail(CauseKind::timeout, 0, "slow");
+  joining.announce(0, {1, 3});
+  joining.announce(1, {1, 3});
+  joining.state.lost(Formation::connection(0), CauseKind::lost, "silent while it joined", joining.now);
+  CHECK_FALSE(can_spare(joining, 0));
+  joining.announce(1, {1, 3});  // is the source of an attempt without worker 0
+  REQUIRE(joining.order == Order{1});
+  CHECK(can_spare(joining, 0));
+  joining.state.disconnected(Formation::connection(1), joining.now);
+  CHECK_FALSE(can_spare(joining, 0));
+}
+
 TEST_CASE("a worker that was excluded long ago and lacks the state is dropped, and is welcome if it comes back") {
   Formation job(1, 2, {0});
   job.announce(1, {}, "b");
