@@ -147,12 +147,3 @@ TEST_CASE("a start that fails is tried again while restarts are left") {
   job.signal(SIGTERM);
   CHECK(job.wait().exit_code == 128 + SIGTERM);
 }
-
-TEST_CASE("the launcher names the workers that it kills because they do not end after a signal") {
-  Program job(training, {"--nproc-per-node=2", "--min-ranks=1", "steps=1000000", "log"},
-              {{"DTRAIN_GRACE_SECONDS", "1"}, {"DTRAIN_LIVENESS_SECONDS", "60"}});
-  REQUIRE(job.wait_for("commit 20 attempt 1 size 2"));
-  REQUIRE(::kill(support::process_of_worker(job.output(), 1), SIGSTOP) == 0);
-  job.signal(SIGINT);
-  support::check_ended(job.wait(), 128 + SIGINT, {"the launcher kills what has not ended after SIGINT: worker 1\n"});
-}

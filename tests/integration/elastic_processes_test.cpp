@@ -156,6 +156,28 @@ TEST_CASE("a program's own handler of SIGTERM stays, and a process that it forke
   CHECK(with_child[0].wait_for("child ended by signal 15"));
 }
 
+TEST_CASE(
+    "a process that has inherited that SIGTERM is blocked leaves at it, and one that blocks it itself gets none") {
+  Job job({"steps=100000"}, "1:1");
+  sigset_t blocked;
+  sigset_t before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  REQUIRE(::pthread_sigmask(SIG_BLOCK, &blocked, &before) == 0);
+  job.start(0);
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
+  REQUIRE(job[0].wait_for("commit 10"));
+  job[0].signal(SIGTERM);
+  support::check_ended(job[0].wait(), 143, {"leaves the job, because it got SIGTERM"});
+
+  Job waiting({"steps=100000", "wait"}, "1:1");
+  waiting.start(0);
+  REQUIRE(waiting[0].wait_for("commit 10"));
+  waiting[0].signal(SIGTERM);
+  CHECK(waiting[0].wait_for("waited for SIGTERM"));
+  CHECK(waiting[0].wait_for("commit 100 "));
+}
+
 TEST_CASE("the job ends with the process of index 0: the others end with 75") {
   for (const int signal : {SIGKILL, SIGTERM}) {
     CAPTURE(signal);

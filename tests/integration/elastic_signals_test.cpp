@@ -87,6 +87,39 @@ TEST_CASE("SIGHUP and SIGQUIT to the launcher end an elastic job before and afte
   }
 }
 
+TEST_CASE("SIGUSR1 and SIGUSR2 to the launcher end no worker that does not handle them, and the launcher says so") {
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    LongJob job;
+    job.program.signal(signal);
+    CHECK(job.program.wait_for(std::string(signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2") +
+                               " came to the launcher, and is not forwarded to workers 0-2"));
+    CHECK(job.program.wait_for("commit 40 attempt 1 size 3"));
+    CHECK_MESSAGE(!contains(job.check_end(SIGTERM), "was lost"), signal);
+  }
+}
+
+TEST_CASE("SIGUSR1 to the launcher reaches each worker that handles it or blocks it") {
+  LongJob handling("handle=10");
+  handling.program.signal(SIGUSR1);
+  for (const char* const worker : {"0", "1", "2"}) {
+    CHECK(handling.program.wait_for(std::string("worker ") + worker + " got a signal"));
+  }
+  CHECK_MESSAGE(!contains(handling.check_end(SIGTERM), "not forwarded"), "");
+}
+
+TEST_CASE("a launcher that was started with SIGTERM blocked, as by a Java program, has workers that leave at it") {
+  sigset_t blocked;
+  sigset_t before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  REQUIRE(::pthread_sigmask(SIG_BLOCK, &blocked, &before) == 0);
+  LongJob job;
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
+  const std::string error = job.check_end(SIGTERM);
+  CHECK_CONTAINS(error, "leaves the job, because it got SIGTERM");
+  CHECK_MESSAGE(!contains(error, "the launcher kills"), error);
+}
+
 TEST_CASE("a signal to the launcher ends the job while a worker's replacement waits to be started") {
   LongJob job;
   const pid_t first = support::process_of_worker(job.program.output(), 1);
@@ -102,10 +135,11 @@ TEST_CASE("a signal to the launcher ends the job while a worker's replacement wa
   job.check_end(SIGTERM);
 }
 
-TEST_CASE("a signal to the launcher ends the job, although a worker is stopped") {
+TEST_CASE(
+    "a signal to the launcher ends the job, although a worker is stopped, which the launcher says that it kills") {
   LongJob job;
   const pid_t stopped = support::process_of_worker(job.program.output(), 2);
   REQUIRE(::kill(stopped, SIGSTOP) == 0);
   REQUIRE(support::holds_soon([&] { return is_stopped(stopped); }));
-  job.check_end(SIGINT);
+  CHECK_CONTAINS(job.check_end(SIGINT), "the launcher kills what has not ended after SIGINT: worker 2\n");
 }

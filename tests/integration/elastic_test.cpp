@@ -107,7 +107,7 @@ TEST_CASE("a worker that is stopped is left out, and comes back as a newcomer") 
 }
 
 TEST_CASE("a worker's own error ends the worker, and the others go on") {
-  for (const char* const mistake : {"throw=30", "torn=30", "swallow=30"}) {
+  for (const char* const mistake : {"throw=30", "torn=30", "swallow=30", "fail=30"}) {
     CAPTURE(mistake);
     Program job(program, {"--nproc-per-node=3", "--min-ranks=2", "steps=60", "pause=1", mistake});
     const Result result = job.wait();
@@ -119,6 +119,7 @@ TEST_CASE("a worker's own error ends the worker, and the others go on") {
 TEST_CASE("the launcher names the error of the worker with which the job ends") {
   for (const auto& [mistake, text] :
        {std::pair{"throw=30", "a mistake of worker 1 at step 30"}, std::pair{"torn=30", "half a step"},
+        std::pair{"fail=30", "commit() threw, so that this worker's state is torn: rank 0 on host elsewhere"},
         std::pair{"swallow=30", "commit() threw, and the function of train() went on"}}) {
     const std::string wanted = mistake;
     CAPTURE(wanted);

@@ -215,7 +215,7 @@ TEST_CASE("a second signal kills workers that do not end, after a second") {
   program.signal(SIGINT);
   const support::Stopwatch since_second;
   const Result result = program.wait();
-  CHECK(result.exit_code == 137);
+  support::check_ended(result, 137, {"the launcher kills what has not ended after SIGTERM: ranks 0-1\n"});
   CHECK(since_second.elapsed() < two_seconds);
   CHECK(support::processes_with(mark).empty());
 }
@@ -227,10 +227,23 @@ TEST_CASE("the other signals are forwarded and stop nothing by themselves") {
   program.write_input("still here\n");
   CHECK(program.wait_for("[0] still here"));
   CHECK(program.finish().exit_code == 0);
-  Program fatal(probe, {"--nproc-per-node=2", "*:join", "*:stdout:up\n", "*:sleep:60000"});
+  Program fatal(probe, {"--nproc-per-node=2", "--max-restarts=5", "*:join", "*:stdout:up\n", "*:sleep:60000"});
   support::require_up(fatal, 2);
   fatal.signal(SIGUSR2);
-  CHECK(fatal.wait().exit_code == 128 + SIGUSR2);
+  CHECK(fatal.wait().exit_code == 128 + SIGUSR2);  // and it is not started again
+}
+
+TEST_CASE("workers of a launcher that was started with SIGTERM blocked end at SIGTERM") {
+  sigset_t blocked;
+  sigset_t before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  REQUIRE(::pthread_sigmask(SIG_BLOCK, &blocked, &before) == 0);
+  Program program(probe, {"--nproc-per-node=2", "*:join", "*:stdout:up\n", "*:sleep:60000"});
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
+  support::require_up(program, 2);
+  program.signal(SIGTERM);
+  CHECK(program.wait().exit_code == 128 + SIGTERM);
 }
 
 TEST_CASE("a job that was stopped for longer than the liveness time goes on") {

@@ -1,12 +1,16 @@
-// ctest: TIMEOUT 120
+// ctest: TIMEOUT 180
 // Debugging a rank: commands in front of workers (--wrap), a rank without a launcher (--in-process), workers' names.
 
 #include "integration/prelude.hpp"
+#include "support/elastic_output.hpp"
+#include "support/worker_process.hpp"
 
 namespace {
 
 /// Stays the parent of what it starts, as strace and gdb do, and ends with its code.
 const std::string forking = "--wrap=sh -c '\"$@\"; exit $?' --";
+
+const std::string elastic = std::string(DTRAIN_TEST_PROGRAMS_DIR) + "/elastic_training";
 
 /// The lines of one rank, which those of the others come between.
 std::string lines_with_prefix(const std::string& prefix, const std::string& output) {
@@ -177,6 +181,63 @@ TEST_CASE("--in-process makes the process itself rank 0 of 1, without a launcher
   CHECK(!contains(result.output, "--in-process"));
   CHECK(!contains(result.output, "[0]"));
   CHECK(result.error == "");
+}
+
+TEST_CASE("workers of an elastic job may be wrapped: one that is lost behind its wrapper is replaced") {
+  std::vector<std::string> wrappers{"--wrap=env", forking};
+  if (!support::find_program("strace").empty()) wrappers.push_back("--wrap=strace -f -o /dev/null --");
+  for (const std::string& wrapper : wrappers) {
+    CAPTURE(wrapper);
+    const std::string mark = new_mark();
+    Program job(elastic,
+                {"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=3", wrapper, mark, "steps=400", "log"});
+    REQUIRE(job.wait_for("commit 20 attempt 1 size 3"));
+    REQUIRE(::kill(support::process_of_worker(job.output(), 1), SIGKILL) == 0);
+    const Result result = job.wait(support::soon(std::chrono::seconds(60)));
+    support::check_ended(result, 0, {"worker 1 was lost: ", "another one starts in its place"});
+    support::check_finished_training(result.output, 3);
+    CHECK(support::count_of(result.error, "was lost: ") == 2);  // at once, and in the list
+    CHECK(support::processes_with(mark).empty());
+  }
+}
+
+TEST_CASE("in an elastic job --wrap-rank names the worker, whose replacement is wrapped, too") {
+  const support::TemporaryFile file;
+  Program job(elastic, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=3", "steps=100000", "log",
+                        "--wrap=sh -c 'echo wrapped >> " + file.path + "; \"$@\"; exit $?' --", "--wrap-rank=1"});
+  REQUIRE(job.wait_for("commit 20 attempt 1 size 2"));
+  CHECK(content(file.path) == "wrapped\n");
+  REQUIRE(::kill(support::process_of_worker(job.output(), 1), SIGKILL) == 0);
+  REQUIRE(job.wait_for("attempt 2 size 1"));
+  REQUIRE(job.wait_for(" size 2 digest", support::soon()));
+  REQUIRE(job.wait_for("attempt 3 size 2"));
+  CHECK(content(file.path) == "wrapped\nwrapped\n");
+  job.signal(SIGTERM);
+  CHECK(job.wait().exit_code == 128 + SIGTERM);
+  const Result refused = support::run(elastic, {"--nproc-per-node=2", "--min-ranks=1", "--wrap=env", "--wrap-rank=2"});
+  support::check_ended(refused, 2, {"--wrap-rank=2 is no worker of this launcher, which has 2: 0 to 1"});
+}
+
+TEST_CASE("a wrapped worker of an elastic job that is stopped is not killed: its debugger may have stopped it") {
+  Program job(elastic, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=3", forking, "steps=100000", "log"},
+              {{"DTRAIN_LIVENESS_SECONDS", "1"}, {"DTRAIN_TIMEOUT_SECONDS", "2"}});
+  REQUIRE(job.wait_for("commit 20 attempt 1 size 2"));
+  const pid_t stopped = support::process_of_worker(job.output(), 1);
+  REQUIRE(::kill(stopped, SIGSTOP) == 0);
+  REQUIRE(job.wait_for("attempt 2 size 1"));
+  CHECK(!job.wait_for("killed by its launcher", support::soon(std::chrono::seconds(4))));
+  REQUIRE(::kill(stopped, SIGCONT) == 0);
+  CHECK(job.wait_for("attempt 3 size 2"));
+  job.signal(SIGTERM);
+  CHECK(job.wait().exit_code == 128 + SIGTERM);
+}
+
+TEST_CASE("a wrapper that hides an elastic worker's process from its launcher is refused") {
+  const Result allowed = support::run("/usr/bin/env", {"unshare", "--pid", "--fork", "true"});
+  if (allowed.exit_code != 0) return dtrain_test::skip("a PID namespace cannot be made here: " + allowed.error);
+  const Result result = support::run(
+      elastic, {"--nproc-per-node=1", "--min-ranks=1", "steps=20", "--wrap=unshare --pid --fork --mount-proc --"});
+  support::check_ended(result, 2, {"runs this worker in a process namespace"});
 }
 
 TEST_CASE("--help-launch lists what is for debugging") {

@@ -10,10 +10,12 @@
 //   stuck=S     calls nothing of dtrain any more in step S
 //   throw=S     throws in step S
 //   handler     has a handler for SIGTERM, which prints "handled"
+//   wait        blocks SIGTERM, and prints "waited for SIGTERM" from a thread that waits for it
 //   child       forks a process before train() that returns from the body, and prints "child returned" when it has
 //   ended again       calls init_elastic() a second time fork        starts a process that sleeps, and prints "child P"
 //   and, when the child ends, "child ended by signal N"
 
+#include <signal.h>
 #include <sys/wait.h>
 
 #include <cstdint>
@@ -53,6 +55,18 @@ void watch_child() {
   std::printf("child ended by signal %d\n", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }
 
+void wait_for_sigterm() {
+  static sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  static_cast<void>(::pthread_sigmask(SIG_BLOCK, &set, nullptr));
+  std::thread([] {
+    int signal = 0;
+    static_cast<void>(::sigwait(&set, &signal));
+    std::printf("waited for SIGTERM\n");
+  }).detach();
+}
+
 template <class Job>
 int train(const Job& job, dtrain::Arguments arguments) {
   static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
@@ -64,6 +78,7 @@ int train(const Job& job, dtrain::Arguments arguments) {
   if (number(arguments, "handler", 0) != 0) {
     static_cast<void>(std::signal(SIGTERM, [](int) { static_cast<void>(::write(STDOUT_FILENO, "handled\n", 8)); }));
   }
+  if (number(arguments, "wait", 0) != 0) wait_for_sigterm();
   if (number(arguments, "child", 0) != 0) {
     const pid_t child = ::fork();
     if (child == 0) return 0;

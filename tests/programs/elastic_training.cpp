@@ -17,6 +17,7 @@
 //   exit=CODE            worker 1 ends with exit code CODE in its first step
 //   fail=S               worker 1 throws a JobFailed inside the commit of step S
 //   eat=S                worker 1 writes 400 MB in step S
+//   handle=SIGNAL        each worker handles that signal: "worker W got a signal"
 //   leave=FILE           a worker of node N that can delete FILE.N ends with exit code 0 in that step
 //   hang                 sleeps in place of train()
 //   return=CODE          what the function returns
@@ -71,6 +72,13 @@ std::string file_of_node(const std::string& file) {
   return file + "." + (node == nullptr ? "" : node);
 }
 
+void handle(int signal, int worker) {
+  static char text[] = "worker ? got a signal\n";
+  text[7] = static_cast<char>('0' + worker);
+  static_cast<void>(
+      std::signal(signal, [](int) { static_cast<void>(!::write(STDOUT_FILENO, text, sizeof text - 1)); }));
+}
+
 /// Whether the file of until= is there for any rank: then all end after the same step. Collective.
 template <class Group>
 bool is_told_to_end(Group& group, const Options& options) {
@@ -91,6 +99,7 @@ int train(dtrain::Elastic<Policy> job, const Options& options) {
   const int worker = job.local_rank();
   const auto steps = static_cast<std::uint64_t>(options.number("steps", 100));
   const auto at = [&](const char* name) { return options.number(name) == static_cast<long>(job.step()); };
+  if (options.has("handle")) handle(static_cast<int>(options.number("handle")), worker);
   M model;
   job.keep(dtrain::parameter_values(model.parameters()));
   std::printf("worker %d is process %d\n", worker, static_cast<int>(::getpid()));

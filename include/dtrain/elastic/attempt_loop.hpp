@@ -120,10 +120,8 @@ class ElasticWorker : public StepCommits {
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <bit>
 #include <chrono>
-#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -144,6 +142,7 @@ class ElasticWorker : public StepCommits {
 namespace DTRAIN_NAMESPACE::elastic {
 
 inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
+inline constexpr const char* torn_text = "commit() threw, so that this worker's state is torn: {}";
 
 DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process)
     : StepCommits(process.min_ranks != 0), process_(process) {
@@ -196,7 +195,8 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
     return run_attempts(body, settings);
   } catch (const WorkerEnded&) {
     throw;
-  } catch (const JobFailed&) {
+  } catch (const JobFailed& failed) {
+    if (is_torn_) throw_error(Errc::invalid_argument, torn_text, {failed.what()});
     if (!termination->has_been_requested()) throw;
   } catch (...) {
     if (!termination->has_been_requested()) throw;
@@ -293,7 +293,7 @@ DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
     state_.expect_differences();
   }
   gradients_ = context.gradient_bindings->take_memory(committed_attempt_ == assignment_.attempt);
-  std::move(context.detached.begin(), context.detached.end(), std::back_inserter(detached_));
+  detached_.insert(detached_.end(), context.detached.begin(), context.detached.end());
   std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
   context.end_attempt();
 }

@@ -3,6 +3,7 @@
 /// Termination: SIGTERM to a worker of an elastic job, which makes the worker leave the job at its next call.
 /// ElasticWorker has one while train() runs.
 
+#include <signal.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -23,6 +24,8 @@ namespace DTRAIN_NAMESPACE::elastic {
 /// container ignores the signal without a handler.) A second SIGTERM ends the process at once, but not PID 1. So does
 /// the first one after 5 s in which this object is not destroyed, PID 1 after 6 s. A signal that comes in the last
 /// 20 ms, or when the job finishes all the same, has no effect: a job that has finished returns its exit code.
+/// The constructing thread unblocks SIGTERM for good, if the process has inherited that it is blocked, as from a Java
+/// program; not if the program has blocked it, to wait for it elsewhere.
 /// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
 template <class = void>
 class Termination {
@@ -40,6 +43,10 @@ class Termination {
     noting.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART | SA_ONSTACK;
     sigfillset(&noting.sa_mask);
     static_cast<void>(::sigaction(SIGTERM, &noting, nullptr));
+    if (has_inherited_block) {
+      const sigset_t blocked = only_sigterm();
+      static_cast<void>(::pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr));
+    }
     watching_.emplace(loop.spawn([leave = std::move(leave)](async::EventLoop& of) { return watch(of, leave); }));
   }
   Termination(const Termination&) = delete;
@@ -68,6 +75,17 @@ class Termination {
   }
   static void set_default() { static_cast<void>(std::signal(SIGTERM, SIG_DFL)); }
 
+  static sigset_t only_sigterm() noexcept {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    return set;
+  }
+  static bool is_blocked() noexcept {
+    sigset_t mask;
+    return ::pthread_sigmask(SIG_BLOCK, nullptr, &mask) == 0 && sigismember(&mask, SIGTERM) == 1;
+  }
+
   /// Signal handler, which the system has replaced by the default. A process that the program forked ends.
   static void note(int) noexcept {
     has_come = true;
@@ -87,6 +105,7 @@ class Termination {
     ::_exit(exit_code);  // PID 1
   }
 
+  static inline const bool has_inherited_block = is_blocked();  ///< set before main
   static inline std::atomic<bool> has_come{false};
   static inline std::atomic<pid_t> handling_process{0};
   static_assert(std::atomic<pid_t>::is_always_lock_free);

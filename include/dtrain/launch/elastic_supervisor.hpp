@@ -74,7 +74,7 @@ class ElasticSupervisor {
         }
       }
       if (state_.cause()) schedule_.on_failure(now);
-      follow(schedule_, now, workers_, services_, "worker");
+      follow(schedule_, now, workers_, services_, {interrupt_signal(), "worker"});
       kill_left_out(now);
       start_due(now);
       tell_formation();
@@ -125,6 +125,7 @@ class ElasticSupervisor {
 
   struct Slot {
     pid_t process = 0;  ///< 0: no process runs
+    pid_t wrapped = 0;  ///< worker's process that a wrapper has started; 0: the wrapper has become the worker, or will
     bool is_exiting = false;
     bool outlives_job = false;  ///< the process ends after the job
     bool is_rank = false;       ///< of the last attempt, as far as it is known
@@ -144,9 +145,15 @@ class ElasticSupervisor {
   int interrupt_signal() const noexcept { return services_.forwarder.interrupt_signal(); }
 
   void look_at_exit_flags() {
-    for (Slot& each : slots_) {
-      if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
-        process_ended(each, each.process, 0, each.killed_for.empty() ? "its process ended" : own_kill(each));
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      Slot& each = slots_[index];
+      if (each.process == 0 || each.is_exiting) continue;
+      if (each.wrapped == 0 && attempt_.wraps(static_cast<int>(index))) {
+        const std::vector<pid_t> below = rank_below(each.process);
+        each.wrapped = below.empty() ? 0 : below.front();
+      }
+      if (is_exiting(each)) {
+        process_ended(each, 0, each.killed_for.empty() ? "its process ended" : own_kill(each));
       }
     }
   }
@@ -157,7 +164,8 @@ class ElasticSupervisor {
 
   /// The formation forgets a worker whose process has ended, and the job may end with it: the slot keeps what the
   /// report needs.
-  void process_ended(Slot& slot, pid_t process, int exit_code, const std::string& how) {
+  void process_ended(Slot& slot, int exit_code, const std::string& how) {
+    const pid_t process = worker_of(slot);
     if (!std::exchange(slot.is_exiting, true)) slot.outlives_job = state_.is_over();
     if (const rendezvous::Worker* worker = state_.workers().find(host_id_, process)) {
       slot.is_rank = worker->is_member();
@@ -166,19 +174,22 @@ class ElasticSupervisor {
     formation_.process_ended(host_id_, process, exit_code, how);
   }
 
-  static bool is_exiting(pid_t process) {
-    const std::optional<detail::ProcessStatus> status = detail::status_of(process);
-    return status && (status->flags & exiting_flag) != 0;
+  /// The process that is known to the formation.
+  static pid_t worker_of(const Slot& slot) noexcept { return slot.wrapped != 0 ? slot.wrapped : slot.process; }
+
+  static bool is_exiting(const Slot& slot) {
+    const std::optional<detail::ProcessStatus> status = detail::status_of(worker_of(slot));
+    return status ? (status->flags & exiting_flag) != 0 : slot.wrapped != 0;  // the wrapper has reaped it
   }
 
   void note(const Workers::Ended& ended) {
     Slot& slot = slots_[static_cast<std::size_t>(ended.rank)];
-    const pid_t process = std::exchange(slot.process, 0);
     const bool is_own_kill = !slot.killed_for.empty() && ended.status.signal == SIGKILL;
     const std::string how =
         is_own_kill ? own_kill(slot)
                     : ended.status.text() + attempt_.memory_kills().explain(ended.status, schedule_.has_acted());
-    process_ended(slot, process, ended.status.code, how);
+    process_ended(slot, ended.status.code, how);
+    slot.process = slot.wrapped = 0;
     std::string line =
         format_text("worker {} was lost: {}{}{}", {ended.rank, how, slot.error.empty() ? "" : ": ", slot.error});
     if (slot.outlives_job || schedule_.has_acted() || services_.forwarder.interrupted()) {
@@ -225,7 +236,7 @@ class ElasticSupervisor {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       Slot& slot = slots_[index];
       if (slot.process == 0 || slot.is_exiting || !slot.killed_for.empty() || state_.cause()) continue;
-      const rendezvous::Worker* const worker = state_.workers().find(host_id_, slot.process);
+      const rendezvous::Worker* const worker = state_.workers().find(host_id_, worker_of(slot));
       if (ended_at_) {
         const bool is_rank = worker != nullptr && worker->is_member();
         if (!is_rank && now - *ended_at_ > end_timeout) {
@@ -235,6 +246,7 @@ class ElasticSupervisor {
                "");
         }
       } else if (worker != nullptr && worker->standing == rendezvous::Standing::excluded && left_to_replace_ > 0 &&
+                 !attempt_.wraps(static_cast<int>(index)) &&  // its debugger may have stopped it
                  now - worker->since > excluded_timeout() && state_.workers().can_spare(*worker)) {
         const std::string time = duration_text(excluded_timeout());
         std::string why = worker->error.empty()
@@ -253,7 +265,7 @@ class ElasticSupervisor {
   void kill(std::size_t index, std::string why, const char* aim) {
     Slot& slot = slots_[index];
     services_.output.error().line("dtrain: ", format_text("worker {} (process {}) {}, and is killed by its launcher{}",
-                                                          {index, slot.process, why, aim}));
+                                                          {index, worker_of(slot), why, aim}));
     slot.killed_for = std::move(why);
     workers_.kill_group(slot.process);
   }

@@ -50,7 +50,7 @@ class Attempt {
       log_directory_ = log_directory(folder, plan.attempt);
       make_directories(*log_directory_);
     }
-    services_.forwarder.forward_to(&workers_);
+    services_.forwarder.forward_to(&workers_, plan.min_ranks != 0);
   }
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -88,7 +88,7 @@ class Attempt {
     auto stdin_forwarder = is_forwarded
                                ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer))
                                : nullptr;
-    const bool is_wrapped = program_->wraps(rank);
+    const bool is_wrapped = wraps(local_rank);
     CommandLine command = command_line_of(*program_, rank);
     SpawnRequest request;
     request.executable = std::move(command.executable);
@@ -107,7 +107,7 @@ class Attempt {
     if (!program_->cpus.empty()) {
       request.cpus = program_->cpus[static_cast<std::size_t>(local_rank)];
     }
-    request.signal_mask = services_.signals.original_mask();
+    request.signal_mask = services_.signals.mask_for_workers();
     const pid_t process = spawn(request);
     workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay),
                  std::move(stdin_forwarder));
@@ -150,6 +150,7 @@ class Attempt {
   const NodePlan& plan() const noexcept { return *plan_; }
   Workers& workers() noexcept { return workers_; }
   MemoryKills& memory_kills() noexcept { return memory_kills_; }
+  bool wraps(int local_rank) const { return program_->wraps(plan_->first_rank + local_rank); }
   /// Whether a stop request has arrived since the last worker ended. Then the launcher no longer waits for output.
   bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
 
@@ -276,16 +277,18 @@ class NodeLauncher {
         output_.error().line("dtrain: ", format_text("slow path: {}", {warning}));
       }
     }
-    if (const std::optional<int>& rank = options_.program.wrapped_rank; rank && *rank >= plan->world_size) {
-      throw_error(Errc::usage, "--wrap-rank={} is no rank of this job, which has {}: 0 to {}",
-                  {*rank, plan->world_size, plan->world_size - 1});
+    const bool is_elastic = options_.min_ranks != 0;
+    const int most = is_elastic ? plan->workers : plan->world_size;
+    if (const std::optional<int>& rank = options_.program.wrapped_rank; rank && *rank >= most) {
+      throw_error(Errc::usage, "--wrap-rank={} is no {}, which has {}: 0 to {}",
+                  {*rank, is_elastic ? "worker of this launcher" : "rank of this job", most, most - 1});
     }
     plan->cores = options_.cores;
     plan->is_bound = !options_.program.cpus.empty();
     plan->launcher_process = std::to_string(::getpid());
     plan->stdout_is_terminal = output_.output().is_terminal();
     plan->stderr_is_terminal = output_.error().is_terminal();
-    if (options_.min_ranks != 0) {
+    if (is_elastic) {
       plan->min_ranks = options_.min_ranks;
       const JobResult result = co_await run_elastic(*plan);
       co_return result.exit_code;

@@ -81,7 +81,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     const pid_t parent = ::getppid();
     const bool is_worker = launcher || is_worker_environment(environment, parent);
     if (launcher) {
-      end_with_launcher(*launcher);
+      end_with_launcher(*launcher, is_elastic_worker(identity::Variables(environment)));
     } else if (const int error = is_worker ? end_with_parent(parent) : 0; error != 0) {
       throw_posix(error, "making this worker end with its launcher");  // exec may have reset it: see end_with_parent()
     }

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -72,15 +73,29 @@ inline bool is_same_program(pid_t a, pid_t b) {
 
 }  // namespace detail
 
-/// Whether `ancestor` is an ancestor of this process. Also true if a process namespace in between hides it.
-inline bool has_ancestor(pid_t ancestor) {
+/// `ancestor`, if it is an ancestor of this process; 0 if a process namespace in between hides whether it is; else
+/// nullopt.
+inline std::optional<pid_t> ancestor_like(pid_t ancestor) {
   constexpr int deepest = 64;
   std::optional<pid_t> process = ::getppid();
   for (int depth = 0; depth < deepest && process && *process > 1 && *process != ancestor; ++depth) {
     const std::optional<detail::ProcessStatus> status = detail::status_of(*process);
     process = status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;  // 0: of another namespace
   }
-  return process == ancestor || process == pid_t{0};
+  return process == ancestor || process == pid_t{0} ? process : std::nullopt;
+}
+
+/// Whether a signal would end a process by default: the process neither handles nor ignores it, and its first thread
+/// does not block it, as for another one that waits for it. False for a process that has ended.
+inline bool would_end(pid_t process, int signal, const SystemFiles& files = SystemFiles()) {
+  const std::string status = files.text(format_text("/proc/{}/status", {process})).value_or("");
+  bool is_taken = status.empty();
+  for (const char* const name : {"SigBlk:", "SigIgn:", "SigCgt:"}) {
+    const std::size_t at = status.find(name);
+    const char* const mask = at == std::string::npos ? "" : status.c_str() + at + 7;
+    is_taken = is_taken || (std::strtoull(mask, nullptr, 16) >> (signal - 1) & 1U) != 0;
+  }
+  return !is_taken;
 }
 
 /// The process itself and its descendants, breadth first; stops when it has found 4096 or more.

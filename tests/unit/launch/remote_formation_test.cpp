@@ -1,5 +1,7 @@
 #include "dtrain/launch/remote_formation.hpp"
 
+#include "dtrain/launch/configuration/worker_program.hpp"
+
 #include "unit/launch/prelude.hpp"
 
 TEST_CASE("a launcher without the store knows that the job has finished, and its ranks, by what workers report alone") {

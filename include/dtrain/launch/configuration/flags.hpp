@@ -88,7 +88,7 @@ inline constexpr const char* help_text =
     "                           several nodes has a folder DIR/HOST for each host\n"
     "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
     "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
-    "  --wrap-rank=R            in front of rank R alone\n"
+    "  --wrap-rank=R            in front of rank R alone (elastic: of this launcher's worker R)\n"
     "  --bind=HOW               where workers run. core: each on cores of its own; numa: each on a NUMA node; none:\n"
     "                           anywhere; auto (default): core where workers compute on the host and cores suffice,\n"
     "                           and near each worker's GPU where the system names its NUMA node\n"

@@ -179,11 +179,6 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
                 "a dtrain::Elastic; leave the flag out",
                 {options.min_ranks});
   }
-  if (!options.program.wrapper.empty()) {
-    throw_error(Errc::usage,
-                "an elastic job (--min-ranks, or --nnodes=MIN:MAX) and --wrap do not go together yet; leave one of "
-                "them out");
-  }
   const int nodes = options.node.node_count;
   if (options.min_ranks > std::int64_t{options.workers} * nodes) {
     throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}{}; lower it, or start more workers",

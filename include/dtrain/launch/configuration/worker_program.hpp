@@ -146,7 +146,8 @@ inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
 inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
   const identity::Variables variables(environment);
   const std::optional<std::string_view> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
-  const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
+  const bool is_rank = variables.has("DTRAIN_RANK") || is_elastic_worker(variables);
+  const bool is_wrapped = variables.has(wrapped_variable) && is_rank && launcher;
   return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
 }
 

@@ -11,6 +11,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
@@ -123,15 +125,22 @@ inline void become_subreaper() {
 /// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
 /// Threads: any. A thread of a library that reads the environment meanwhile may miss a variable: glibc's unsetenv moves
 /// other variables, and frees nothing. @throws Error (usage) if no ancestor is the launcher
-inline void end_with_launcher(pid_t launcher) {
+/// @param is_elastic the launcher knows this worker by its process
+inline void end_with_launcher(pid_t launcher, bool is_elastic) {
   if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
     throw_errno("making this worker end with the command of --wrap");
   }
-  if (!has_ancestor(launcher)) {
+  const std::optional<pid_t> ancestor = ancestor_like(launcher);
+  if (!ancestor) {
     throw_error(Errc::usage,
                 "process {}, the launcher of this worker, is none of its ancestors: it has ended, or the command of "
                 "--wrap does not stay the parent of what it starts; wrap in one that does",
                 {launcher});
+  }
+  if (is_elastic && *ancestor != launcher) {
+    throw_error(Errc::usage,
+                "the command of --wrap runs this worker in a process namespace, where it has another number than its "
+                "launcher knows; wrap an elastic job in a command that makes none");
   }
 }
 

@@ -22,9 +22,12 @@
 #include <vector>
 
 #include "dtrain/async/events.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/launch/exit_status.hpp"
 #include "dtrain/launch/supervise/workers.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -110,8 +113,15 @@ class SignalReader {
 
   int descriptor() const noexcept { return descriptor_.get(); }
 
-  /// The signal mask before construction, for child processes.
-  const sigset_t& original_mask() const noexcept { return original_mask_; }
+  /// The signal mask before construction, without the forwarded signals. The launcher inherits a mask that blocks these
+  /// from a program that takes its own signals in one thread (Java, .NET); a worker with it would not end at SIGTERM.
+  sigset_t mask_for_workers() const noexcept {
+    sigset_t mask = original_mask_;
+    for (const int signal : forwarded_signals) {
+      sigdelset(&mask, signal);
+    }
+    return mask;
+  }
 
  private:
   static constexpr std::array<int, 4> ignored{SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU};
@@ -204,8 +214,11 @@ class SignalForwarder {
   SignalForwarder& operator=(const SignalForwarder&) = delete;
 
   /// Forwards signals to these workers from now on; null: there are none. Lifetime: `workers` lives until the next
-  /// call.
-  void forward_to(const Workers* workers) noexcept { workers_ = workers; }
+  /// call. @param spares whether SIGUSR1 and SIGUSR2 are kept from workers that they would end; else these end the job
+  void forward_to(const Workers* workers, bool spares = false) noexcept {
+    workers_ = workers;
+    spares_ = spares;
+  }
 
   /// The handler is called for each stop request to this process. `count`: how many have arrived. Stop requests are
   /// SIGINT and SIGTERM and, while there are no workers, SIGHUP and SIGQUIT. Workers may handle these two and go on.
@@ -228,7 +241,8 @@ class SignalForwarder {
   /// Number of stop requests at the launcher of the job that received most of them.
   int stop_requests() const noexcept { return std::max(local_stops_, remote_stops_); }
 
-  /// The first signal that requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT. 0 if none has arrived.
+  /// The first signal that requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT, or SIGUSR1 or SIGUSR2 that ends
+  /// a worker. 0 if none has arrived.
   int interrupt_signal() const noexcept { return interrupt_signal_; }
   bool interrupted() const noexcept { return interrupt_signal_ != 0; }
 
@@ -272,13 +286,21 @@ class SignalForwarder {
 
   /// Signals that a terminal sends to a group go to each worker's group. SIGTERM, SIGUSR1 and SIGUSR2 go to the worker
   /// only, which may pass them on.
-  void forward(int signal) const {
-    constexpr std::array<int, 3> single{SIGTERM, SIGUSR1, SIGUSR2};
+  void forward(int signal) {
     if (workers_ == nullptr) {
       return;
     }
-    if (std::find(single.begin(), single.end(), signal) != single.end()) {
+    if (signal == SIGTERM) {
       workers_->signal_each(signal);
+    } else if (signal == SIGUSR1 || signal == SIGUSR2) {
+      const std::vector<int> unready = workers_->signal_handlers(signal, spares_);
+      if (unready.empty()) return;
+      if (!spares_) return note_interrupt(signal);
+      log(LogLevel::warning,
+          format_text(
+              "{} came to the launcher, and is not forwarded to {}, where the program has no handler for it: it "
+              "would end them",
+              {signal_name(signal), rendezvous::rank_list(unready, 16, "worker")}));
     } else {
       workers_->signal_groups(signal);
     }
@@ -288,6 +310,7 @@ class SignalForwarder {
   SignalReader* signals_;
   async::AutoResetEvent* changed_;
   const Workers* workers_ = nullptr;
+  bool spares_ = false;
   std::function<void(int, int)> on_stop_;
   int stop_signal_ = 0;
   int local_stops_ = 0;

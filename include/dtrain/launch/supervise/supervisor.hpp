@@ -108,16 +108,21 @@ struct AttemptServices {
   JobCoordinator& coordinator;
 };
 
+/// Request that workers end, which those did not follow that a launcher kills.
+struct EndRequest {
+  int signal = 0;             ///< forwarded one; 0: the launcher has sent SIGTERM itself
+  const char* noun = "rank";  ///< of a worker, in the sentence
+};
+
 /// Does what the schedule says, and says whom it kills.
-/// @param noun of a worker, in that sentence
 inline void follow(ShutdownSchedule& schedule, Deadline::Clock::time_point now, const Workers& workers,
-                   const AttemptServices& services, const char* noun) {
+                   const AttemptServices& services, const EndRequest& request) {
   const ShutdownSchedule::Action action = schedule.due(now);
   if (action == ShutdownSchedule::Action::kill && workers.running() != 0) {
-    const int signal = services.forwarder.interrupted() ? services.forwarder.interrupt_signal() : SIGTERM;
-    services.output.error().line(
-        "dtrain: ", format_text("the launcher kills what has not ended after {}: {}",
-                                {signal_name(signal), rendezvous::rank_list(workers.running_ranks(), 16, noun)}));
+    const std::string list = rendezvous::rank_list(workers.running_ranks(), 16, request.noun);
+    services.output.error().line("dtrain: ",
+                                 format_text("the launcher kills what has not ended after {}: {}",
+                                             {signal_name(request.signal == 0 ? SIGTERM : request.signal), list}));
   }
   workers.act(action);
 }
@@ -152,7 +157,7 @@ class Supervisor {
       const Deadline::Clock::time_point now = Deadline::Clock::now();
       note_stopped(now);
       take_requests(now);
-      follow(schedule_, now, workers_, services_, "rank");
+      follow(schedule_, now, workers_, services_, {services_.forwarder.stop_signal(), "rank"});
       report_waiting(now);
       if (schedule_.has_given_up(now)) {
         break;  // the kernel has not ended a process yet, and does so later

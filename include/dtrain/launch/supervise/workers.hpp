@@ -229,9 +229,23 @@ class Workers {
   /// would end a wrapper such as a shell or perf, and the worker's last output would be lost.
   void signal_each(int signal) const {
     for (const ChildProcess& worker : workers_) {
-      const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
-      send(worker, rank.empty() ? worker.process : rank.front(), signal);
+      send(worker, process_of(worker), signal);
     }
+  }
+
+  /// The same for a signal that means what a program makes of it. @param spares whether it is not sent to
+  /// those that it would end @returns the ranks of these, ascending
+  std::vector<int> signal_handlers(int signal, bool spares) const {
+    std::vector<int> unready;
+    for (const ChildProcess& worker : workers_) {
+      if (worker.process == 0) continue;
+      const pid_t process = process_of(worker);
+      const bool is_unready = would_end(process, signal);
+      if (is_unready) unready.push_back(worker.rank);
+      if (!is_unready || !spares) send(worker, process, signal);
+    }
+    std::sort(unready.begin(), unready.end());
+    return unready;
   }
 
   /// Sends a signal to each worker's group, as a terminal does, and to a worker that has moved to another group. For a
@@ -381,6 +395,12 @@ class Workers {
       }
       return is_dropped;
     });
+  }
+
+  /// The rank's, not its wrapper's.
+  static pid_t process_of(const ChildProcess& worker) {
+    const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
+    return rank.empty() ? worker.process : rank.front();
   }
 
   static void send(const ChildProcess& worker, pid_t process, int signal) noexcept {

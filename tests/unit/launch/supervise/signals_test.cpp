@@ -170,6 +170,39 @@ TEST_CASE("a signal that was ignored before stays ignored") {
   REQUIRE(::sigaction(SIGHUP, &before, nullptr) == 0);
 }
 
+TEST_CASE("workers get the mask from before the reader, without the signals that a launcher forwards") {
+  sigset_t blocked;
+  sigset_t before;
+  sigemptyset(&blocked);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGALRM}) {
+    sigaddset(&blocked, signal);
+  }
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, &blocked, &before) == 0);
+  {
+    const SignalReader signals;
+    const sigset_t mask = signals.mask_for_workers();
+    CHECK(sigismember(&mask, SIGALRM) == 1);
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD, SIGPIPE}) {
+      CHECK(sigismember(&mask, signal) == 0);
+    }
+  }
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
+}
+
+TEST_CASE("a signal would end a process that neither handles, ignores nor blocks it") {
+  const Machine machine;
+  machine.write("/proc/7/status",
+                "Name:\ta\nSigPnd:\tffffffffffffffff\nSigBlk:\t0000000000000001\n"
+                "SigIgn:\t0000000000000002\nSigCgt:\t0000000000000204\n");
+  for (const int signal : {1, 2, 3, 10}) {
+    CHECK(!would_end(7, signal, machine.files()));
+  }
+  for (const int signal : {4, 11, 12}) {
+    CHECK(would_end(7, signal, machine.files()));
+  }
+  CHECK(!would_end(8, 10, machine.files()));  // there is none
+}
+
 TEST_CASE("the end of the reader restores the handlers and the mask, and drops what is pending") {
   const auto before = action_of(SIGUSR2).sa_handler;
   sigset_t mask;
