@@ -176,7 +176,8 @@ TEST_CASE("a worker of another node that ends with exit code 0 before the job's 
   on_training_hosts(
       [&](HostsJob& job, const VirtualCluster&) {
         std::ofstream(file.path + ".1") << "leave";
-        CHECK(job.hosts.launcher(1).wait_for("was lost: exit code 0; another one starts in its place"));
+        CHECK(job.hosts.launcher(1).wait_for(
+            "was lost: exit code 0 before the job had finished; another one starts in its place"));
         CHECK(job.trains_with(4));
         check_finished(job);
       },

@@ -65,7 +65,9 @@ TEST_CASE("a worker that is ended by SIGTERM alone is replaced, and the others g
 TEST_CASE("a worker that exits with 143 says that its machine goes away: nobody is started in its place") {
   Program program(training, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=5", "steps=60", "exit=143"});
   const Result result = program.wait();
-  support::check_ended(result, 0, {"worker 1 was lost: exit code 143; it is not replaced"});
+  support::check_ended(
+      result, 0,
+      {"worker 1 was lost: exit code 143; it is not replaced, because that exit code says that its machine goes away"});
 }
 
 TEST_CASE("SIGTERM and SIGINT to the launcher end an elastic job, and leave no process") {

@@ -33,6 +33,7 @@
 #include "dtrain/launch/supervise/workers.hpp"
 #include "dtrain/rendezvous/formation/formation_server.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52,6 +53,7 @@ class ElasticSupervisor {
         hosts_store_(options.node.node_rank == 0),
         formation_(formation),
         state_(formation.state()),
+        most_restarts_(options.max_restarts),
         left_to_replace_(options.max_restarts),
         schedule_(options.stop_grace, options.shutdown_timeouts),
         slots_(static_cast<std::size_t>(attempt.plan().workers)) {}
@@ -108,6 +110,11 @@ class ElasticSupervisor {
     }
     for (const std::string& each : losses_) {
       result.report.push_back(format_text("    {}", {each}));
+    }
+    if (unlisted_ > 0) result.report.push_back(format_text("    and {} more", {unlisted_}));
+    if (workers_.running() != 0) {
+      result.report.push_back(format_text("killed, and not ended yet: {}",
+                                          {rendezvous::rank_list(workers_.running_ranks(), 16, "worker")}));
     }
     return result;
   }
@@ -187,7 +194,9 @@ class ElasticSupervisor {
     const bool is_own_kill = !slot.killed_for.empty() && ended.status.signal == SIGKILL;
     const std::string how =
         is_own_kill ? own_kill(slot)
-                    : ended.status.text() + attempt_.memory_kills().explain(ended.status, schedule_.has_acted());
+        : ended.status == ExitStatus{}
+            ? "exit code 0 before the job had finished"
+            : ended.status.text() + attempt_.memory_kills().explain(ended.status, schedule_.has_acted());
     process_ended(slot, ended.status.code, how);
     slot.process = slot.wrapped = 0;
     std::string line =
@@ -201,10 +210,14 @@ class ElasticSupervisor {
     const int code = ended.status.exit_code();
     last_failure_ = std::max(code, 1);
     if (Deadline::Clock::now() - slot.started_at > long_life) slot.failures = 0;
-    const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
-    const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
-    const bool is_replaced = !is_final && left_to_replace_ > 0 && !state_.is_over();
-    if (is_final) line += "; it is not replaced";
+    const char* const final_for = message_of(ended.status);
+    const bool is_replaced = final_for == nullptr && left_to_replace_ > 0 && !state_.is_over();
+    if (final_for != nullptr) {
+      append_text(line, "; it is not replaced, because that exit code says that {}", {final_for});
+    } else if (left_to_replace_ == 0 && !state_.is_over()) {
+      line += most_restarts_ == 0 ? "; no other one starts without --max-restarts"
+                                  : "; no other one starts, because --max-restarts is used up";
+    }
     if (is_replaced) {
       --left_to_replace_;
       append_text(line, "; another one starts in its place{}", {plan_start(slot)});
@@ -218,7 +231,21 @@ class ElasticSupervisor {
     list_loss(std::move(line));
   }
   void list_loss(std::string line) {
-    if (losses_.size() < most_losses) losses_.push_back(std::move(line));
+    if (losses_.size() < most_losses) {
+      losses_.push_back(std::move(line));
+    } else {
+      ++unlisted_;
+    }
+  }
+
+  /// Message of an exit code after which a worker is not replaced; null for others, and for signals.
+  static const char* message_of(const ExitStatus& status) noexcept {
+    switch (status.code) {
+      case exit_code_usage: return "its command line or environment is wrong";
+      case exit_code_job_failed: return "the job has failed";
+      case 128 + SIGTERM: return "its machine goes away";
+      default: return nullptr;
+    }
   }
 
   /// 0, 1, 2, 4 ... 60 s from now. @returns " in 4 s"
@@ -333,11 +360,13 @@ class ElasticSupervisor {
   const bool hosts_store_;
   Formation& formation_;
   decltype(std::declval<Formation&>().state()) state_;  ///< a reference
+  const int most_restarts_;
   int left_to_replace_;
   ShutdownSchedule schedule_;
   std::vector<Slot> slots_;
   std::vector<std::string> losses_;  ///< the first ones
   std::size_t lost_ = 0;
+  std::size_t unlisted_ = 0;
   int stops_noted_ = 0;
   int running_ = -1;
   Deadline::Clock::time_point last_start_{};             ///< of a worker, often in the future
