@@ -37,7 +37,7 @@ class FakeGroupHandle final : public dtrain::group::GroupHandle {
   const std::shared_ptr<dtrain::FailureLatch>& failure() const noexcept override { return job_->latch(members_.rank); }
   void report_abandoned_step(bool unwinding) const noexcept override { abandoned.push_back(unwinding); }
   dtrain::backend::StoreRef store_ref() const override { return store(); }
-  void barrier_blocking(const std::string& name, dtrain::Deadline deadline) const override {
+  void barrier_blocking(const std::string& name, const std::string&, dtrain::Deadline deadline) const override {
     store().barrier(name, deadline).wait();
   }
   void start_pending() const noexcept override {}

@@ -30,6 +30,10 @@ class StoreRef {
   requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>)
       StoreRef(Store store);  // NOLINT(google-explicit-constructor): accepts any store
 
+  /// The same store, whose calls are for this purpose: what error sentences say of them in place of their keys. The
+  /// same as before for a store whose calls have none.
+  StoreRef with_purpose(const std::string& purpose) const { return StoreRef(calls_->with_purpose(purpose)); }
+
   /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
   void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
     calls_->set(key, value, deadline);
@@ -60,6 +64,7 @@ class StoreRef {
     Calls(const Calls&) = delete;
     Calls& operator=(const Calls&) = delete;
     virtual ~Calls() = default;
+    virtual std::shared_ptr<Calls> with_purpose(const std::string& purpose) = 0;
     virtual void set(const std::string& key, const std::string& value, Deadline deadline) = 0;
     virtual std::string get(const std::string& key, Deadline deadline) = 0;
     virtual std::string take(const std::string& key, std::int64_t readers, Deadline deadline) = 0;
@@ -71,6 +76,13 @@ class StoreRef {
   template <class Store>
   struct CallsOf final : Calls {
     explicit CallsOf(Store&& given) : store(std::move(given)) {}
+    std::shared_ptr<Calls> with_purpose([[maybe_unused]] const std::string& purpose) override {
+      if constexpr (requires { with_call_purpose(store, purpose); }) {
+        return std::make_shared<CallsOf>(with_call_purpose(store, purpose));
+      } else {
+        return std::make_shared<CallsOf>(Store(store));
+      }
+    }
     void set(const std::string& key, const std::string& value, Deadline deadline) override {
       store.set(key, value, deadline).wait();
     }
@@ -103,6 +115,8 @@ class StoreRef {
     }
     Store store;
   };
+
+  explicit StoreRef(std::shared_ptr<Calls> calls) noexcept : calls_(std::move(calls)) {}
 
   std::shared_ptr<Calls> calls_;
 };

@@ -62,7 +62,7 @@ std::optional<Error> different_work(const Group& group, const std::vector<std::s
 template <class Group, class Work>
 bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
   group::GroupAccess::of(group).rank_context()->require_may_block();
-  const backend::StoreRef store = group.store().with_prefix("dtrain/rank 0/");
+  const backend::StoreRef store = with_call_purpose(group.store().with_prefix("dtrain/rank 0/"), doing);
   const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();

@@ -106,7 +106,7 @@ class GroupHandle {
   }
   NotedSettings& noted_settings() const noexcept { return noted_settings_; }
   /// Collective, blocking: a barrier of the group's ranks at the store.
-  virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
+  virtual void barrier_blocking(const std::string& name, const std::string& doing, Deadline deadline) const = 0;
 
   /// Starts enqueued work of this rank's streams that no thread runs. Called before this rank waits for other ranks,
   /// which may wait for that work. Blocking: no.

@@ -82,13 +82,14 @@ class GroupStateBase : public RankContext::Closable,
   std::chrono::nanoseconds timeout() const noexcept final { return rank_context_->timeout; }
   const std::shared_ptr<FailureLatch>& failure() const noexcept final { return rank_context_->control_plane.failure(); }
   void report_abandoned_step(bool unwinding) const noexcept final;
-  backend::StoreRef store_ref() const final { return store(); }
+  backend::StoreRef store_ref() const final { return own_store(); }
   WaitUntilSet set_in_background(StoreEntries entries) const final;
   void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const final {
-    rank_context_->gather_in_background(store(), members_, {std::move(name), std::move(text)}, std::move(on_rank_0));
+    rank_context_->gather_in_background(own_store(), members_, {std::move(name), std::move(text)},
+                                        std::move(on_rank_0));
   }
-  void barrier_blocking(const std::string& name, Deadline deadline) const final {
-    store().barrier(name, deadline).wait();
+  void barrier_blocking(const std::string& name, const std::string& doing, Deadline deadline) const final {
+    with_call_purpose(store(), doing).barrier(name, deadline).wait();
   }
   std::uint64_t elastic_attempt() const noexcept final { return rank_context_->elastic_attempt; }
   bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
@@ -101,8 +102,9 @@ class GroupStateBase : public RankContext::Closable,
   }
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 
-  /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
+  /// The job's store, with the group's prefix and barriers of its ranks; own_store(): for calls of dtrain's own.
   rendezvous::Store store() const;
+  rendezvous::Store own_store() const { return with_call_purpose(store(), "comparing what the ranks do"); }
 
   /// Counts 1, 2, ... for each purpose, for keys: the same on ranks that call it in the same order. Blocking: no.
   int next_number(const std::string& purpose) const;
@@ -393,7 +395,7 @@ DTRAIN_DEFINED void GroupStateBase::report_abandoned_step(bool unwinding) const 
 }
 
 DTRAIN_DEFINED WaitUntilSet GroupStateBase::set_in_background(StoreEntries entries) const {
-  return rank_context_->set_in_background(store(), std::move(entries));
+  return rank_context_->set_in_background(own_store(), std::move(entries));
 }
 
 DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) const {
@@ -411,7 +413,8 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
   start_pending();  // other ranks may wait for this work before they open their channels
   backend::ChannelContext context{members_,
                                   name,
-                                  rank_context_->control_plane.store().with_prefix(name + "/"),
+                                  with_call_purpose(rank_context_->control_plane.store().with_prefix(name + "/"),
+                                                    format_text("channel '{}'", {name})),
                                   failure(),
                                   rank_context_->timeout,
                                   [streams = rank_context_->streams] { streams->run_unattended(); },
@@ -426,11 +429,8 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(
     backend::AlgorithmPreference algorithms) const {
   backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
                                                     std::max(accumulate, options_.accumulate), describe);
-  if (algorithms == backend::AlgorithmPreference::reproducible) {
-    context.algorithms = context.algorithms.reproducible();
-  } else if (algorithms == backend::AlgorithmPreference::measured) {
-    context.algorithms = context.algorithms.or_measured();
-  }
+  if (algorithms == backend::AlgorithmPreference::reproducible) context.algorithms = context.algorithms.reproducible();
+  if (algorithms == backend::AlgorithmPreference::measured) context.algorithms = context.algorithms.or_measured();
   return context;
 }
 

@@ -50,6 +50,9 @@ struct StoreRank {
   /// How long this rank waits for others until a warning in the log names them; 0, for ranks that work for long: no
   /// warning.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
+
+  /// The store, whose error sentences say what this rank is doing.
+  StoreRef named_store() const { return store.with_purpose(doing); }
 };
 
 namespace detail {
@@ -93,15 +96,16 @@ std::string encoded_result(const std::string& doing, Make& make, int job_rank) {
 struct LateRanks {
   /// @param says its result names the ranks: "not come so far: rank 1"
   LateRanks(const StoreRank& self, std::function<std::string()> says)
-      : ranks_text(self.notice_after.count() > 0 ? std::move(says) : nullptr), notice(self.notice_after) {}
+      : ranks_text(std::move(says)), is_logged(self.notice_after.count() > 0), notice(self.notice_after) {}
 
-  std::function<std::string()> ranks_text;  ///< empty: nothing is logged
+  std::function<std::string()> ranks_text;
+  bool is_logged;
   WaitNotice notice;
   Deadline::Clock::time_point began = Deadline::Clock::now();
 };
 
 /// Waits for the text that another rank sets, see StoreRank::check and notice_after.
-/// @throws Error (timeout), JobFailed, as `check`
+/// @throws Error (timeout), which names the late ranks; JobFailed; as `check`
 std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late);
 
 /// get(), and counts this rank as one of the `readers` of the text.
@@ -127,7 +131,7 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
   }
   const auto publish = [&](const std::string& text) {
     if (self.ranks > 1) {  // `make` may have passed the deadline
-      self.store.set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
+      self.named_store().set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
     }
   };
   std::string text;
@@ -152,8 +156,8 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
 template <class Own, class Combine>
 std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
   if (self.rank != 0) {
-    self.store.set_blocking(format_text("{}/{}", {name, self.rank}),
-                            detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank), self.deadline);
+    const std::string result = detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank);
+    self.named_store().set_blocking(format_text("{}/{}", {name, self.rank}), result, self.deadline);
   }
   const auto gather = [&]() -> std::string {
     std::vector<std::string> texts{own()};
@@ -250,18 +254,35 @@ DTRAIN_DEFINED std::string decode(const std::string& sent) {
   throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
 }
 
+/// Whether the store answers within a second: then a wait that has taken too long was for another rank.
+inline bool is_store_there(const StoreRank& self, const std::string& key) {
+  try {
+    static_cast<void>(self.named_store().has_blocking(key, Deadline::after(std::chrono::seconds(1))));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != make_error_code(Errc::timeout)) throw;
+    return false;
+  }
+}
+
 DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late) {
+  const StoreRef store = self.named_store();
   for (;;) {
-    Deadline until = late.ranks_text ? earlier(deadline, Deadline::after(self.notice_after)) : deadline;
+    Deadline until = late.is_logged ? earlier(deadline, Deadline::after(self.notice_after)) : deadline;
     if (self.check) {
       until = earlier(until, Deadline::after(std::chrono::milliseconds(200)));
     }
     try {
-      return self.store.get_blocking(key, until);
+      return store.get_blocking(key, until);
     } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+      if (error.code() != make_error_code(Errc::timeout)) throw;
     }
-    if (late.ranks_text) {
+    if (deadline.passed()) {
+      throw_error(Errc::timeout, "{}: the deadline passed{}",
+                  {self.doing, is_store_there(self, key) ? "; " + late.ranks_text()
+                                                         : std::string(" and the store does not answer")});
+    }
+    if (late.is_logged) {
       late.notice.update(self.job_rank, Deadline::Clock::now() - late.began, [&](std::chrono::milliseconds after) {
         return format_text("{}, after {}; {}", {self.doing, duration_text(after), late.ranks_text()});
       });
@@ -270,7 +291,7 @@ DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, De
       if (self.check) self.check();
     } catch (const Error&) {
       // A peer that has got its result may have gone since.
-      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
+      if (!store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
     }
   }
 }
@@ -278,10 +299,11 @@ DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, De
 DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline,
                                 LateRanks& late) {
   std::string text = get(self, key, deadline, late);
+  const Deadline soon = later(deadline, Deadline::after(std::chrono::seconds(1)));
   if (readers > 1) {
-    return self.store.take_blocking(key, readers, deadline);
+    return self.named_store().take_blocking(key, readers, soon);
   }
-  self.store.erase_blocking(key, later(deadline, Deadline::after(std::chrono::seconds(1))));
+  self.named_store().erase_blocking(key, soon);
   return text;
 }
 
@@ -298,14 +320,14 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
   int rank = 1;  // that is taken
   const auto missing = [&] {
     std::string names = self.name_of_rank(rank);
-    try {
-      for (int later = rank + 1; later < self.ranks; ++later) {
-        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+    for (int later = rank + 1; later < self.ranks; ++later) {
+      try {
+        const bool came = self.named_store().has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
         names += came ? "" : ", " + self.name_of_rank(later);
+      } catch (const Error& error) {
+        if (error.code() != make_error_code(Errc::timeout)) throw;
+        return names + " and maybe others";  // a store that does not answer does not end the wait
       }
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) throw;
-      names += " and maybe others";  // a store that does not answer does not end the wait
     }
     return names;
   };
@@ -315,7 +337,8 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
       texts.push_back(take(self, key_of(rank), 1, self.deadline, late));
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
-      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing(), self.late, error.what()});
+      if (!is_store_there(self, key_of(rank))) throw;
+      throw_error(Errc::timeout, "{}: {} {}", {self.doing, missing(), self.late});
     }
     texts.back() = decode(texts.back());  // an error is thrown before the last rank has come
   }

@@ -252,17 +252,18 @@ inline std::string summary_of(std::string_view bytes) {
   return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
 }
 
-inline std::string difference_to_rank_0(const group::GroupHandle& group, const std::string& prefix,
-                                        std::string_view summary, const ModelSignature& mine, Deadline deadline) {
+inline std::string difference_to_rank_0(const group::GroupHandle& group, const backend::StoreRef& store,
+                                        const std::string& prefix, std::string_view summary, const ModelSignature& mine,
+                                        Deadline deadline) {
   const int rank = group.members().rank_in_job();
   const int rank_0 = group.members().rank_in_job(0);
   const std::string_view digits = summary.substr(summary.find(' ') + 1);
   std::size_t length = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), length);
   const bool is_length = error == std::errc{} && end == digits.data() + digits.size() && length <= max_signature_bytes;
-  const std::string bytes = rendezvous::join_value_chunks(
-      prefix + "signature", is_length ? length : 0,
-      [&](const std::string& name) { return group.store_ref().get_blocking(name, deadline); });
+  const std::string bytes =
+      rendezvous::join_value_chunks(prefix + "signature", is_length ? length : 0,
+                                    [&](const std::string& name) { return store.get_blocking(name, deadline); });
   const std::optional<ModelSignature> theirs =
       bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
   if (!theirs) {
@@ -278,7 +279,7 @@ inline std::string difference_to_rank_0(const group::GroupHandle& group, const s
 
 DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::string& prefix,
                                    const ModelSignature& mine, Deadline deadline, const std::string& doing) {
-  const backend::StoreRef store = group.store_ref();
+  const backend::StoreRef store = group.store_ref().with_purpose(doing);
   const int rank = group.members().rank;
   const int self = group.members().rank_in_job();
   FailureLatch& latch = *group.failure();
@@ -305,10 +306,10 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
         rank == 0 ? own_summary : backend::detail::get(here, prefix + "summary", deadline, late);
     if (summary != own_summary) {
       latch.report({CauseKind::disagreement, self, group.members().host,
-                    detail::difference_to_rank_0(group, prefix, summary, mine, deadline)});
+                    detail::difference_to_rank_0(group, store, prefix, summary, mine, deadline)});
       latch.block_until_failed(deadline);
     }
-    group.barrier_blocking(prefix + "agreed", deadline);
+    group.barrier_blocking(prefix + "agreed", doing, deadline);
     for (const auto& entry : entries) {
       store.erase_blocking(entry.first, deadline);
     }

@@ -181,7 +181,7 @@ inline constexpr const char* how_values_drift =
 inline void require_wrappers(const group::GroupHandle& group, const std::string& end_name, const std::string& when) {
   const rendezvous::Membership& members = group.members();
   group.failure()->throw_if_failed(members.rank_in_job());
-  const backend::StoreRef store = group.store_ref();
+  const backend::StoreRef store = group.store_ref().with_purpose("comparing the values of the ranks");
   const int first = members.rank == 0 ? 1 : 0;
   const auto has_ended = [&](int rank) {
     try {

@@ -37,7 +37,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// from the thread that trains.
 class StepAgreement {
  public:
-  StepAgreement(rendezvous::Store store, int ranks) : store_(std::move(store)), ranks_(ranks) {}
+  StepAgreement(rendezvous::Store store, int ranks)
+      : store_(with_call_purpose(std::move(store), "agreeing on the steps of UnevenInputs")), ranks_(ranks) {}
 
   /// Waits until a rank has ended, and sets the keys of the steps that this rank has begun since that rank's last step.
   /// These may be several if a step waits for no other rank. Lifetime: the object outlives the coroutine.

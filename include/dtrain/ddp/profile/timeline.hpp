@@ -140,7 +140,8 @@ ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, 
 template <class Group>
 void write_timeline(const Group& group, const std::string& path, std::vector<StepRecord> records,
                     std::span<const std::string> parameters = {}) {
-  const auto store = group.store().with_prefix("dtrain/timeline/");
+  const auto store =
+      with_call_purpose(group.store().with_prefix("dtrain/timeline/"), "writing the file " + sanitize(path));
   const int ranks = group.world_size();
   group.start_pending();  // other ranks may wait for this work before they make this call
   const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());

@@ -352,7 +352,7 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 
 DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
                                                             std::size_t count, Deadline deadline) {
-  const backend::StoreRef store = group.store_ref();
+  const backend::StoreRef store = group.store_ref().with_purpose("taking the order of the gradients from rank 0");
   std::string bytes;
   try {
     bytes = rendezvous::join_value_chunks(

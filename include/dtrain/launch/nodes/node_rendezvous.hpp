@@ -229,7 +229,8 @@ class NodeRendezvous {
     request.world_size = options_->node.node_count;
     request.job = options_->job;
     session_ = co_await rendezvous::StoreClient::join(*loop_, address, std::move(request), failure_, deadline);
-    store_.emplace(session_->weak_from_this(), nullptr);
+    store_ = with_call_purpose(rendezvous::Store(session_->weak_from_this(), nullptr),
+                               "agreeing with the other nodes' launchers");
     co_await exchange_node_info();
   }
 

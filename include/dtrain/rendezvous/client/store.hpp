@@ -56,6 +56,13 @@ class Store {
   }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
+  /// The same store, for calls of dtrain's own: error sentences say their purpose, such as "comparing the models of the
+  /// ranks", in place of their keys.
+  friend Store with_call_purpose(Store store, std::string purpose) {
+    store.purpose_ = std::move(purpose);
+    return store;
+  }
+
   /// The same store, with barriers among these ranks of the job instead of all.
   Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
     Store store = *this;
@@ -157,6 +164,7 @@ class Store {
   std::weak_ptr<StoreClient> client_;
   std::shared_ptr<LoopHandle> loop_handle_;
   std::string prefix_;
+  std::string purpose_;                           ///< see with_call_purpose
   std::shared_ptr<const RankSet> barrier_ranks_;  ///< null: all ranks of the job
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
@@ -182,8 +190,12 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-/// Beginning of an error sentence about a request: "setting key 'a' and 2 more". @pre the request has a key
+/// Beginning of an error sentence about a request: its purpose, else "setting key 'a' and 2 more". @pre the request has
+/// a key
 inline std::string describe(const Request& request) {
+  if (!request.purpose.empty()) {
+    return request.purpose;
+  }
   const char* verb = "";
   switch (request.kind) {
     case RequestKind::set:
@@ -301,6 +313,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind k
   }
   StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
   made.request.kind = kind;
+  made.request.purpose = purpose_;
   made.request.keys = std::move(keys);
   return made;
 }

@@ -100,6 +100,7 @@ inline void fields(Serializer& of, Request& message) {
   of.choice(message.kind, RequestKind{}, RequestKind{any});
   of.list(message.keys, 1, takes_many(message.kind) ? max_keys_per_wait : 1,
           [&of](std::string& key) { of.raw_text(key, max_key_bytes); });
+  of.text(message.purpose, max_name_bytes);
   switch (message.kind) {  // without a default: the compiler names a kind that is missing here
     case RequestKind::compare_set: of.maybe(message.expected, value); return value(message.value);
     case RequestKind::set:

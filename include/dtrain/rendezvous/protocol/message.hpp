@@ -118,7 +118,8 @@ struct Request {
   std::int64_t number = 0;
   std::optional<std::string> expected{};
   std::vector<std::string> values{};
-  RankSet members{};  ///< ranks of a barrier; empty: all ranks of the job
+  RankSet members{};      ///< ranks of a barrier; empty: all ranks of the job
+  std::string purpose{};  ///< of a call of dtrain's own: what error sentences say in place of its keys
 };
 
 struct Cancel {
@@ -158,7 +159,7 @@ using ValueResponse = BasicResponse<SharedValue>;
 /// @name First fields of a Hello
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 5;
+inline constexpr std::uint16_t protocol_version = 6;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node. A

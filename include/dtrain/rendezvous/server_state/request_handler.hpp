@@ -89,6 +89,11 @@ class RequestHandler {
 
   /// A rank's activity, from its pending requests, for error sentences: "while it waited in barrier 'a'".
   std::string doing(SessionId session) const {
+    for (const auto& [request, purpose] : clients_.at(session).pending) {
+      if (!purpose.empty()) {
+        return format_text("while it waited for other ranks ({})", {purpose});
+      }
+    }
     if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
       return format_text("while it waited in barrier {}", {in_quotes(*barrier)});
     }
@@ -104,7 +109,7 @@ class RequestHandler {
       return refuse(id, format_text("this rank has {} requests without an answer, the limit; await some first",
                                     {client.pending.size()}));
     }
-    if (!client.pending.insert(request.id).second) {
+    if (!client.pending.emplace(request.id, std::move(request.purpose)).second) {
       return;  // an id that is used twice: its first use gets the response
     }
     serve(id, client.rank, request, now);
@@ -114,7 +119,8 @@ class RequestHandler {
   void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
     const RequestKey id{session, cancel.id};
     if (const std::optional<KeyValueMap::Cancelled> wait = keys_.cancel(id)) {
-      answer(id, Status::cancelled, sentence(*wait, now));
+      const bool has_purpose = !clients_.at(id.session).pending.at(id.request).empty();
+      answer(id, Status::cancelled, sentence(*wait, has_purpose, now));
     } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(id)) {
       answer(id, Status::cancelled, sentence(*barrier, now));
     }
@@ -123,11 +129,15 @@ class RequestHandler {
  private:
   struct ClientRequests {
     int rank = 0;
-    std::set<std::uint64_t> pending;  ///< requests without a response
-    std::size_t released_bytes = 0;   ///< of the responses that the present change releases
+    std::map<std::uint64_t, std::string> pending;  ///< requests without a response, with their purposes
+    std::size_t released_bytes = 0;                ///< of the responses that the present change releases
   };
 
-  static std::string sentence(const KeyValueMap::Cancelled& wait, Instant now) {
+  static std::string sentence(const KeyValueMap::Cancelled& wait, bool has_purpose, Instant now) {
+    const std::string waited = duration_text(now - wait.since);
+    if (has_purpose) {
+      return format_text("another rank had not done its part after {}", {waited});
+    }
     std::string text;
     for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
       append_entry(text, ", ", in_quotes(wait.missing[i]));
@@ -135,8 +145,7 @@ class RequestHandler {
     if (wait.keys > 1) {
       append_text(text, " ({} of {} keys)", {wait.missing.size(), wait.keys});
     }
-    return format_text("no rank set {} in the {} since this rank began to wait",
-                       {text, duration_text(now - wait.since)});
+    return format_text("no rank set {} in the {} since this rank began to wait", {text, waited});
   }
 
   std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {

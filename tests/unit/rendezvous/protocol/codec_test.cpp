@@ -126,10 +126,10 @@ TEST_CASE("a hello of another protocol or version is refused with both in the se
   const auto newer = decode_hello(encode(a_hello(), 7), "0.1.0");
   REQUIRE(newer);
   CHECK(std::get<Refused>(*newer).sentence ==
-        "this process runs dtrain 0.1.0 (protocol 7), the job dtrain 0.1.0 (protocol 5); run one build on all ranks");
+        "this process runs dtrain 0.1.0 (protocol 7), the job dtrain 0.1.0 (protocol 6); run one build on all ranks");
   const auto older = decode_hello(encode(a_hello()), "0.2.0");
   REQUIRE(older);
-  CHECK(std::get<Refused>(*older).sentence.find("runs dtrain 0.1.0 (protocol 5), the job dtrain 0.2.0") !=
+  CHECK(std::get<Refused>(*older).sentence.find("runs dtrain 0.1.0 (protocol 6), the job dtrain 0.2.0") !=
         std::string::npos);
   Frame other_magic = encode(a_hello());
   other_magic[1] = std::byte{0};

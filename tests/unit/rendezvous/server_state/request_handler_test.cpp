@@ -22,6 +22,12 @@ struct Handler {
     Request request{++last_id, RequestKind::barrier, {barrier}, {}, 0, {}, {}, RankSet::of(std::move(members))};
     handler.receive(session, request, now());
   }
+  /// A request of dtrain's own.
+  void ask_for(const std::string& purpose, SessionId session, RequestKind operation, Strings keys) {
+    Request request{++last_id, operation, std::move(keys)};
+    request.purpose = purpose;
+    handler.receive(session, request, now());
+  }
   void take(SessionId session, const std::string& key, std::int64_t readers) {
     Request request{++last_id, RequestKind::take, {key}, {}, readers};
     handler.receive(session, request, now());
@@ -216,6 +222,21 @@ TEST_CASE("a wait that is given up says which keys are missing and since when") 
   CHECK(tested.seen() ==
         Strings{"100 1 1 ", "100 2 4 no rank set 'a', 'c' (2 of 3 keys) in the 5.0 s since this rank began to wait",
                 "100 3 4 no rank set 'x\\x1b' in the 5.0 s since this rank began to wait"});
+}
+
+TEST_CASE("a request of dtrain's own is named by its purpose, and its keys by nobody") {
+  Handler tested(3);
+  tested.ask_for("wrapping a model", 100, RequestKind::get, {"ddp/1/summary"});
+  tested.ask_for("wrapping a model", 101, RequestKind::barrier, {"ddp/1/agreed"});
+  CHECK(tested.handler.doing(100) == "while it waited for other ranks (wrapping a model)");
+  CHECK(tested.handler.doing(101) == "while it waited for other ranks (wrapping a model)");
+  tested.seconds = 5;
+  tested.cancel(100, 1);
+  tested.cancel(101, 2);
+  CHECK(tested.seen() ==
+        Strings{"100 1 4 another rank had not done its part after 5.0 s",
+                "101 2 4 1 of 3 ranks wait in it (rank 1, the first came 5.0 s ago); ranks 0 and 2 did not come"});
+  CHECK(tested.handler.doing(100) == "while it worked");
 }
 
 TEST_CASE(
