@@ -3,9 +3,13 @@
 // Elastic jobs whose processes the test starts itself, as Kubernetes starts those of an Indexed Job. (Gloo's library is
 // not instrumented.)
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
 #include <deque>
 #include <regex>
 
+#include "dtrain/core/process/descriptor.hpp"
 #include "integration/prelude.hpp"
 #include "support/cutting_proxy.hpp"
 #include "support/gate.hpp"
@@ -207,6 +211,36 @@ TEST_CASE("a second process of index 0 waits for the end of the first, and hosts
   }
   CHECK(third.wait_for("of 3 from step 0"));
   CHECK(fourth.wait_for("of 3 from step 0"));
+}
+
+TEST_CASE("the job starts again where a child of the process of index 0 outlives it") {
+  Job job({"steps=100000", "orphan"}, "1:1");
+  job.start(0);
+  REQUIRE(job[0].wait_for("commit 10"));
+  const std::string& output = job[0].output();
+  const auto child = static_cast<pid_t>(std::stol(output.substr(output.find("child ") + 6)));
+  job[0].signal(SIGKILL);
+  CHECK(::kill(child, 0) == 0);
+  job.start(0);
+  CHECK_MESSAGE(job[1].wait_for("commit 10"), job[1].wait().error);
+  static_cast<void>(::kill(child, SIGKILL));
+}
+
+TEST_CASE("a process of index 0 says what keeps its port where that says nothing") {
+  Job job({"steps=100000"}, "1:1");
+  const dtrain::Descriptor silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(job.port())));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::bind(silent.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::listen(silent.get(), 8) == 0);
+  job.start(0, {{"DTRAIN_TIMEOUT_SECONDS", "1"}});
+  support::check_ended(job[0].wait(), 1,
+                       {"a process takes connections in silence at 127.0.0.1:" + job.port(),
+                        "it is a store whose process is stopped, another program, or a child of the process that had "
+                        "index 0 before, which has kept its port: end it (ss -ltnp 'sport = :" +
+                            job.port() + "' names it)"});
 }
 
 TEST_CASE("a process of index 0 whose port stays in use ends, and says so") {

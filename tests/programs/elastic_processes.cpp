@@ -12,6 +12,7 @@
 //   handler     has a handler for SIGTERM, which prints "handled"
 //   wait        blocks SIGTERM, and prints "waited for SIGTERM" from a thread that waits for it
 //   child       forks a process before train() that returns from the body, and prints "child returned" when it has
+//   orphan      forks a process before train() that sleeps on when this one is killed, and prints "child P"
 //   ended again       calls init_elastic() a second time fork        starts a process that sleeps, and prints "child P"
 //   and, when the child ends, "child ended by signal N"
 
@@ -84,6 +85,14 @@ int train(const Job& job, dtrain::Arguments arguments) {
     if (child == 0) return 0;
     static_cast<void>(::waitpid(child, nullptr, 0));
     std::printf("child returned\n");
+  }
+  if (number(arguments, "orphan", 0) != 0) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::sleep(60);
+      ::_exit(0);
+    }
+    std::printf("child %d\n", static_cast<int>(child));
   }
   ElasticModel model;
   job.keep(dtrain::parameter_values(model.parameters()));

@@ -393,8 +393,8 @@ async::Task<void> watch_store(async::EventLoop& loop, const NodePlan& plan, cons
   const auto longest = in_milliseconds(options.join_timeout) + std::chrono::seconds(10);
   for (Deadline latest = Deadline::after(longest); !formation.is_over();) {
     co_await loop.sleep_for(std::chrono::seconds(5));
-    async::Task<bool> asking = is_answered(loop, plan.master_addr, port, options.secret.has_value());
-    if (co_await std::move(asking)) {
+    async::Task<Listening> asking = listening_at(loop, plan.master_addr, port, options.secret.has_value());
+    if (co_await std::move(asking) != Listening::none) {
       latest = Deadline::after(longest);
     } else if (latest.passed() && !formation.is_over()) {
       formation.lose_store(

@@ -80,10 +80,16 @@ struct AttemptLog {
   void on_end() const {}
 };
 
-/// Whether a store answers at the address, or accepts a connection in silence: its process may be stopped. A program
-/// that only forwards the address ends the connection. 1.5 s later at most. A name that does not resolve has none.
+/// The answer of a store's address.
+enum class Listening : std::uint8_t {
+  none = 1,  ///< also a program that only forwards the address: it ends the connection; and a name without an address
+  store,
+  silent,  ///< takes the connection, and says nothing
+};
+
+/// Blocking: no. 1.5 s later at most.
 template <class = void>
-async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port, bool has_secret) {
+async::Task<Listening> listening_at(async::EventLoop& loop, std::string host, std::uint16_t port, bool has_secret) {
   const Deadline soon = Deadline::after(std::chrono::milliseconds(1500));
   try {
     async::Task<net::Connection> connecting =
@@ -94,10 +100,10 @@ async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uin
         rendezvous::Hello{version_text, rendezvous::ClientRole::worker, 0, random_bytes<16>(), has_secret});
     static_cast<void>(co_await session.write_frame(hello, soon));
     const net::FrameResult reply = co_await session.read_frame(soon);
-    co_return reply.ok() ? rendezvous::decode<rendezvous::HandshakeReply>(reply.payload).has_value()
-                         : reply.status == net::FrameStatus::timed_out;
+    if (reply.ok() && rendezvous::decode<rendezvous::HandshakeReply>(reply.payload)) co_return Listening::store;
+    co_return reply.status == net::FrameStatus::timed_out ? Listening::silent : Listening::none;
   } catch (const Error&) {
-    co_return false;
+    co_return Listening::none;
   }
 }
 
@@ -112,8 +118,8 @@ async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uin
 template <class = void>
 class StoreHost {
  public:
-  /// Waits while another store answers at the address, or the port is in use: a replacement may start before the
-  /// process that it replaces has ended. Blocking: `process.timeout` at most.
+  /// Waits while a store answers at the address, or a silent process has the port, or it is in use: a replacement may
+  /// start before the process that it replaces has ended. Blocking: `process.timeout` at most.
   /// @throws Error (posix) if the port is in use then; as listen_for_ranks
   explicit StoreHost(const RankProcess& process) {
     const Deadline deadline = Deadline::after(process.timeout);
@@ -142,17 +148,29 @@ class StoreHost {
   const net::SocketAddress& address() const noexcept { return address_; }
 
  private:
+  static Error taken_error(const std::string& host, std::uint16_t port, Listening found) {
+    const std::string text = format_text(
+        "{} at {}:{}, and the store of this elastic job is to listen there",
+        {found == Listening::silent ? "a process takes connections in silence" : "another store answers", host, port});
+    return posix_error(EADDRINUSE, text,
+                       found == Listening::silent
+                           ? format_text("it is a store whose process is stopped, another program, or a child of the "
+                                         "process that had index 0 before, which has kept its port: end it (ss -ltnp "
+                                         "'sport = :{}' names it)",
+                                         {port})
+                           : std::string());
+  }
+
   async::Task<void> open(async::EventLoop& loop, const RankProcess& process, Deadline deadline) {
     const std::string host = process.identity.master_addr.value_or("");
     const auto port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
     const rendezvous::ListenOptions options{process.interface, process.secret.has_value(), true};
     std::vector<net::Listener> listeners;
     for (bool has_waited = false; listeners.empty(); has_waited = true) {
-      Error taken(posix_error(EADDRINUSE, format_text("another store answers at {}:{}, and the store of this elastic "
-                                                      "job is to listen there",
-                                                      {host, port})));
-      async::Task<bool> asking = is_answered(loop, host, port, process.secret.has_value());
-      if (!co_await std::move(asking)) {
+      async::Task<Listening> asking = listening_at(loop, host, port, process.secret.has_value());
+      const Listening found = co_await std::move(asking);
+      Error taken = taken_error(host, port, found);
+      if (found == Listening::none) {
         try {
           async::Task<std::vector<net::Listener>> listening =
               rendezvous::listen_for_ranks(loop, host, port, deadline, options);

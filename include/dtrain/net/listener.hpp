@@ -17,6 +17,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/process/close_on_fork.hpp"
 #include "dtrain/core/process/open_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connection.hpp"
@@ -104,7 +105,7 @@ class Listener {
   static constexpr int default_backlog = 4096;  // the system lowers it to its own bound
 
   Listener(async::EventLoop& loop, Descriptor socket, const SocketAddress& local)
-      : loop_(&loop), socket_(std::move(socket)), local_(local) {}
+      : loop_(&loop), socket_(CloseOnForkDescriptor(std::move(socket))), local_(local) {}
 
   static Listener open(async::EventLoop& loop, const SocketAddress& address, int backlog, bool dual_stack) {
     const std::string doing = dual_stack ? format_text("listening at port {} of every address", {address.port()})
@@ -183,7 +184,7 @@ class Listener {
   }
 
   async::EventLoop* loop_;
-  Descriptor socket_;
+  CloseOnForkDescriptor socket_;
   SocketAddress local_;
   bool has_warned_ = false;  ///< whether a failure to accept was logged
 };
