@@ -266,15 +266,23 @@ inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::ve
 inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  int error = 0;  // of the last attempt
   for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
-    async::Task<std::vector<SocketAddress>> lookup = resolve_with_backoff(loop, host, port, deadline, backoff);
-    std::vector<SocketAddress> addresses = co_await std::move(lookup);
+    std::vector<SocketAddress> addresses;
+    try {
+      async::Task<std::vector<SocketAddress>> lookup = resolve_with_backoff(loop, host, port, deadline, backoff);
+      addresses = co_await std::move(lookup);
+    } catch (const Error&) {
+      if (error == 0 || !deadline.passed()) throw;
+      detail::note_unconnected(error, host, port, begin, begin, backoff);  // throws: it was too late to resolve again
+    }
     async::Task<ConnectResult> attempt = connect_to_any(loop, std::move(addresses), deadline, backoff.attempt_timeout);
     ConnectResult result = co_await std::move(attempt);
     if (result.connection) {
       co_return *std::move(result.connection);
     }
-    detail::note_unconnected(result.error, host, port, begin, deadline.instant() - delay, backoff);
+    error = result.error;
+    detail::note_unconnected(error, host, port, begin, deadline.instant() - delay, backoff);
     co_await loop.sleep_for(delay);
   }
 }

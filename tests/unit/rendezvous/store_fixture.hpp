@@ -175,6 +175,24 @@ inline std::uint16_t start_serving(dtrain::async::LoopThread& thread, const Serv
   return port;
 }
 
+/// For start_serving: answers each connection with these bytes, and ends it.
+inline dtrain::async::Task<void> answer_all(dtrain::net::Listener listener, std::string answer) {
+  for (;;) {
+    std::optional<dtrain::net::Connection> connection =
+        co_await listener.accept(Deadline::unbounded("the loop ends before its test"));
+    static_cast<void>(connection->try_write(std::as_bytes(std::span(answer))));
+    std::array<std::byte, 1024> request;  // unread bytes would reset the connection
+    static_cast<void>(co_await connection->readable(soon()));
+    static_cast<void>(connection->try_read(request));
+  }
+}
+
+/// For start_serving: takes one connection, and says nothing.
+inline dtrain::async::Task<void> take_in_silence(dtrain::net::Listener listener) {
+  const std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
+  static_cast<void>(co_await listener.accept(Deadline::unbounded("the loop ends before its test")));
+}
+
 /// A port that is free in a moment.
 inline std::uint16_t free_port() {
   const StoreProcess probe(1);

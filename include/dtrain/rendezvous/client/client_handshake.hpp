@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "dtrain/core/crypto.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
@@ -33,10 +34,17 @@ struct StoreAddress {
 
 /// The connection closed, or the deadline passed, before the store accepted or refused this rank.
 struct HandshakeError {
-  std::string reason;
+  std::string reason;  ///< what is at the address: "what listens there closed the connection without an answer (...)"
   bool timed_out = false;
   bool request_sent = false;  ///< the store may have acted on the request
 };
+
+/// The Error of a client whose deadline has passed. @param why what is at the store's address
+inline Error late_error(const std::string& doing, const std::string& why) {
+  return {Errc::timeout, format_text("{}: the deadline passed; {}; check that MASTER_ADDR and MASTER_PORT are those of "
+                                     "this job's store",
+                                     {doing, why})};
+}
 
 using HandshakeResult = std::variant<Accepted, Refused, Failure, HandshakeError>;
 
@@ -62,7 +70,13 @@ class ClientHandshake {
   bool finish_step(const net::IoResult& sent, const net::FrameResult& reply) {
     if (!sent.ok() || !reply.ok()) {
       const bool timed_out = sent.status == net::IoStatus::timed_out || reply.status == net::FrameStatus::timed_out;
-      result_ = HandshakeError{sent.ok() ? reply.reason : sent.reason(), timed_out, !sends_hello_};
+      const bool is_other_program = reply.status == net::FrameStatus::too_long;  // its bytes are no frame of dtrain's
+      result_ = HandshakeError{is_other_program ? "what answers there is another program, and no store of dtrain's"
+                               : timed_out      ? silence()
+                                                : format_text("what listens there closed the connection without an "
+                                                                   "answer ({})",
+                                                              {sent.ok() ? reply.reason : sent.reason()}),
+                               timed_out, !sends_hello_};
       return true;
     }
     std::optional<HandshakeReply> message = rendezvous::decode<HandshakeReply>(reply.payload);
@@ -93,6 +107,12 @@ class ClientHandshake {
   HandshakeResult& result() noexcept { return result_; }
 
  private:
+  std::string silence() const {
+    return sends_hello_ ? "what listens there took the connection and does not answer: it is another program, or a "
+                          "store of dtrain's whose process is stopped"
+                        : "the store took the connection but does not answer";
+  }
+
   void answer_challenge(const Challenge* challenge, const Frame& frame) {
     if (challenge == nullptr) {
       throw_no_store();

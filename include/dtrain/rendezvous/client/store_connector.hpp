@@ -68,6 +68,7 @@ class StoreConnector {
         async::Task<net::Connection> connecting =
             net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
         net::Connection connection = co_await std::move(connecting);
+        notice_->note("what listens there took the connection and has not answered yet");
         connected.session = std::make_shared<Session>(std::move(connection));
         async::Task<HandshakeResult> shaking =
             handshake(*connected.session, address_, encode(make_join()), doing_, earlier_of_several(port_timeout),
@@ -78,7 +79,7 @@ class StoreConnector {
           co_return std::move(connected);
         }
       } catch (const Error& error) {
-        keep_error(error);
+        keep_error(error, connected.session != nullptr);
       }
       connected.session.reset();
       const std::chrono::milliseconds delay = choose_next_try();
@@ -132,10 +133,9 @@ class StoreConnector {
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
       if (error->timed_out) {
-        throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
-                    {doing_});
+        throw late_error(doing_, error->reason);
       }
-      last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
+      last_error_ = error->reason;
       return false;
     }
     connected.accepted = std::get<Accepted>(result);
@@ -144,10 +144,13 @@ class StoreConnector {
   }
 
   /// Throws the error in handling again, unless another of several ports may have this job's store.
-  void keep_error(const Error& error) {
+  void keep_error(const Error& error, bool has_connected) {
     const bool is_address = net::SocketAddress::from_numeric(address_.host, address_.port).has_value();
     const bool is_final = !is_other_job_ || (!is_address && !net::invalid_name_reason(address_.host).empty());
     const bool was_refused = error.code() == make_error_code(Errc::refused);
+    if (address_.ports == 1 && !has_connected && deadline_.passed() && !last_error_.empty()) {
+      throw late_error(doing_, reason());  // it was too late for another try, which explains less
+    }
     if (address_.ports == 1 || failure_->failed() || (was_refused && is_final)) {
       throw;
     }
@@ -160,9 +163,7 @@ class StoreConnector {
   /// @returns how long to wait before the next try @throws Error (timeout) if it is too late for one
   std::chrono::milliseconds choose_next_try() {
     if (Deadline::Clock::now() + delay_ >= deadline_.instant()) {
-      throw_error(Errc::timeout,
-                  "{}: the deadline passed; {}; check that MASTER_ADDR and MASTER_PORT are those of this job's store",
-                  {doing_, reason()});
+      throw late_error(doing_, reason());
     }
     is_again_ = has_sent_request_ && !is_again_;
     if (is_again_) {  // a store that took the Join waits for this rank, Limits::rejoin

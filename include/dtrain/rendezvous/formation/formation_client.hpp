@@ -25,6 +25,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
+#include "dtrain/rendezvous/client/slow_notice.hpp"
 #include "dtrain/rendezvous/formation/formation_messages.hpp"
 #include "dtrain/rendezvous/session/session.hpp"
 
@@ -36,10 +37,14 @@ template <class = void>
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting @param reconnect_timeout the same, once the
-  /// worker has been a rank
+  /// worker has been a rank @param notice_after how long the worker connects until a warning in the log says so
   FormationClient(StoreAddress address, std::chrono::nanoseconds timeout,
-                  std::optional<std::chrono::nanoseconds> reconnect_timeout = {})
-      : address_(std::move(address)), timeout_(timeout), reconnect_timeout_(reconnect_timeout.value_or(timeout)) {
+                  std::optional<std::chrono::nanoseconds> reconnect_timeout = {},
+                  std::chrono::milliseconds notice_after = std::chrono::seconds(10))
+      : address_(std::move(address)),
+        timeout_(timeout),
+        reconnect_timeout_(reconnect_timeout.value_or(timeout)),
+        notice_after_(notice_after) {
     address_.role = ClientRole::worker;
     address_.attempt = 0;
   }
@@ -85,7 +90,7 @@ class FormationClient final : private SessionHandler {
         throw_cause({CauseKind::lost,
                      -1,
                      {},
-                     format_text("its store does not answer{}: {}", {was_rank ? " any more" : "", error.what()})});
+                     format_text("{}{}", {was_rank ? "its store does not answer any more: " : "", error.what()})});
       }
       const std::optional<ToWorker> answer = await_answer();
       if (!answer) continue;
@@ -239,19 +244,30 @@ class FormationClient final : private SessionHandler {
     }
     const std::string doing = format_text("joining the elastic job at {}", {address_.text()});
     net::Backoff backoff;
-    backoff.on_retry = [this](const std::string&) { throw_if_leaving(); };
+    SlowNotice notice(thread_.loop(), doing, "nothing has answered there yet", notice_after_);
+    backoff.on_retry = [this, &notice](std::string why) {
+      throw_if_leaving();
+      notice.note(std::move(why));
+    };
+    std::string last_answer;
     for (is_reached_ = false;; throw_if_leaving()) {
-      async::Task<net::Connection> connecting =
-          net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline, backoff);
-      net::Connection connection = co_await std::move(connecting);
+      std::optional<net::Connection> connection;
+      try {
+        async::Task<net::Connection> connecting =
+            net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline, backoff);
+        connection.emplace(co_await std::move(connecting));
+      } catch (const Error&) {
+        if (last_answer.empty() || !deadline.passed()) throw;
+        throw late_error(doing, last_answer);  // it was too late for another try, which explains less
+      }
       is_reached_ = true;
-      auto session = std::make_shared<Session>(std::move(connection));
+      notice.note("what listens there took the connection and has not answered yet");
+      auto session = std::make_shared<Session>(*std::move(connection));
       async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
       const HandshakeResult result = co_await std::move(shaking);
       if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
-        if (error->timed_out || deadline.passed()) {
-          throw_error(Errc::timeout, "{}: the deadline passed; {}", {doing, error->reason});
-        }
+        if (error->timed_out || deadline.passed()) throw late_error(doing, error->reason);
+        notice.note(last_answer = error->reason);
         co_await thread_.loop().sleep_for(std::chrono::milliseconds(50));
       } else if (const Accepted* accepted = std::get_if<Accepted>(&result)) {
         start(std::move(session), *accepted);
@@ -297,6 +313,7 @@ class FormationClient final : private SessionHandler {
   StoreAddress address_;
   const std::chrono::nanoseconds timeout_;
   const std::chrono::nanoseconds reconnect_timeout_;
+  const std::chrono::milliseconds notice_after_;
   std::mutex mutex_;
   std::condition_variable changed_;
   /// @name Guarded by the mutex

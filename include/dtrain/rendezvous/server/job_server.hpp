@@ -132,7 +132,7 @@ class JobServer final : private JobSink {
     }
     const SessionId id = ++last_id_;
     clients_.emplace(id, std::make_unique<ClientEntry>(*this, id, session));
-    const JoinResult result = job_.join(id, join);
+    const JoinResult result = job_.join(id, join, silence_of(join.info.rank));
     Admission admission;
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       admission.frame = encode(*refused);
@@ -199,10 +199,20 @@ class JobServer final : private JobSink {
         job_.on_join_timeout(so_far);
         settle();
       } else if (notice.passed() && !job_.formed() && !job_.cause()) {
-        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_.missing(), so_far}));
+        log(LogLevel::warning,
+            format_text("the job's store waits for {}, {} so far{}", {job_.missing(), so_far, job_.refusal_text()}));
         notice = Deadline::after(notice_interval);
       }
     }
+  }
+
+  /// How long ago the process that has the rank was heard of; 0 if none has it.
+  std::chrono::milliseconds silence_of(int rank) const {
+    const RankTable::RankEntry* const entry = job_.rank_table().find(rank);
+    const auto holder = entry == nullptr ? clients_.end() : clients_.find(entry->session);
+    return holder == clients_.end() ? std::chrono::milliseconds(0)
+                                    : std::chrono::duration_cast<std::chrono::milliseconds>(
+                                          Deadline::Clock::now() - holder->second->session->last_alive());
   }
 
   Admission accept(SessionId id) const { return {id, accepted_frame(limits_, heartbeat())}; }

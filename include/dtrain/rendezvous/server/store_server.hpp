@@ -203,14 +203,15 @@ class StoreServer {
     if (!hello) {
       return false;
     }
-    if (const Refused* refused = std::get_if<Refused>(&*hello)) {
-      handshake.answer = encode(*refused);
+    if (Refused* refused = std::get_if<Refused>(&*hello)) {
+      handshake.answer = refuse(*without_hello_.at(id).session, std::move(*refused));
       return false;
     }
     handshake.hello = std::get<Hello>(std::move(*hello));
     if (options_.secret && !handshake.hello->has_secret) {
-      handshake.answer = encode(
-          Refused{"the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+      handshake.answer =
+          refuse(*without_hello_.at(id).session,
+                 {"the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
                   "DTRAIN_SECRET_FILE",
                   true});
       return false;
@@ -222,6 +223,16 @@ class StoreServer {
     return true;
   }
 
+  /// The frame of a refusal by the server itself. A job whose ranks are missing names it: the process may be one.
+  Frame refuse(const Session& session, Refused refused) {
+    for (const std::unique_ptr<JobServer>& job : jobs_) {
+      if (job)
+        job->record_refusal(
+            format_text("one at {}, to which the store said: {}", {session.peer().host(), refused.sentence}));
+    }
+    return encode(refused);
+  }
+
   void answer_join(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
     const bool is_worker = handshake.hello->role == ClientRole::worker;
     const auto join = is_worker ? std::nullopt : decode<std::variant<Join>>(received);
@@ -229,8 +240,9 @@ class StoreServer {
       return;
     }
     if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, received)) {
-      handshake.answer = encode(Refused{
-          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE", true});
+      handshake.answer = refuse(
+          *with_hello_.at(id).session,
+          {"its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE", true});
       return;
     }
     handshake.transcript.add(received);

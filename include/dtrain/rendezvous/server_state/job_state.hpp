@@ -181,7 +181,8 @@ class JobState {
   bool has_joined(SessionId session) const { return request_handler_.rank_of(session).has_value(); }
 
   /// Handles the Join of a process that has proved the secret. @pre the session is new
-  JoinResult join(SessionId session, const Join& join) {
+  /// @param silence how long ago the process that has the same rank was heard of, if there is one
+  JoinResult join(SessionId session, const Join& join, std::chrono::milliseconds silence = {}) {
     const JobComparison compared = join_check_.compare(join);
     if (compared.relation == JobComparison::Relation::other) {
       record_refusal(compared.sentence);
@@ -190,7 +191,7 @@ class JobState {
     if (cause_) {
       return Failure{*cause_};
     }
-    JoinResult result = claim(session, join);
+    JoinResult result = claim(session, join, silence);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       record_refusal(refused->sentence);
       return result;
@@ -251,6 +252,11 @@ class JobState {
     request_handler_.fail(cause);
   }
 
+  /// " (a process was refused: ...)", which may be a missing rank; empty if none was.
+  std::string refusal_text() const {
+    return last_refusal_.empty() ? std::string() : format_text(" (a process was refused: {})", {last_refusal_});
+  }
+
   /// The ranks that have not joined yet.
   std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
 
@@ -263,16 +269,14 @@ class JobState {
         "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
         {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
          join_check_.listens_at().empty() ? "" : format_text(": {}", {join_check_.listens_at()})});
-    if (!last_refusal_.empty()) {
-      append_text(text, " (a process was refused: {})", {last_refusal_});
-    }
+    text += refusal_text();
     post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
   }
 
  private:
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
   /// it. The cause may be two jobs at one port that no fact distinguishes.
-  JoinResult claim(SessionId session, const Join& join) {
+  JoinResult claim(SessionId session, const Join& join, std::chrono::milliseconds silence) {
     const bool opens_another = join_check_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
     const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
@@ -290,7 +294,7 @@ class JobState {
                                  {join_check_.opener(), detail::distinct_name_remedy}),
                      true};
     }
-    return rank_table_.admit(session, join);
+    return rank_table_.admit(session, join, silence);
   }
 
   /// Sends Welcome to every rank, or fails the job. @param only to this session alone

@@ -5,6 +5,7 @@
 /// server_state/; RequestKey: a pending request's, for the states of server_state/. process_text(): a joining process
 /// in error sentences, also of StoreServer.
 
+#include <chrono>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -71,7 +72,8 @@ class RankTable {
 
   /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, such as every process
   /// that comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
-  JoinResult admit(SessionId session, const Join& join) {
+  /// @param silence how long ago the process that has this rank was heard of
+  JoinResult admit(SessionId session, const Join& join, std::chrono::milliseconds silence) {
     const int rank = join.info.rank;
     if (join.world_size != world_size()) {
       const std::string text = format_text("rank {} on host {} says that the world has {} ranks, {} that it has {}",
@@ -89,15 +91,8 @@ class RankTable {
     }
     RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
     if (entry.state != RankState::not_joined) {
-      const char* state = entry.state == RankState::joined ? ""
-                          : entry.state == RankState::left ? ", which has left"
-                                                           : ", which was lost";
-      return Refused{format_text("rank {} is taken: {} has it{}{}",
-                                 {rank, entry.process_text(), state,
-                                  entry.info.host_id == join.info.host_id && entry.process == join.process
-                                      ? ", and is this process; a process joins a job once: call dtrain::run() or "
-                                        "init_process_group() only once"
-                                      : "; give each process its own rank"})};
+      return Refused{format_text("rank {} is taken: {} has it{}",
+                                 {rank, entry.process_text(), about_holder(entry, join, silence)})};
     }
     if (joined_ == 0) {
       settings_ = join.info.settings;
@@ -162,6 +157,22 @@ class RankTable {
   }
 
  private:
+  /// Why a process does not get the rank that another one has, or had, and what to do.
+  static std::string about_holder(const RankEntry& entry, const Join& join, std::chrono::milliseconds silence) {
+    const bool is_same_host = entry.info.host_id == join.info.host_id;
+    if (is_same_host && entry.process == join.process) {
+      return ", and is this process; a process joins a job once: call dtrain::run() or init_process_group() only once";
+    }
+    if (entry.state != RankState::joined) {
+      return format_text(", which {}; give each process its own rank",
+                         {entry.state == RankState::left ? "has left" : "was lost"});
+    }
+    return format_text(
+        ", {}, and was heard of {} ago; give each process its own rank, or, if this process was started in that one's "
+        "place (a restarted pod), start the job again once that one is lost, after DTRAIN_LIVENESS_SECONDS of silence",
+        {is_same_host ? "another process of this host" : "a process of another host", duration_text(silence)});
+  }
+
   std::string owner_;
   std::string settings_;       ///< of the first rank that joined
   std::string settings_from_;  ///< that rank and its host

@@ -161,6 +161,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
   /// This side's address; 0.0.0.0:0 once the connection has ended.
   net::SocketAddress local() const noexcept { return tcp_.local(); }
+  net::SocketAddress peer() const noexcept { return tcp_.peer(); }
 
  private:
   static constexpr std::size_t batch_bytes = std::size_t{1} << 20;

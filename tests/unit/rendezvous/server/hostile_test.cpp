@@ -142,7 +142,7 @@ TEST_CASE(
     const std::string version = dtrain::version_text;
     CHECK(std::get<Refused>(*message).sentence == "this process runs dtrain " + version + " (protocol " +
                                                       std::to_string(other) + "), the job dtrain " + version +
-                                                      " (protocol 5); run one build on all ranks");
+                                                      " (protocol 6); run one build on all ranks");
     CHECK(client.is_closed());
   }
   form_and_leave(store, 1);
@@ -206,6 +206,36 @@ std::string error_after(const Frame& answer) {
 
 TEST_CASE("what answers but is no store is named as such") {
   CHECK_CONTAINS(error_after(Frame(20, std::byte{200})), "what listens there is no store of dtrain's");
+}
+
+TEST_CASE("the answer of another program, and a program that answers nothing, are called no store") {
+  const std::string answer = "HTTP/1.1 400 Bad Request\r\n\r\n";
+  dtrain::async::LoopThread thread;
+  const auto serve = [&](dtrain::net::Listener listener) { return answer_all(std::move(listener), answer); };
+  ControlPlaneOptions rank = rank_options(1, 2, start_serving(thread, serve));
+  rank.timeout = std::chrono::seconds(1);
+  CHECK_CONTAINS(error_of_joining(rank),
+                 "the deadline passed; what answers there is another program, and no store of "
+                 "dtrain's; check that MASTER_ADDR and MASTER_PORT");
+  rank.identity.master_port = start_serving(thread, &rendezvous_test::take_in_silence);
+  CHECK_CONTAINS(error_of_joining(rank),
+                 "the deadline passed; what listens there took the connection and does not "
+                 "answer: it is another program, or a store of dtrain's whose process is "
+                 "stopped; check that MASTER_ADDR and MASTER_PORT");
+}
+
+TEST_CASE("a job whose rank is missing says which process its store refused, and why") {
+  StoreOptions options = StoreProcess::with_world_size(2);
+  StoreProcess store(std::move(options));
+  RawClient other(store.port());
+  Hello hello = RawClient::hello();
+  hello.version = "0.0.1";
+  REQUIRE(other.send_frame(encode(hello)));
+  REQUIRE(other.receives<Refused>());
+  ControlPlaneOptions rank = rank_options(0, 2, store.port());
+  rank.timeout = std::chrono::seconds(1);
+  CHECK_CONTAINS(error_of_joining(rank), "rank 1 did not",
+                 "(a process was refused: one at 127.0.0.1, to which the store said: this process runs dtrain 0.0.1");
 }
 
 TEST_CASE("the refusal of a store of an older version, whose form no version changes, is a rank's error") {

@@ -100,8 +100,11 @@ TEST_CASE("a rank out of range or taken is refused alone, by name") {
   table.join(7, 1, 2, "b");
   table.seen();
   table.join(8, 1, 2, "c");
-  CHECK(table.seen() ==
-        Lines{"8 refused: rank 1 is taken: rank 1 on host b (process 7) has it; give each process its own rank"});
+  CHECK(
+      table.seen() ==
+      Lines{"8 refused: rank 1 is taken: rank 1 on host b (process 7) has it, a process of another host, and was heard "
+            "of 0.0 s ago; give each process its own rank, or, if this process was started in that one's place (a "
+            "restarted pod), start the job again once that one is lost, after DTRAIN_LIVENESS_SECONDS of silence"});
   table.join(9, 2, 2);
   CHECK(table.seen() == Lines{"9 refused: rank 2 is out of range in a world of 2 ranks (0 to 1); correct the rank of "
                               "this process"});
