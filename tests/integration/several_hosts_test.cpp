@@ -150,8 +150,11 @@ TEST_CASE("shared memory refuses ranks on two hosts, and says what to use there"
   for (const Job::End& end : job.wait()) {
     CAPTURE(end.result.error);
     CHECK(end.result.exit_code != 0);
-    CHECK_CONTAINS(end.result.error, "backend::SharedMemory joins the ranks of one host, but rank ",
-                   "use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
+    CHECK_CONTAINS(
+        end.result.error,
+        "backend::SharedMemory joins the ranks of one host, and this job has 2 nodes (from --nnodes='2'); if "
+        "all is one host, start one launcher there, with --nnodes=1 and all workers (--nproc-per-node); for "
+        "several hosts, use backend::Gloo or backend::Nccl");
   }
 }
 

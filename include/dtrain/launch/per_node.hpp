@@ -104,9 +104,8 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
     refuse_initialised_runtimes();
-    NodeLauncherOptions options =
-        node_launcher_options(std::move(flags), without_outer_job(environment), available_cores(),
-                              backend.visible_devices, backend.run_elastic == nullptr ? nullptr : &backend);
+    NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
+                                                        available_cores(), backend.visible_devices, &backend);
     check_most_workers(options.workers, backend);
     check_min_ranks(options, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;

@@ -137,21 +137,27 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
 }
 
 /// The least number of ranks of an elastic program's job; 0: the job is not elastic.
-/// @throws Error (usage) for an elastic job that its backend, or any, cannot have on so many nodes
-inline int least_ranks(int given, const NodeLauncherOptions& options, const BackendFacts& backend) {
+/// @throws Error (usage) for an elastic job of too many workers
+inline int least_ranks(int given, const NodeLauncherOptions& options) {
   const int nodes = options.node.node_count;
   if (given == 0 && options.node.least_nodes == 0) return 0;
   if (std::int64_t{options.workers} * nodes > rendezvous::max_world_size) {
     throw_error(Errc::usage, "--nproc-per-node={} on {} nodes are more workers than the {} that a job may have",
                 {options.workers, nodes, rendezvous::max_world_size});
   }
-  if (nodes > 1 && backend.most_ranks != 0) {
-    throw_error(Errc::usage,
-                "backend::{} joins the ranks of one host, and this job has up to {} nodes (from {}); use backend::Gloo "
-                "or backend::Nccl for several hosts",
-                {backend.name, nodes, options.node_source});
-  }
   return given != 0 ? given : options.node.least_nodes * options.workers;
+}
+
+/// @throws Error (usage) for several nodes, if the backend joins the ranks of one host
+inline void require_one_host(const NodeLauncherOptions& options, const BackendFacts& backend) {
+  if (backend.most_ranks != 0 && options.node.node_count > 1) {
+    throw_error(
+        Errc::usage,
+        "backend::{} joins the ranks of one host, and this job has {}{} nodes (from {}); if all is one host, "
+        "start one launcher there, with --nnodes=1 and all workers (--nproc-per-node); for several hosts, use "
+        "backend::Gloo or backend::Nccl",
+        {backend.name, options.node.least_nodes == 0 ? "" : "up to ", options.node.node_count, options.node_source});
+  }
 }
 
 }  // namespace detail
@@ -189,15 +195,15 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
 /// The launcher's configuration.
 /// @param cores number of cores that this process may use
 /// @param visible_devices called for --nproc-per-node=auto; may be null
-/// @param elastic the backend of a program whose body takes an Elastic; null: the body takes none
+/// @param backend that of the program; null: any
 /// @throws Error (usage, identity). Blocking: reads the secret's file
 inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
                                                  VisibleDevices visible_devices = nullptr,
-                                                 const BackendFacts* elastic = nullptr) {
+                                                 const BackendFacts* backend = nullptr) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeLauncherOptions options;
-  flags.node.is_elastic = elastic != nullptr;
+  flags.node.is_elastic = backend != nullptr && backend->run_elastic != nullptr;
   options.node = detail::node_of(environment, flags.node);
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
@@ -208,7 +214,8 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
                                        {flags.mpirun_workers}));
   }
   options.max_restarts = flags.max_restarts;
-  options.min_ranks = elastic == nullptr ? flags.min_ranks : detail::least_ranks(flags.min_ranks, options, *elastic);
+  options.min_ranks = flags.node.is_elastic ? detail::least_ranks(flags.min_ranks, options) : flags.min_ranks;
+  if (backend != nullptr) detail::require_one_host(options, *backend);
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   if (visible_devices != nullptr) {

@@ -23,8 +23,7 @@ BackendFacts elastic_backend() {
 NodeLauncherOptions checked(std::vector<const char*> arguments, const BackendFacts& backend,
                             const Environment& environment = {}) {
   arguments.insert(arguments.begin(), "train");
-  NodeLauncherOptions options = node_launcher_options(parse_flags(arguments), environment, 6, nullptr,
-                                                      backend.run_elastic != nullptr ? &backend : nullptr);
+  NodeLauncherOptions options = node_launcher_options(parse_flags(arguments), environment, 6, nullptr, &backend);
   check_min_ranks(options, backend);
   return options;
 }
@@ -186,10 +185,21 @@ TEST_CASE("an elastic job on several nodes needs a secret, a backend for several
   elastic.most_ranks = 256;
   CHECK_ERROR(checked({"--nnodes=1:2", "--node-rank=0", "--master-addr=a"}, elastic), dtrain::Errc::usage,
               "backend::SharedMemory joins the ranks of one host, and this job has up to 2 nodes (from --nnodes='1:2')",
+              "start one launcher there, with --nnodes=1 and all workers (--nproc-per-node)",
               "use backend::Gloo or backend::Nccl");
   CHECK_ERROR(options_of({"--nnodes=1:2", "--node-rank=0", "--master-addr=a"}, shared), dtrain::Errc::identity,
               "--nnodes='1:2' is a range of nodes, which only --nnodes and PET_NNODES may be, for a program whose "
               "body takes a dtrain::Elastic");
   CHECK_ERROR(checked({}, elastic_backend(), {{"NNODES", "1:2"}, {"NODE_RANK", "0"}, {"MASTER_ADDR", "a"}}),
               dtrain::Errc::identity, "NNODES='1:2' is a range of nodes, which only --nnodes and PET_NNODES may be");
+}
+
+TEST_CASE("shared memory on several nodes is refused, and one launcher for one host is what it says to start") {
+  BackendFacts shared_memory;
+  shared_memory.name = "SharedMemory";
+  shared_memory.most_ranks = 256;
+  CHECK_ERROR(checked({"--nnodes=2", "--node-rank=1", "--master-addr=a"}, shared_memory), dtrain::Errc::usage,
+              "backend::SharedMemory joins the ranks of one host, and this job has 2 nodes (from --nnodes='2'); if all "
+              "is one host, start one launcher there, with --nnodes=1 and all workers (--nproc-per-node)");
+  CHECK(checked({"--nnodes=1", "--nproc-per-node=4"}, shared_memory).workers == 4);
 }
