@@ -39,6 +39,13 @@ std::vector<Result> ends_of(const std::vector<std::unique_ptr<Program>>& program
   return ends;
 }
 
+/// Drops at a host what `rules` of nftables' input hook say, from now on.
+bool can_drop(const VirtualCluster& cluster, int host, const std::string& rules) {
+  const std::string table = "table inet test { chain in { type filter hook input priority 0; " + rules + " }; }";
+  const Result result = cluster.run(host, "nft", {table});
+  return dtrain_test::needs(result.exit_code == 0, "nftables does not work here: " + result.error);
+}
+
 /// Says why where there is none, or no Gloo.
 bool can_run(const VirtualCluster& cluster) {
   return dtrain_test::needs(cluster.problem.empty(), cluster.problem) &&
@@ -72,6 +79,56 @@ TEST_CASE("a rank that is killed on one host ends those of the others") {
   CAPTURE(ends[0].error);
   CHECK(ends[0].exit_code != 0);
   CHECK_CONTAINS(ends[0].error, "rank 0: ends because rank 1 on host host1 was lost: killed by signal 9");
+}
+
+TEST_CASE("where a firewall lets only the store's port through, the error names who cannot reach whom, and where") {
+  const VirtualCluster cluster(2);
+  if (!can_run(cluster)) return;
+  for (const int host : {0, 1}) {
+    if (!can_drop(cluster, host, "iif lo accept; ct state established,related accept; tcp dport 29500 accept; drop;"))
+      return;
+  }
+  const auto unconnected = [](int rank, int peer) {
+    return "rank " + std::to_string(rank) + " on host " + VirtualCluster::host(rank) + " has not connected with rank " +
+           std::to_string(peer) + " on host " + VirtualCluster::host(peer) + " at " + VirtualCluster::address(peer) +
+           ":";
+  };
+  for (const Result& end :
+       ends_of(launched(cluster, {1, 1}, "hello", {{"DTRAIN_TIMEOUT_SECONDS", "3"}}))) {  // of the first to time out
+    CAPTURE(end.error);
+    CHECK((contains(end.error, unconnected(0, 1)) || contains(end.error, unconnected(1, 0))));
+    CHECK_CONTAINS(end.error,
+                   " (any port: Gloo listens at one for each pair; does a firewall let the hosts reach each other at "
+                   "all ports?)");
+  }
+}
+
+TEST_CASE("where the network loses the data of a collective and not the store's, the error says that all called it") {
+  const VirtualCluster cluster(2);
+  if (!can_run(cluster)) return;
+  const std::vector<std::unique_ptr<Program>> programs =
+      launched(cluster, {1, 1}, "endless", {{"DTRAIN_TIMEOUT_SECONDS", "6"}});
+  for (const std::unique_ptr<Program>& program : programs)
+    REQUIRE(program->wait_for("phase steady"));
+  if (!can_drop(cluster, 1, "tcp sport 29500 accept; meta l4proto tcp drop;")) return;
+  const std::vector<Result> ends = ends_of(programs);
+  CAPTURE(ends[0].error);
+  CAPTURE(ends[1].error);
+  CHECK_CONTAINS(ends[0].error,
+                 "ranks 0 and 1 have both called it, and data does not get through between host host0 (10.77.0.1) and "
+                 "host host1 (10.77.0.2) although the store's connection lives: see the MTU (ping -M do -s 8972)");
+}
+
+TEST_CASE("ranks of a host that has only IPv6's loopback address train there") {
+  const VirtualCluster cluster(1);
+  if (!can_run(cluster)) return;
+  const bool has_v6 = contains(cluster.run(0, "ip", {"address", "show", "dev", "lo"}).output, "::1/128");
+  if (!dtrain_test::needs(has_v6, "this machine has no IPv6")) return;
+  REQUIRE(cluster.run(0, "ip", {"address", "delete", "127.0.0.1/8", "dev", "lo"}).exit_code == 0);
+  const Result end = cluster.run(0, gloo_probe, {"--nproc-per-node=2", "hello"});
+  CAPTURE(end.error);
+  CHECK(end.exit_code == 0);
+  CHECK_CONTAINS(end.output, "rank 1 of 2: sum 1, half 1");
 }
 
 TEST_CASE("a cable that is cut in the middle of a step ends every rank in time, and they name the host") {

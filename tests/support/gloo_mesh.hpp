@@ -18,9 +18,9 @@ struct ConnectedMesh {
 
   explicit ConnectedMesh(const dtrain::backend::ChannelContext& context)
       : store(context.store), mesh(context, deadline) {
-    mesh.exchange_addresses(store, deadline);
+    mesh.exchange_addresses(context, deadline);
     mesh.connect();
-    mesh.await_all(store, deadline);
+    mesh.await_all(context, deadline);
   }
 
   dtrain::Deadline deadline = dtrain::Deadline::after(std::chrono::seconds(60));

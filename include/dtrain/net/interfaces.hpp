@@ -65,6 +65,17 @@ inline bool is_container_bridge(std::string_view name) {
          name.starts_with("lxcbr") || name.starts_with("lxdbr") || name.starts_with("virbr");
 }
 
+/// Whether an interface of this machine has the address. False on a system that does not list its interfaces.
+inline bool is_own(const SocketAddress& address) {
+  try {
+    const std::vector<InterfaceAddress> all = interface_addresses();
+    return std::any_of(all.begin(), all.end(),
+                       [&](const InterfaceAddress& each) { return each.address == address.with_port(0); });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// Whether the address belongs to an interface that is down, where a listener gets no connections.
 inline bool is_down(const SocketAddress& address) {
   try {
@@ -105,6 +116,17 @@ inline std::optional<SocketAddress> address_of_default_route() {
     }
   }
   return std::nullopt;
+}
+
+/// The default route's address; else that of the first interface that is not loopback; nullopt without one.
+inline std::optional<SocketAddress> outward_address() {
+  std::optional<SocketAddress> found = address_of_default_route();
+  for (const InterfaceAddress& each : interface_addresses()) {
+    if (!found && !each.address.is_loopback()) {
+      found = each.address;
+    }
+  }
+  return found;
 }
 
 /// The numeric address of this machine that `name` gives as an interface (IPv4 before IPv6) or as an address. Empty if

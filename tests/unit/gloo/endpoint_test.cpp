@@ -198,16 +198,17 @@ TEST_CASE(
   run_thread_ranks(3, [&](RankThread& self) {
     const auto context = support::channel_context(job, self.rank(), 3, "group", std::chrono::seconds(10));
     Mesh mesh(context, Deadline::after(std::chrono::seconds(60)));
-    mesh.exchange_addresses(context.store, Deadline::after(std::chrono::seconds(60)));
+    mesh.exchange_addresses(context, Deadline::after(std::chrono::seconds(60)));
     mesh.connect();
     if (self.rank() == 2) {
       CHECK(context.store.get_blocking("seen", Deadline::after(std::chrono::seconds(60))).empty());
       return;
     }
-    const auto wait = [&] { mesh.await_all(context.store, Deadline::after(std::chrono::seconds(2))); };
+    const auto wait = [&] { mesh.await_all(context, Deadline::after(std::chrono::seconds(2))); };
     const std::string sentence = thrown(wait, Errc::timeout);
     if (self.rank() == 0) {
-      CHECK(sentence.find("connecting channel 'group': rank 2 on host host-2 is not connected with all others") == 0);
+      CHECK(sentence.find(
+                "connecting channel 'group' over Gloo: rank 2 on host host-2 is not connected with all others") == 0);
     } else {
       context.store.set_blocking("seen", "", Deadline::after(std::chrono::seconds(60)));  // the last to give up
     }

@@ -26,42 +26,30 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/net/interfaces.hpp"
+#include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
-namespace detail {
-
-/// The default route's address; else that of the first interface that is not loopback; nullopt without one.
-inline std::optional<net::SocketAddress> outward_address() {
-  std::optional<net::SocketAddress> found = net::address_of_default_route();
-  for (const net::InterfaceAddress& each : net::interface_addresses()) {
-    if (!found && !each.address.is_loopback()) {
-      found = each.address;
-    }
-  }
-  return found;
-}
-
-}  // namespace detail
-
 /// Numeric address at which this rank listens; the first that applies:
 /// - the address of DTRAIN_INTERFACE;
-/// - 127.0.0.1 if all ranks share this host;
+/// - 127.0.0.1 if all ranks share this host; ::1 if its loopback interface has only that;
 /// - the address at which the store sees this rank;
-/// - detail::outward_address(), on the store's own host, where the store may see this rank by loopback.
+/// - net::outward_address(), on the store's own host, where the store may see this rank by loopback.
 /// @throws Error (unsupported) if this host has no address that others can reach
 inline std::string device_address(const rendezvous::Membership& members) {
   if (!members.named_address.empty()) {
     return members.named_address;
   }
   if (members.other_host_rank < 0) {
-    return "127.0.0.1";
+    const bool has_only_v6 =
+        !net::is_own(net::SocketAddress::loopback_v4(0)) && net::is_own(net::SocketAddress::loopback_v6(0));
+    return has_only_v6 ? "::1" : "127.0.0.1";
   }
   if (!members.route_address.empty()) {
     return members.route_address;
   }
-  const std::optional<net::SocketAddress> outward = detail::outward_address();
+  const std::optional<net::SocketAddress> outward = net::outward_address();
   if (!outward) {
     throw_error(Errc::unsupported,
                 "backend::Gloo finds no address of host {} that rank {} on host {} could reach; name an interface with "
@@ -77,6 +65,7 @@ inline std::string device_address(const rendezvous::Membership& members) {
 
 #include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
@@ -108,6 +97,7 @@ struct PeerInfo {
   int job_rank = 0;
   std::string host;               ///< host name
   std::string device;             ///< the numeric address of its sockets
+  std::string outward;            ///< the address by which other hosts reach its host; empty if it has none
   std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
   std::string addresses;          ///< concatenated, for the peers in rank order
 };
@@ -116,6 +106,7 @@ inline void fields(Serializer& of, PeerInfo& info) {
   of.number(info.job_rank, 0, std::numeric_limits<int>::max());
   of.text(info.host, 256);
   of.text(info.device, 256);
+  of.text(info.outward, 256);
   of.number(info.address_bytes);
   of.raw_text(info.addresses, std::size_t{64} << 20);  // the store bounds its values
 }
@@ -147,11 +138,15 @@ class Mesh {
     own_.job_rank = context.reporting_rank();
     own_.host = context.members.host;
     own_.device = address;
+    const std::optional<net::SocketAddress> outward = net::outward_address();
+    own_.outward = !context.members.route_address.empty() ? context.members.route_address
+                   : outward                              ? outward->host()
+                                                          : "";
   }
 
   /// Collective, blocking: publishes this rank's addresses and reads those of the others.
   /// @throws Error (timeout, protocol), JobFailed
-  void exchange_addresses(const StoreRef& store, Deadline deadline) {
+  void exchange_addresses(const ChannelContext& context, Deadline deadline) {
     const int size = gloo_context_->size;
     for (int peer = 0; peer < size; ++peer) {
       if (peer != rank_) {
@@ -160,14 +155,19 @@ class Mesh {
         own_.addresses.append(address.begin(), address.end());
       }
     }
+    const StoreRank self = StoreRank::of(context, deadline, doing());
     const auto key_of = [&](int rank) { return format_text("{}/gloo-{}", {name_, rank}); };
     if (size > 1) {
-      store.set_blocking(key_of(rank_), to_bytes(own_), deadline);
+      self.named_store().set_blocking(key_of(rank_), to_bytes(own_), deadline);
     }
-    for (int peer = 0; peer < size; ++peer) {
-      peers_.push_back(peer == rank_ ? own_
-                                     : from_bytes<PeerInfo>(store.take_blocking(key_of(peer), size - 1, deadline),
-                                                            "a rank's addresses for Gloo"));
+    int peer = 0;
+    backend::detail::LateRanks late(self,
+                                    [&] { return format_text("{} has not come so far", {self.name_of_rank(peer)}); });
+    for (; peer < size; ++peer) {
+      peers_.push_back(peer == rank_
+                           ? own_
+                           : from_bytes<PeerInfo>(backend::detail::take(self, key_of(peer), size - 1, deadline, late),
+                                                  "a rank's addresses for Gloo"));
     }
   }
 
@@ -175,28 +175,42 @@ class Mesh {
   void connect() {
     for (int peer = 0; peer < gloo_context_->size && !interrupted_.load(); ++peer) {
       if (peer != rank_) {
+        awaited_.store(peer);
         const auto connect = [&] { gloo_context_->getPair(peer)->connect(address_of(peer)); };
-        calling_gloo(
-            [&] {
-              return format_text("connecting channel '{}' at {} with {}", {name_, own_.device, to_string(peer)});
-            },
-            connect);
+        calling_gloo([&] { return format_text("{} at {}; {}", {doing(), own_.device, unconnected()}); }, connect);
       }
     }
   }
 
+  /// "connecting channel 'group' over Gloo".
+  std::string doing() const { return format_text("connecting channel '{}' over Gloo", {name_}); }
+
+  /// With which peer connect() has not connected, where, and what to see to. Threads: any, while connect() runs and
+  /// after it has failed.
+  std::string unconnected() const {
+    const int peer = std::max(0, awaited_.load());
+    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
+    const net::SocketAddress at = socket_address_of(peer);
+    return format_text(
+        "{} has not connected with {} at {} {}",
+        {to_string(rank_), to_string(peer), net::to_string(at),
+         is_elsewhere(info) ? format_text("(this host's id is also rank {}'s, but {}, the address of that one's host, "
+                                          "is none of this host: if they are two hosts, such as copies of one virtual "
+                                          "machine, set another DTRAIN_HOST_ID on each)",
+                                          {info.job_rank, info.outward})
+         : at.is_loopback() ? "(does a firewall forbid this host's processes to connect with one another?)"
+                            : "(any port: Gloo listens at one for each pair; does a firewall let the "
+                              "hosts reach each other at all ports?)"});
+  }
+
   /// Collective, blocking: until every rank is connected with every other. Otherwise a rank that leaves the channel
   /// early would break connections that others still wait for. @throws Error (timeout), JobFailed
-  void await_all(const StoreRef& store, Deadline deadline) const {
-    const StoreRank self{store,
-                         rank_,
-                         gloo_context_->size,
-                         own_.job_rank,
-                         deadline,
-                         format_text("connecting channel '{}'", {name_}),
-                         [this](int peer) { return to_string(peer); },
-                         "is not connected with all others by the deadline; can every host of the job reach every "
-                         "other one?"};
+  void await_all(const ChannelContext& context, Deadline deadline) const {
+    StoreRank self = StoreRank::of(context, deadline, doing());
+    self.name_of_rank = [this](int peer) { return to_string(peer); };
+    self.late =
+        "is not connected with all others by the deadline; can every host of the job reach every other one, at all "
+        "ports?";
     const auto empty = [](const auto&...) { return std::string(); };
     store_gather(self, name_ + "/gloo-connected", empty, empty);
   }
@@ -238,11 +252,24 @@ class Mesh {
     return {begin, begin + static_cast<std::ptrdiff_t>(info.address_bytes)};
   }
 
+  net::SocketAddress socket_address_of(int peer) const {
+    const ::gloo::transport::tcp::Address address(address_of(peer));
+    const auto* const system = reinterpret_cast<const sockaddr*>(&address.getSockaddr());
+    return net::SocketAddress::from_system(system, sizeof(sockaddr_storage)).value_or(net::SocketAddress{});
+  }
+
+  /// Whether a peer that listens at the loopback address is on another host, which has the same host id.
+  static bool is_elsewhere(const PeerInfo& info) {
+    const std::optional<net::SocketAddress> outward = net::SocketAddress::from_numeric(info.outward, 0);
+    return outward && net::is_loopback_host(info.device) && !net::is_own(*outward);
+  }
+
   const int rank_;
   const std::string name_;
   PeerInfo own_;
   std::vector<PeerInfo> peers_;
   std::atomic<bool> interrupted_{false};
+  std::atomic<int> awaited_{-1};  ///< the peer with which connect() connects
   std::shared_ptr<::gloo::transport::Device> device_;
   std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< destroyed before its device
 };

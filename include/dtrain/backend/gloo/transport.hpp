@@ -16,6 +16,8 @@
 
 #include "dtrain/async/thread.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/failure/timeout_diagnosis.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/backend/gloo/endpoint.hpp"
 #include "dtrain/backend/gloo/mesh.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
@@ -129,9 +131,9 @@ class Transport final : private MonitoredOperation {
   /// Collective, blocking. @throws Error (unsupported, closed, timeout, protocol), JobFailed
   Transport(const ChannelContext& context, const std::vector<int>& /*job_ranks*/, Deadline deadline)
       : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
-    mesh_->exchange_addresses(context.store, deadline);
+    mesh_->exchange_addresses(context, deadline);
     connect(context, deadline);
-    mesh_->await_all(context.store, deadline);
+    mesh_->await_all(context, deadline);
     endpoint_.emplace(*mesh_);
   }
   ~Transport() { close(true); }
@@ -194,11 +196,16 @@ class Transport final : private MonitoredOperation {
         failed = std::current_exception();
       }
     };
+    WaitNotice notice(context.notice_after);
+    const Deadline::Clock::time_point began = Deadline::Clock::now();
     worker_.start(work);
     while (!worker_.wait(Deadline::after(std::chrono::milliseconds(10)))) {
       if (deadline.passed() || context.failure->failed()) {
         mesh_->interrupt();
       }
+      notice.update(context.reporting_rank(), Deadline::Clock::now() - began, [&](std::chrono::milliseconds after) {
+        return format_text("{}, after {}; {}", {mesh_->doing(), duration_text(after), mesh_->unconnected()});
+      });
       context.run_other_streams();
     }
     if (failed && !deadline.passed()) {  // a lost peer may be the job's first cause
@@ -206,14 +213,15 @@ class Transport final : private MonitoredOperation {
     }
     context.failure->throw_if_failed(context.reporting_rank());
     if (deadline.passed()) {
-      throw_error(Errc::timeout, "connecting channel '{}' over Gloo took too long", {context.name});
+      throw_error(Errc::timeout, "{}: by the deadline {}", {mesh_->doing(), mesh_->unconnected()});
     }
     if (failed) {
       std::rethrow_exception(failed);
     }
   }
 
-  /// Ends all use of the operation's memory, then closes the connections, because a message may be half received.
+  /// Ends all use of the operation's memory, and closes the connections once the job has failed, because a message may
+  /// be half received.
   void cancel(const message_passing::Routine& routine) noexcept {
     monitor_.stop();
     endpoint_->interrupt();
@@ -242,7 +250,11 @@ class Transport final : private MonitoredOperation {
 
   struct CloseConnections {
     Transport& transport;
-    void operator()() const noexcept { transport.mesh_->interrupt(); }
+    void operator()() const noexcept {
+      // Peers learn the first cause before their connections are reset, and may time out in the same operation.
+      transport.failure_->block_until_failed(Deadline::after(TimeoutDiagnosis<>::longest_wait + grace));
+      transport.mesh_->interrupt();
+    }
   };
 
   const std::shared_ptr<FailureLatch> failure_;

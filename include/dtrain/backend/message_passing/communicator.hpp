@@ -19,6 +19,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/failure/first_cause.hpp"
+#include "dtrain/backend/failure/timeout_diagnosis.hpp"
 #include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
 #include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
@@ -57,6 +58,7 @@ class Channel final : public OrderedChannel {
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
         algorithms_{context.algorithms},
         notice_(context.notice_after),
+        timeout_diagnosis_(context),
         transport_(context, info_.job_ranks, deadline) {}
 
   int rank() noexcept { return transport_.endpoint().rank(); }
@@ -138,7 +140,7 @@ class Channel final : public OrderedChannel {
         scratch_.leak();
       }
       if (token.timed_out && !aborted()) {  // even if the operation ended just then: the transport has cancelled it
-        fail_operation(CauseKind::timeout, operation, ": ", missing());
+        fail_operation(CauseKind::timeout, operation, ": ", missing(operation));
       } else if (routine.done()) {
         routine.check();
       } else if (!aborted()) {
@@ -174,16 +176,18 @@ class Channel final : public OrderedChannel {
     }
   }
 
-  std::string missing() const {
+  /// Blocking: as TimeoutDiagnosis.
+  std::string missing(const Operation& operation) const {
     const auto [rank, sends] = transport_.waits_for();
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
     if (rank < 0 || rank >= static_cast<int>(info_.job_ranks.size())) {
       return format_text("it had not ended after {} ms", {waited.count()});
     }
+    const std::string lost = timeout_diagnosis_.lost_data_blocking(operation, rank, T::backend_name());
     return format_text(
-        "rank {} had not {} after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
+        "rank {} had not {} after {} ms; {} DTRAIN_TIMEOUT_SECONDS is how long it may take",
         {info_.job_ranks[static_cast<std::size_t>(rank)], sends ? "sent its part" : "taken what was sent to it",
-         waited.count()});
+         waited.count(), lost.empty() ? "does every rank call it?" : lost + ";"});
   }
 
   /// Fails the channel: "all_reduce (sum) of 10 f32, operation 5 of channel 'group'", `joint` and `problem`.
@@ -197,6 +201,7 @@ class Channel final : public OrderedChannel {
   const ChannelInfo info_;
   ChannelAlgorithms algorithms_;
   WaitNotice notice_;
+  const TimeoutDiagnosis<> timeout_diagnosis_;
   T transport_;
   Scratch scratch_;
   std::deque<SelfMessage> self_messages_;
