@@ -403,40 +403,41 @@ bool load_checkpoint(const Group& group, const std::string& path, const Net& net
   const detail::TrainingParts all = detail::parts_of(net, parts...);
   const auto sharded = detail::sharded_of(parts...);
   constexpr bool is_plain = std::is_null_pointer_v<decltype(sharded)>;
-  std::vector<std::int64_t> updates;
-  ddp::ShardIndex index;
-  const auto load = [&](std::vector<NamedTensor> tensors, std::int64_t parameters) {
-    if constexpr (is_plain) {
-      detail::require_number_of_parameters(path, detail::trained_parameters_of(all.modules).size(), parameters);
-    } else {
-      detail::require_number_of_parameters(path, sharded->updates().size(), parameters);
-    }
-    updates.resize(static_cast<std::size_t>(parameters));
-    if (parameters != 0) tensors.push_back({"updates", tensor_view(updates)});
-    if constexpr (is_plain) {
-      if (parameters != 0) tensors = ddp::detail::with_index(tensors, index);
-      return ddp::load_checkpoint(group, path, tensors);
-    } else {
-      if (parameters == 0) {
-        throw Error(Errc::invalid_argument, "the checkpoint " + path +
-                                                " was saved without a ShardedOptimizer; load it into the optimizer "
-                                                "itself, and go on without sharding");
+  return ddp::detail::load_past_replacement([&](ddp::ShardIndex& index) {
+    std::vector<std::int64_t> updates;
+    const auto load = [&](std::vector<NamedTensor> tensors, std::int64_t parameters) {
+      if constexpr (is_plain) {
+        detail::require_number_of_parameters(path, detail::trained_parameters_of(all.modules).size(), parameters);
+      } else {
+        detail::require_number_of_parameters(path, sharded->updates().size(), parameters);
       }
-      return ddp::load_checkpoint(group, path, tensors, sharded->sharded());
+      updates.resize(static_cast<std::size_t>(parameters));
+      if (parameters != 0) tensors.push_back({"updates", tensor_view(updates)});
+      if constexpr (is_plain) {
+        if (parameters != 0) tensors = ddp::detail::with_index(tensors, index);
+        return ddp::load_checkpoint(group, path, tensors);
+      } else {
+        if (parameters == 0) {
+          throw Error(Errc::invalid_argument, "the checkpoint " + path +
+                                                  " was saved without a ShardedOptimizer; load it into the optimizer "
+                                                  "itself, and go on without sharding");
+        }
+        return ddp::load_checkpoint(group, path, tensors, sharded->sharded());
+      }
+    };
+    if (!detail::load_training(group, path, all, load)) {
+      return false;
     }
-  };
-  if (!detail::load_training(group, path, all, load)) {
-    return false;
-  }
-  if (std::any_of(updates.begin(), updates.end(), [](std::int64_t count) { return count < 0; })) {
-    throw Error(Errc::protocol, "the checkpoint " + path + " has a negative number of updates; name another file");
-  }
-  if constexpr (!is_plain) {
-    sharded->set_updates(updates);
-  } else if (!updates.empty()) {
-    detail::load_whole_state(group, path, all, index, updates);
-  }
-  return true;
+    if (std::any_of(updates.begin(), updates.end(), [](std::int64_t count) { return count < 0; })) {
+      throw Error(Errc::protocol, "the checkpoint " + path + " has a negative number of updates; name another file");
+    }
+    if constexpr (!is_plain) {
+      sharded->set_updates(updates);
+    } else if (!updates.empty()) {
+      detail::load_whole_state(group, path, all, index, updates);
+    }
+    return true;
+  });
 }
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

@@ -112,7 +112,8 @@ TEST_CASE_FIXTURE(TemporaryFile,
   CHECK(sentences.texts() ==
         std::vector<std::string>(2, "protocol violation: the checkpoint " + path +
                                         " cannot be loaded: its length, 31 bytes, is not what it "
-                                        "says; name another file, or remove this one to begin anew" +
+                                        "says; if it is still being copied, load it again when it is whole, else load "
+                                        "another checkpoint" +
                                         rank_0_does_it()));
 }
 

@@ -118,8 +118,8 @@ class AtomicFile {
 
   struct stat status_of(const Descriptor& file);
 
-  /// Whether PATH.part still names this file: its writer may have renamed it before it was locked.
-  bool is_named(const Descriptor& file);
+  /// Whether `name` is this file's. PATH.part may not be: its writer may have renamed it before it was locked.
+  bool is_named(const Descriptor& file, const std::string& name);
 
   /// Never grants more than the replaced file did. If that file's group cannot be set, the group gets no permissions.
   void give_permissions();
@@ -262,9 +262,11 @@ DTRAIN_DEFINED void AtomicFile::sync() {
 DTRAIN_DEFINED void AtomicFile::commit() {
   give_permissions();
   sync();
-  if (!is_named(descriptor_)) refuse_second_writer();  // a second writer found no lock
+  if (!is_named(descriptor_, part_)) refuse_second_writer();  // a second writer found no lock
   if (attempt_.number != 0) require_latest();
-  if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_renaming(errno);
+  const int error = std::rename(part_.c_str(), path_.c_str()) == 0 ? 0 : errno;
+  // A network file system that lost the first answer has renamed the file, and fails the second call.
+  if (error != 0 && !is_named(descriptor_, path_)) fail_renaming(error);
   has_name_ = true;
   descriptor_.reset();
   sync_folder();
@@ -296,7 +298,7 @@ DTRAIN_DEFINED bool AtomicFile::create_and_lock() {
     return false;
   }
   if (!lock(descriptor_, false)) refuse_second_writer();
-  if (!is_named(descriptor_)) {
+  if (!is_named(descriptor_, part_)) {
     descriptor_.reset();
     return false;
   }
@@ -367,7 +369,7 @@ DTRAIN_DEFINED void AtomicFile::remove_leftover(bool needs_lock) {
   }
   if (!S_ISREG(status_of(left).st_mode)) fail(EINVAL);
   if (!lock(left, needs_lock)) refuse_second_writer();
-  if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
+  if (is_named(left, part_) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
 }
 
 DTRAIN_DEFINED bool AtomicFile::lock(const Descriptor& file, bool needs_lock) noexcept {
@@ -389,10 +391,10 @@ DTRAIN_DEFINED struct stat AtomicFile::status_of(const Descriptor& file) {
   return status;
 }
 
-DTRAIN_DEFINED bool AtomicFile::is_named(const Descriptor& file) {
+DTRAIN_DEFINED bool AtomicFile::is_named(const Descriptor& file, const std::string& name) {
   const struct stat mine = status_of(file);
   struct stat named {};
-  return ::lstat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+  return ::lstat(name.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
 DTRAIN_DEFINED void AtomicFile::give_permissions() {

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -42,6 +43,9 @@ inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
 
 inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
 
+/// The tensor that only the checkpoint of a ShardedOptimizer has.
+inline constexpr std::string_view shard_id_tensor = "optimizer.shards.id";
+
 /// The bytes before the elements. @throws Error (limit) for a list that a reader would reject
 std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
 
@@ -56,7 +60,7 @@ void write_checkpoint_file(const std::string& path, std::span<const NamedTensor>
 /// Reads the tensors' values from `path`, and gives NamedBytes the file's length. Blocking: the file system. @returns
 /// false if there is no file
 /// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
-/// system's code)
+/// system's code). Where the folder is missing, too, a warning in the log says so
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
 
 /// Reads the list of a file's tensors, and checks that the file's length matches it. @returns nullopt if there is no
@@ -75,6 +79,7 @@ std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::s
 #include <array>
 #include <cerrno>
 
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -96,7 +101,7 @@ class CheckpointReader {
     if (!descriptor_ && errno != ENOENT) fail_reading(errno);
     struct stat status {};
     if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
-    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
+    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file; name another");
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
 
@@ -108,10 +113,12 @@ class CheckpointReader {
     read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
     const std::string_view text(reinterpret_cast<const char*>(preamble.data()), preamble.size());
     if (!text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2))) {
-      refuse("it is no checkpoint of dtrain's");
+      refuse("it is no checkpoint of dtrain's; name another file");
     }
     if (!text.starts_with(checkpoint_magic)) {
-      refuse("another version of dtrain has written it, in a format that this one cannot read");
+      refuse(
+          "another version of dtrain has written it, in a format that this one cannot read; load it with that version, "
+          "or name another file");
     }
     std::uint32_t list_bytes = 0;
     Serializer(text.substr(checkpoint_magic.size())).number(list_bytes);
@@ -122,7 +129,7 @@ class CheckpointReader {
     std::vector<ParameterSignature> tensors;  // memory stays below a small multiple of the list's size
     Serializer reader(list);
     list_fields(reader, tensors);
-    if (!reader.finished()) refuse("its list of tensors is damaged");
+    if (!reader.finished()) refuse("its list of tensors is damaged; load another checkpoint");
     first_element_ = preamble.size() + list.size();
     const std::uint64_t bytes_left = size_ - around - list.size();
     if (element_bytes(tensors, bytes_left) != bytes_left) cut();
@@ -143,16 +150,18 @@ class CheckpointReader {
     }
     Sha256Digest written;
     read(size_ - checkpoint_digest_bytes, written);
-    if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
+    if (written != digest.digest()) {
+      refuse("its content does not have the digest that stands at its end: it is damaged; load another checkpoint");
+    }
   }
 
   /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
   void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
 
+  /// @param what the reason and the remedy. A remedy never is to remove the file: it may be a good one that is copied,
+  /// renamed or replaced meanwhile, or another program's.
   [[noreturn]] void refuse(const std::string& what) const {
-    throw_error(Errc::protocol,
-                "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
-                {sanitize(path_), what});
+    throw_error(Errc::protocol, "the checkpoint {} cannot be loaded: {}", {sanitize(path_), what});
   }
 
  private:
@@ -168,10 +177,16 @@ class CheckpointReader {
     }
   }
 
-  [[noreturn]] void cut() const { refuse(format_text("its length, {} bytes, is not what it says", {size_})); }
+  [[noreturn]] void cut() const {
+    refuse(
+        format_text("its length, {} bytes, is not what it says; if it is still being copied, load it again when it "
+                    "is whole, else load another checkpoint",
+                    {size_}));
+  }
 
   [[noreturn]] void fail_reading(int number) const {
-    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
+    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}),
+                      number == ESTALE ? "another process has replaced the file meanwhile; load it again" : "");
   }
 
   std::string path_;
@@ -180,17 +195,51 @@ class CheckpointReader {
   std::uint64_t first_element_ = 0;
 };
 
+/// Runs `read()`, which opens a file by its name, and runs it once more if the file is stale: on a network file system
+/// another host has replaced it, and the name is that of the new file.
+template <class Read>
+auto read_past_stale(Read read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    if (error.code() != std::error_code(ESTALE, std::generic_category())) throw;
+  }
+  return read();
+}
+
+/// Without a folder, `path` is not the name of a first start: a later save would fail.
+inline void warn_of_missing_folder(const std::string& path) {
+  const std::string file = behind_link(path);
+  const std::string folder = file.substr(0, file.rfind('/') + 1);
+  if (folder.empty() || ::access(folder.c_str(), F_OK) == 0 || errno != ENOENT) return;
+  log(LogLevel::warning, format_text("there is no checkpoint {} to load, nor its folder {}; correct the name, or make "
+                                     "the folder before the checkpoint is saved",
+                                     {sanitize(path), sanitize(folder)}));
+}
+
 /// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
 inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
                                                      std::span<const ParameterSignature> program) {
   const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
+  const auto is_sharded = [](std::span<const ParameterSignature> tensors) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [](const ParameterSignature& tensor) { return tensor.name == shard_id_tensor; });
+  };
+  if (is_sharded(file) != is_sharded(program)) {
+    return is_sharded(file) ? "it was saved with a ShardedOptimizer; load it with one, as the last argument of "
+                              "load_checkpoint, or name another file"
+                            : "it was saved without a ShardedOptimizer; load it without one, or name another file";
+  }
   for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
     if (file[i] != program[i]) {
-      return format_text("its tensor {} is {}, the program's is {}", {i, shown(file[i]), shown(program[i])});
+      return format_text(
+          "its tensor {} is {}, the program's is {}; load it into what it was saved from, or name another file",
+          {i, shown(file[i]), shown(program[i])});
     }
   }
   if (file.size() == program.size()) return std::nullopt;
-  return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
+  return format_text("it has {} tensors, the program has {}; load it into what it was saved from, or name another file",
+                     {file.size(), program.size()});
 }
 
 }  // namespace detail
@@ -251,8 +300,8 @@ DTRAIN_DEFINED void write_checkpoint_file(const std::string& path, std::span<con
   file.commit();
 }
 
-DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
-                                         TensorAccess&& access) {
+/// As read_checkpoint_file, for a file that no other process replaces.
+inline bool read_tensors(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess& access) {
   std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
   detail::CheckpointReader reader(path);
   if (!reader) return false;
@@ -260,7 +309,7 @@ DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<cons
   for (std::size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
     if (tensors[i].bytes == nullptr || found[i].dtype != DType::u8 || found[i].shape.extents().size() != 1) continue;
     if (found[i].shape.element_count() > max_named_bytes) {
-      reader.refuse(format_text("its tensor {} has {} bytes, and at most {} are read",
+      reader.refuse(format_text("its tensor {} has {} bytes, and at most {} are read; name another file",
                                 {in_quotes(found[i].name), found[i].shape.element_count(), max_named_bytes}));
     }
     wanted[i].shape = found[i].shape;
@@ -285,9 +334,20 @@ DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<cons
   return true;
 }
 
+DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
+                                         TensorAccess&& access) {
+  const bool is_there = detail::read_past_stale([&] { return read_tensors(path, tensors, access); });
+  if (!is_there) detail::warn_of_missing_folder(path);
+  return is_there;
+}
+
 DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path) {
-  detail::CheckpointReader reader(path);
-  return reader ? std::optional(reader.read_list()) : std::nullopt;
+  return detail::read_past_stale([&]() -> std::optional<std::vector<ParameterSignature>> {
+    detail::CheckpointReader reader(path);
+    if (reader) return reader.read_list();
+    detail::warn_of_missing_folder(path);
+    return std::nullopt;
+  });
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -9,10 +9,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/crypto.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/sharded/shards.hpp"
@@ -38,8 +41,8 @@ struct ShardIndex {
 
 /// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
 /// Blocking: the file system.
-/// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
-/// an error
+/// @throws Error (protocol) for files that are damaged, or of another optimizer; (ENOENT) for a missing file, for
+/// load_past_replacement; the state is undefined after an error
 void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank, int ranks,
                       TensorAccess&& access = {});
 
@@ -48,8 +51,41 @@ using WholeState = std::vector<std::vector<BufferView>>;
 
 /// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
 /// array, are left out. Blocking: the file system. @pre the rule has at least one state array
-/// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
+/// @throws Error (protocol) for files that are damaged, or of other parameters or arrays; (ENOENT) for a missing file
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
+
+namespace detail {
+
+/// Calls `load(index)`, which loads a checkpoint and its index, and then its shard files. Another job may replace the
+/// checkpoint between the two, and removes the former shard files: then `load(index)` is called again, as long as the
+/// id has changed, and at most 100 times. Collective if `load` is, whose results are the same on every rank.
+/// @returns the result of `load`: false if there is no checkpoint
+/// @throws as `load`; Error (protocol) for a shard file that is missing, though no other job replaces the checkpoint
+template <class Load>
+bool load_past_replacement(Load load) {
+  constexpr int most_loads = 100;
+  std::optional<Error> missing;
+  std::int64_t former = 0;
+  for (int loads = 0; loads < most_loads; ++loads) {
+    ShardIndex index;
+    try {
+      const bool is_there = load(index);
+      if (is_there || !missing) return is_there;
+      break;  // values are of the former checkpoint, and the one that replaced it has gone
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      if (error.code() != std::make_error_code(std::errc::no_such_file_or_directory)) throw;
+      if (missing && index.id == former) break;
+      missing = Error(make_error_code(Errc::protocol), error.what(), error.where());
+      if (error.rank()) missing->with_rank(*error.rank());
+      former = index.id;
+    }
+  }
+  throw Error(*missing);
+}
+
+}  // namespace detail
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -65,7 +101,6 @@ void read_whole_state(const std::string& path, const ShardIndex& index, const Wh
 #include <tuple>
 #include <utility>
 
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -127,9 +162,29 @@ inline bool are_disjoint(std::vector<ShardInterval> intervals) {
 
 [[noreturn]] inline void refuse_incomplete(const std::string& path, const ShardIndex& index) {
   throw_error(Errc::protocol,
-              "the {} shard files of the checkpoint {} do not have all of the optimizer's state once; name another "
+              "the {} shard files of the checkpoint {} do not have all of the optimizer's state once; load another "
               "checkpoint",
               {index.files, sanitize(path)});
+}
+
+/// @throws Error (ENOENT), for load_past_replacement, whose sentence is right also where the checkpoint stays the same
+[[noreturn]] inline void throw_missing_shard(const std::string& path, const ShardIndex& index, std::int64_t file) {
+  const std::string name = index.file_name(path, file);
+  const std::string_view end = std::string_view(name).substr(path.size());
+  std::string remedy =
+      "shard files lie beside their checkpoint, in a folder that every rank reads; another job may have replaced the "
+      "checkpoint meanwhile: load it again";
+  for (const std::string& other : files_that_begin(path.substr(0, path.rfind('/') + 1))) {
+    if (!other.ends_with(end)) continue;
+    // It may be in use under that name, too: the checkpoint may have been copied.
+    remedy = format_text(
+        "the checkpoint was renamed or copied from one whose shard file {} is still there; give each shard file its "
+        "new name, too, as by ln '{}' '{}'",
+        {sanitize(other), sanitize(other), sanitize(name)});
+  }
+  throw Error(std::make_error_code(std::errc::no_such_file_or_directory),
+              format_text("the checkpoint {} cannot be loaded: its shard file {} is missing; {}",
+                          {sanitize(path), sanitize(name), remedy}));
 }
 
 /// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without the end that an AtomicFile adds.
@@ -155,28 +210,31 @@ inline std::vector<std::string> shard_file_names(const std::string& path, const 
 inline void remove_files(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (::unlink(name.c_str()) != 0 && errno != ENOENT) {
-      log(LogLevel::warning, format_text("removing the shard file {}, which no checkpoint names, failed: {}; remove it",
-                                         {sanitize(name), std::strerror(errno)}));
+      log(LogLevel::warning,
+          format_text("removing the shard file {} failed: {}; the checkpoint of that name does not need it",
+                      {sanitize(name), std::strerror(errno)}));
     }
   }
 }
 
-/// Reads the state of this rank's elements from one file, and adds the file's intervals to `intervals`. @returns the
-/// number of elements
+/// Reads the state of this rank's elements from one file, and then adds the file's intervals to `intervals`.
+/// @returns the number of elements
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
                                    Shards& shares, std::span<const std::vector<ShardPiece>> own,
                                    std::vector<ShardInterval>& intervals, TensorAccess& access) {
   const std::size_t element = size_bytes(shares.element());
   std::size_t elements = 0;
   std::uint64_t first = 0;
+  std::vector<ShardInterval> found;
   for (const ParameterSignature& tensor : entries) {
     const std::optional<ShardEntry> entry = parse_entry_name(tensor.name);
     const std::uint64_t count = tensor.shape.element_count();
     if (!entry || tensor.dtype != shares.element() || entry->array >= shares.arrays() ||
         entry->parameter >= own.size()) {
-      reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
+      reader.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
+                                {in_quotes(tensor.name)}));
     }
-    intervals.push_back({*entry, count});
+    found.push_back({*entry, count});
     for (const ShardPiece& piece : own[entry->parameter]) {
       const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
       const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
@@ -190,6 +248,7 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
     }
     first += count * element;
   }
+  intervals.insert(intervals.end(), found.begin(), found.end());
   return elements;
 }
 
@@ -210,7 +269,7 @@ DTRAIN_DEFINED ShardIndex ShardIndex::of(const Shards& shares) {
 }
 
 DTRAIN_DEFINED std::vector<NamedTensor> ShardIndex::tensors() {
-  return {{"optimizer.shards.id", tensor_view(&id, {})},
+  return {{std::string(shard_id_tensor), tensor_view(&id, {})},
           {"optimizer.shards.files", tensor_view(&files, {})},
           {"optimizer.steps", tensor_view(&steps, {})},
           {"optimizer.model",
@@ -255,12 +314,13 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
   std::size_t elements = 0;
   std::vector<detail::ShardInterval> intervals;
   for (std::int64_t file = 0; file < index.files; ++file) {
-    const std::string name = index.file_name(path, file);
-    detail::CheckpointReader reader(name);
-    if (!reader) reader.refuse("it is missing, and the checkpoint names it");
-    const std::vector<ParameterSignature> entries = reader.read_list();
-    if (file % ranks == rank) reader.check_digest();
-    elements += detail::read_shard_file(reader, entries, shares, own, intervals, access);
+    elements += detail::read_past_stale([&] {
+      detail::CheckpointReader reader(index.file_name(path, file));
+      if (!reader) detail::throw_missing_shard(path, index, file);
+      const std::vector<ParameterSignature> entries = reader.read_list();
+      if (file % ranks == rank) reader.check_digest();
+      return detail::read_shard_file(reader, entries, shares, own, intervals, access);
+    });
   }
   if (elements != shares.arrays() * shares.layout().state_elements || !detail::are_disjoint(std::move(intervals))) {
     detail::refuse_incomplete(path, index);
@@ -271,11 +331,12 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
   const std::vector<BufferView>& parameters = state.front();
   std::vector<std::size_t> found(state.size());
   std::vector<detail::ShardInterval> intervals;
-  for (std::int64_t file = 0; file < index.files; ++file) {
+  const auto read_file = [&](std::int64_t file) {
     detail::CheckpointReader reader(index.file_name(path, file));
-    if (!reader) reader.refuse("it is missing, and the checkpoint names it");
+    if (!reader) detail::throw_missing_shard(path, index, file);
     const std::vector<ParameterSignature> entries = reader.read_list();
     reader.check_digest();
+    std::vector<detail::ShardInterval> of_file;
     std::uint64_t first = 0;
     for (const ParameterSignature& tensor : entries) {
       const std::optional<detail::ShardEntry> entry = detail::parse_entry_name(tensor.name);
@@ -284,16 +345,23 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
                             tensor.dtype == parameters[entry->parameter].dtype;
       const std::size_t size = is_known ? parameters[entry->parameter].count : 0;
       if (!is_known || entry->offset > size || count > size - entry->offset) {
-        reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
+        reader.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
+                                  {in_quotes(tensor.name)}));
       }
       const std::size_t element = size_bytes(tensor.dtype);
       if (entry->array < state.size()) {
         std::byte* const place = state[entry->array][entry->parameter].data + entry->offset * element;
         reader.read_bytes(first, {place, count * element});
-        intervals.push_back({*entry, count});
-        found[entry->array] += count;
+        of_file.push_back({*entry, count});
       }
       first += count * element;
+    }
+    return of_file;
+  };
+  for (std::int64_t file = 0; file < index.files; ++file) {
+    for (const detail::ShardInterval& interval : detail::read_past_stale([&] { return read_file(file); })) {
+      intervals.push_back(interval);
+      found[interval.entry.array] += interval.count;
     }
   }
   std::size_t wanted = 0;

@@ -34,8 +34,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 /// Runs `work()` on every rank. Collective, blocking: until work() has ended on all ranks.
-/// @returns for backend::detail::decode: rank 0's text, or an error if work() threw on a rank or a rank is doing
-/// something else
+/// @returns for backend::detail::decode: rank 0's text, or an error, which names rank and host, if work() threw on a
+/// rank or a rank is doing something else
 template <class Group, class Work>
 std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   group::GroupAccess::of(group).rank_context()->require_may_block();
@@ -50,7 +50,19 @@ std::string result_of_all_ranks_blocking(const Group& group, const std::string& 
                           doing,
                           [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
   self.notice_after = std::chrono::milliseconds(0);  // a rank may write for minutes
-  const auto own = [&] { return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work, rank)}); };
+  const auto work_here = [&]() -> std::string {
+    try {
+      return backend::detail::with_error(doing, work);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      if (group.world_size() == 1) throw;
+      throw Error(error.code(), format_text("{} (on rank {} on host {})", {error.what(), rank, group.members().host}));
+    }
+  };
+  const auto own = [&] {
+    return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work_here, rank)});
+  };
   return backend::store_gather(self, std::to_string(number), own, [&](const std::vector<std::string>& texts) {
     std::vector<std::string> all;
     std::vector<std::string> results;
@@ -186,7 +198,7 @@ template <class Group, class R, class C, class Stage>
 
 /// Loads the tensors, as load_checkpoint(group, path, tensors), and the optimizer's state. Every rank reads its share
 /// of the state, which any number of ranks, with any buckets, may have saved. Call it after the construction of the
-/// optimizer.
+/// optimizer. Another job may save to `path` meanwhile: the call then loads one of its checkpoints.
 /// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
 /// shard file is missing or damaged; `tensors` are loaded after such an error, and the optimizer's state is undefined
 /// @ingroup checkpoints
@@ -195,27 +207,35 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                      ShardedOptimizer<R, C, Stage>& optimizer) {
   optimizer.wait();
   const ShardIndex own = ShardIndex::of(optimizer.shares());
-  ShardIndex index = own;
-  if (!load_checkpoint(group, path, detail::with_index(tensors, index))) {
+  std::int64_t steps = 0;
+  const auto load = [&](ShardIndex& index) {
+    index = own;
+    if (!load_checkpoint(group, path, detail::with_index(tensors, index))) {
+      return false;
+    }
+    if (index.model != own.model) {
+      throw_error(Errc::protocol,
+                  "the checkpoint {} has the state of an optimizer with other parameters or another rule; load it into "
+                  "one as it was saved from",
+                  {sanitize(path)});
+    }
+    if (index.steps < 0 || index.files < 1) {
+      throw_error(Errc::protocol,
+                  "the checkpoint {} says that {} shard files have the state after {} steps; load another",
+                  {sanitize(path), index.files, index.steps});
+    }
+    detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
+      read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size(),
+                       tensor_access(group));
+      return std::string();
+    });
+    steps = index.steps;
+    return true;
+  };
+  if (!detail::load_past_replacement(load)) {
     return false;
   }
-  if (index.model != own.model) {
-    throw_error(Errc::protocol,
-                "the checkpoint {} has the state of an optimizer with other parameters or another rule; load it into "
-                "one as it was saved from",
-                {sanitize(path)});
-  }
-  if (index.steps < 0 || index.files < 1) {
-    throw_error(Errc::protocol,
-                "the checkpoint {} says that {} shard files have the state after {} steps; name another",
-                {sanitize(path), index.files, index.steps});
-  }
-  detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
-    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size(),
-                     tensor_access(group));
-    return std::string();
-  });
-  optimizer.shares().loaded(static_cast<std::uint64_t>(index.steps));
+  optimizer.shares().loaded(static_cast<std::uint64_t>(steps));
   group::GroupAccess::of(group).rank_context()->sharded.has_loaded = true;
   return true;
 }
