@@ -201,12 +201,23 @@ inline void check_wanted_pair(const Variables& variables, std::optional<std::str
   refuse_launcher(variables, *wanted, there + names_of_present(variables));
 }
 
-/// Checks that a number of nodes has a node rank, too. @throws IdentityError: no-rank, elastic-range
-inline void check_unpaired_count(const Variables& variables) {
+/// Checks that a number of nodes has a node rank, too. @param least_nodes of the variables' MIN:MAX; 0: one number
+/// @throws IdentityError: no-rank, elastic-range
+inline void check_unpaired_count(const Variables& variables, int least_nodes) {
   for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
                                     std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
     const std::optional<int> nodes = read_node_count(variables, count);
     if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
+      if (least_nodes != 0) {
+        const bool is_pod = variables.has("PET_RDZV_ENDPOINT");
+        throw_identity_error(
+            IdentityErrc::no_rank,
+            "{} says how many nodes there are, but not which of them this is; set {} to 0 on the node whose address is "
+            "the MASTER_ADDR of all, and to another number on the others{}",
+            {quoted(count, format_text("{}:{}", {least_nodes, *nodes})), rank,
+             is_pod ? " (in a pod of Kubeflow: PET_NODE_RANK=${HOSTNAME##*-} MASTER_ADDR=${PET_RDZV_ENDPOINT%:*})"
+                    : ""});
+      }
       throw_identity_error(
           IdentityErrc::no_rank,
           "{} says how many nodes there are, but not which of them this is; set {} to 0..{}, another on each node",
@@ -218,9 +229,9 @@ inline void check_unpaired_count(const Variables& variables) {
 }  // namespace detail
 
 /// Node rank, node count and, if a source has them, node 0's address and port, from the environment, which includes the
-/// flags (see with_flags). The caller lets flags override the result. @throws IdentityError if the environment is
-/// contradictory or incomplete
-inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables) {
+/// flags (see with_flags). The caller lets flags override the result. @param least_nodes that take_least_nodes took
+/// @throws IdentityError if the environment is contradictory or incomplete
+inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables, int least_nodes) {
   const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
   if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
     return *pair;
@@ -241,7 +252,7 @@ inline NodeIdentity node_of_environment(const Environment& environment, const Va
   if (identity.launcher != SingleSource::name) {
     node.warnings = identity.warnings;
   } else if (!wanted) {
-    detail::check_unpaired_count(variables);
+    detail::check_unpaired_count(variables, least_nodes);
     node.warnings = detail::allocation_warnings(variables);
     SingleSource::warn_of_first_node(variables, node.warnings);
   }
@@ -251,7 +262,7 @@ inline NodeIdentity node_of_environment(const Environment& environment, const Va
 namespace detail {
 
 /// Node rank and count; flags override the environment. With both flags, or --nnodes=1, the environment is not read.
-inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Variables& variables) {
+inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Variables& variables, int least_nodes) {
   const std::optional<int> rank = variables.integer("--node-rank");
   const std::optional<int> count = read_node_count(variables, "--nnodes");
   NodeIdentity node;
@@ -263,7 +274,7 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
         with_master["MASTER_ADDR"] = *address;
       }
     }
-    node = node_of_environment(with_master, Variables(with_master));
+    node = node_of_environment(with_master, Variables(with_master), least_nodes);
   }
   node.node_rank = rank.value_or(node.node_rank);
   node.node_count = count.value_or(node.node_count);
@@ -320,7 +331,7 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
   Environment joined = with_flags(environment, flags);
   const int least_nodes = flags.is_elastic ? take_least_nodes(joined) : 0;
   const Variables variables(joined);
-  NodeIdentity node = detail::rank_and_count_of_node(joined, variables);
+  NodeIdentity node = detail::rank_and_count_of_node(joined, variables, least_nodes);
   node.least_nodes = least_nodes;
   const bool has_any_rank = least_nodes != 0 && node.node_count > 1;
   if (node.node_rank >= node.node_count && !has_any_rank) {

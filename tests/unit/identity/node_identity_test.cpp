@@ -258,3 +258,21 @@ TEST_CASE("a number of nodes alone is refused with what to set beside it") {
   CHECK(refusal.code == "no-rank");
   CHECK(outcome::contains(refusal.sentence, "set --node-rank to 0..2, another on each node"));
 }
+
+TEST_CASE("a range of nodes alone is refused with its own value, and with what a pod of Kubeflow can set") {
+  NodeFlags flags;
+  flags.is_elastic = true;
+  const Environment pod = variables("PET_NNODES=1:3 PET_NPROC_PER_NODE=2 PET_RDZV_ENDPOINT=job-worker-0:23456");
+  const outcome::Refusal refusal = outcome::node_refusal_of(pod, flags);
+  CHECK(refusal.code == "no-rank");
+  CHECK_CONTAINS(refusal.sentence, "PET_NNODES='1:3' says how many nodes there are, but not which of them this is; ",
+                 "set PET_NODE_RANK to 0 on the node whose address is the MASTER_ADDR of all, and to another number on",
+                 "(in a pod of Kubeflow: PET_NODE_RANK=${HOSTNAME##*-} MASTER_ADDR=${PET_RDZV_ENDPOINT%:*})");
+  Environment mended = pod;
+  mended.insert({{"PET_NODE_RANK", "2"}, {"MASTER_ADDR", "job-worker-0"}});
+  CHECK(node_identity(mended, flags).node_rank == 2);
+  flags.node_count = "2:4";
+  const std::string by_flag = outcome::node_refusal_of({}, flags).sentence;
+  CHECK_CONTAINS(by_flag, "--nnodes='2:4' says how many", "set --node-rank to 0 on the node whose address");
+  CHECK(!outcome::contains(by_flag, "Kubeflow"));
+}

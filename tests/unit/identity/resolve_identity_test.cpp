@@ -208,6 +208,42 @@ TEST_CASE("RANK that contradicts what started the process is an error, unless to
             "RANK=0 WORLD_SIZE=6 MASTER_ADDR=h SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=6 SLURM_STEP_ID=4294967291")) == "");
 }
 
+TEST_CASE("RANK=0 and WORLD_SIZE=1 beside any launcher of several is an error that names both and every remedy") {
+  const std::vector<std::pair<std::string, std::string>> launchers{
+      {"slurm", "SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2"},
+      {"horovod", "HOROVOD_RANK=1 HOROVOD_SIZE=2"},
+      {"openmpi", "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 MASTER_ADDR=h"},
+      {"jsrun", "JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2"},
+      {"mvapich", "MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2"},
+      {"flux", "FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2"},
+      {"pmi", "PMI_RANK=1 PMI_SIZE=2"}};
+  for (const auto& [launcher, of_launcher] : launchers) {
+    CAPTURE(launcher);
+    Environment job = variables(of_launcher + " RANK=0 WORLD_SIZE=1 MASTER_ADDR=h");
+    CHECK(error_code_of(job) == "conflict-rank");
+    CHECK_CONTAINS(sentence_of(job), "RANK='0', WORLD_SIZE='1' say that this process is alone, but ", "='1', ",
+                   "='2' that it is one of 2; ",
+                   "Unset RANK and WORLD_SIZE, or set DTRAIN_LAUNCHER=" + launcher + ", or DTRAIN_LAUNCHER=none");
+    job["DTRAIN_LAUNCHER"] = launcher;
+    CHECK(identity::process_identity(job).world_size == 2);
+    CHECK(identity::process_identity(job).ignored == std::vector<std::string>{"RANK and WORLD_SIZE"});
+    for (const char* const alone : {"none", "torch"}) {
+      job["DTRAIN_LAUNCHER"] = alone;
+      CHECK(identity::process_identity(job).world_size == 1);
+    }
+    job.erase("DTRAIN_LAUNCHER");
+    for (const char* const inner : {"TORCHELASTIC_RUN_ID", "CROSS_SIZE", "RAY_JOB_ID"}) {
+      Environment nested = job;
+      nested[inner] = "1";
+      CHECK(identity::process_identity(nested).launcher == "torch");
+    }
+    CHECK(error_code_of(job, {"train", "--local_rank=0"}) == "");
+    job.erase("RANK");
+    job.erase("WORLD_SIZE");
+    CHECK(identity::process_identity(job).rank == 1);
+  }
+}
+
 TEST_CASE("a step or an Open MPI that agrees fills what RANK leaves open, and only then") {
   Environment job = variables(
       "RANK=3 WORLD_SIZE=6 MASTER_ADDR=h SLURM_PROCID=3 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=6 SLURM_LOCALID=1 "

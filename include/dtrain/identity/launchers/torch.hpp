@@ -14,7 +14,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 /// If TORCHELASTIC_RUN_ID is set (elastic), torchrun set the variables for this process, and the source trusts them.
 /// Otherwise they may have been exported before a launcher started the processes, so the source compares them with
-/// Slurm's, Open MPI's and PMI's variables.
+/// that launcher's variables.
 struct TorchSource {
   static constexpr const char* name = "torch";
 
@@ -26,10 +26,11 @@ struct TorchSource {
     identity.job = variables.text("TORCHELASTIC_RUN_ID");
     const bool elastic = identity.elastic = identity.job.has_value();
     identity.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
+    const std::optional<int> argument = local_rank_argument(arguments);
     if (!elastic) {
       check_conflicts(variables, identity);
+      if (identity.world_size == 1 && !argument && !is_inner(variables)) check_alone(variables);
     }
-    const std::optional<int> argument = local_rank_argument(arguments);
     read_local(variables, argument, elastic, identity);
     read_node(variables, elastic, identity);
     if (!elastic) {
@@ -72,6 +73,34 @@ struct TorchSource {
           "DTRAIN_RANK and DTRAIN_WORLD_SIZE",
           {variables.stated({"RANK"}), variables.stated({variable}), identity.world_size});
     }
+  }
+
+  /// Whether a launcher that itself runs in each process of another one has set RANK and WORLD_SIZE: DeepSpeed, a Ray
+  /// worker, whose raylet srun may have started, or what the user says is one.
+  static bool is_inner(const Variables& variables) {
+    return variables.has("CROSS_SIZE") || variables.has("RAY_JOB_ID") || variables.has("DTRAIN_LAUNCHER");
+  }
+
+  /// With RANK=0 and WORLD_SIZE=1, exported before the processes were started, each would train alone.
+  static void check_alone(const Variables& variables) {
+    const LauncherVariables step{"slurm", "SLURM_PROCID", slurm_size_variable(variables)};
+    if (slurm_step_rank_and_size(variables)) check_alone_beside(variables, step);
+    for (const LauncherVariables* const names :
+         {&horovod_names, &OpenMpiSource::names, &jsrun_names, &mvapich_names, &flux_names, &PmiSource::names}) {
+      check_alone_beside(variables, *names);
+    }
+  }
+
+  static void check_alone_beside(const Variables& variables, const LauncherVariables& other) {
+    const std::optional<RankAndSize> job = other.rank_and_size(variables);
+    if (!job || job->world_size <= 1) return;
+    throw_identity_error(
+        IdentityErrc::conflict_rank,
+        "{} say that this process is alone, but {} that it is one of {}; were RANK and WORLD_SIZE exported before the "
+        "processes were started? Unset RANK and WORLD_SIZE, or set DTRAIN_LAUNCHER={}, or DTRAIN_LAUNCHER=none for a "
+        "process that is meant to be alone",
+        {variables.stated({"RANK", "WORLD_SIZE"}), variables.stated({other.rank, other.world_size}), job->world_size,
+         other.launcher});
   }
 
   static void read_local(const Variables& variables, const std::optional<int>& argument, bool elastic,
