@@ -40,7 +40,8 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 }  // namespace detail
 
 /// Checks parameters. Some have elements: a library may make them only in its first forward pass. Every gradient has
-/// memory, unless all gradients lack it (see Parameter) or the model has bind_gradient.
+/// memory, which no other tensor of the model shares, unless all gradients lack it (see Parameter) or the model has
+/// bind_gradient.
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
@@ -151,6 +152,43 @@ inline void check_apart(std::span<const Parameter> parameters, const TensorView&
   }
 }
 
+/// Checks that no gradient overlaps a value: the average would be written over weights.
+/// @throws Error (invalid_argument)
+inline void check_gradients_apart_from_values(std::span<const Parameter> parameters) {
+  struct Range {
+    const std::byte* begin;
+    const std::byte* end;
+    std::size_t parameter;
+    bool is_gradient;
+  };
+  std::vector<Range> ranges;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (const bool is_gradient : {false, true}) {
+      const TensorView& view = is_gradient ? parameters[i].gradient : parameters[i].value;
+      if (view.data != nullptr && view.bytes() != 0) {
+        ranges.push_back({view.data, view.data + view.bytes(), i, is_gradient});
+      }
+    }
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return std::less<>{}(a.begin, b.begin); });
+  const Range* furthest[2] = {nullptr, nullptr};  // of the values and of the gradients so far
+  for (const Range& range : ranges) {
+    const Range* const other = furthest[range.is_gradient ? 0 : 1];
+    if (other != nullptr && std::less<>{}(range.begin, other->end)) {
+      const std::size_t gradient = range.is_gradient ? range.parameter : other->parameter;
+      const std::size_t value = range.is_gradient ? other->parameter : range.parameter;
+      throw_error(
+          Errc::invalid_argument,
+          "the gradient of {} and the value of {} share memory, so that a step would write averaged gradients "
+          "over weights; give the gradient memory of its own",
+          {describe_parameter(gradient, parameters[gradient].name), describe_parameter(value, parameters[value].name)});
+    }
+    const Range*& own = furthest[range.is_gradient ? 1 : 0];
+    if (own == nullptr || std::less<>{}(own->end, range.end)) own = &range;
+  }
+}
+
 DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, bool binds) {
   if (parameters.empty()) {
     throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
@@ -191,6 +229,7 @@ DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, b
   }
   check_apart(
       parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.gradient; }, "gradients");
+  check_gradients_apart_from_values(parameters);
 }
 
 DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {

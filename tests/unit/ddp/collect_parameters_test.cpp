@@ -84,6 +84,30 @@ TEST_CASE("gradients that share memory are refused, also where they only overlap
   }
 }
 
+TEST_CASE("a gradient that shares memory with a value is refused, its own or another's, whole or in part") {
+  const auto refused = [](std::size_t parameter, std::size_t begin, const std::string& gradient,
+                          const std::string& value) {
+    FloatModel model;
+    model.list[parameter].gradient = tensor_view(model.values.data() + begin, {4});
+    CHECK_ERROR(collect_parameters(model), Errc::invalid_argument,
+                "the gradient of parameter " + gradient + " and the value of parameter " + value + " share memory",
+                "give the gradient memory of its own");
+  };
+  refused(0, 0, "0 'a'", "0 'a'");
+  refused(1, 4, "1 'b'", "1 'b'");
+  refused(0, 4, "0 'a'", "1 'b'");
+  refused(1, 3, "1 'b'", "0 'a'");
+  FloatModel shared;  // values may share memory
+  shared.list[1].value = shared.list[0].value;
+  CHECK(collect_parameters(shared).size() == 2);
+  shared.list[1].gradient = tensor_view(shared.values.data() + 3, {4});
+  CHECK_ERROR(collect_parameters(shared), Errc::invalid_argument, "share memory");
+  FloatModel inside;  // of a larger value, behind a smaller one that begins later
+  inside.list = {{"a", tensor_view(inside.values.data(), {6}), tensor_view(inside.gradients.data(), {6})},
+                 {"b", tensor_view(inside.values.data() + 1, {1}), tensor_view(inside.values.data() + 5, {1})}};
+  CHECK_ERROR(collect_parameters(inside), Errc::invalid_argument, "the gradient of parameter 1 'b' and the value of");
+}
+
 TEST_CASE("a name beyond the bound is refused and not printed whole") {
   FloatModel model;
   model.list[0].name = std::string(2000, 'n');

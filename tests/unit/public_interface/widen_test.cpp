@@ -15,12 +15,18 @@ struct Model {
   std::vector<dtrain::float16> half = std::vector<dtrain::float16>(5001);
   std::vector<float> single = std::vector<float>(17);
   std::vector<dtrain::bfloat16> bias = std::vector<dtrain::bfloat16>(1);
+  std::vector<float> weights = std::vector<float>(brain.size() + half.size() + single.size() + bias.size());
+  std::size_t weights_used = 0;
   std::vector<dtrain::Parameter> list{parameter("brain", brain), parameter("half", half), parameter("single", single),
                                       parameter("bias", bias)};
 
   template <class T>
-  static dtrain::Parameter parameter(const char* name, std::vector<T>& values) {
-    return {name, dtrain::tensor_view(values), dtrain::tensor_view(values)};
+  dtrain::Parameter parameter(const char* name, std::vector<T>& gradients) {
+    const dtrain::TensorView gradient = dtrain::tensor_view(gradients);
+    dtrain::TensorView value = gradient;
+    value.data = reinterpret_cast<std::byte*>(weights.data() + weights_used);
+    weights_used += gradients.size();
+    return {name, value, gradient};
   }
   const std::vector<dtrain::Parameter>& parameters() const { return list; }
 };
