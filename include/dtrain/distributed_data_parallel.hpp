@@ -128,9 +128,9 @@ class DistributedDataParallel {
   /// overlap_forward, runs. While an exception unwinds, the group keeps the channel, so that the other ranks fail with
   /// the exception's text. Else, after a step, the destructor reads the model's values, in host memory, for a digest
   /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ, or if they have given a
-  /// DistributedSampler of the group different options; and after 10 steps, if no value has changed since the
-  /// construction. Not if a value has moved (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor
-  /// with DTRAIN_CHECK_VALUES=0.
+  /// DistributedSampler of the group different options, which the first step also compares, for samplers made before
+  /// it; and after 10 steps, if no value has changed since the construction. Not if a value has moved
+  /// (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
     if (!driver_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -368,7 +368,7 @@ class DistributedDataParallel {
       driver_->wrapped->has_unreduced = true;
       return driver_->accumulation->begin();
     }
-    if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
+    if (driver_->compares_before_steps) driver_->compare_if_due(group::GroupAccess::of(group_), caller);
     Step step = driver_->reducer->begin(caller, options);
     count_step();
     return step;
@@ -383,7 +383,7 @@ class DistributedDataParallel {
     }
     group::RankContext& context = *group::GroupAccess::of(group_).rank_context();
     context.require_may_block();
-    if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
+    if (driver_->compares_before_steps) driver_->compare_if_due(group::GroupAccess::of(group_), caller);
     optimizer.template require_usable<I>(inspect);
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());

@@ -347,6 +347,29 @@ TEST_CASE(
         }) == "");
 }
 
+TEST_CASE("samplers that differ are named by the first step, while the training goes on") {
+  for (const int ranks : {2, 4}) {
+    CapturedStderr captured;
+    run_well(ranks, [&](const Group& group) {
+      Model model({10});
+      DistributedDataParallel ddp{model, group};
+      const std::size_t global_batch = group.rank() == 1 ? 24 : 12;
+      const dtrain::DistributedSampler sampler{group, {.dataset_size = 60, .global_batch = global_batch}};
+      ddp.backward([&](Ready ready) { fill_gradients(model, ready, 1.0F); });
+      if (group.rank() == 0) {
+        CHECK(support::holds_soon([&] {
+          return support::contains(captured.text(), "global_batch=12 on rank") &&
+                 support::contains(captured.text(), "global_batch=24 on rank 1; give all ranks the same settings");
+        }));
+      }
+      group.barrier();
+      ddp.backward([&](Ready ready) { fill_gradients(model, ready, 1.0F); });
+    });
+    const std::string text = captured.text();
+    CHECK(text.find("the DistributedSamplers") == text.rfind("the DistributedSamplers"));
+  }
+}
+
 TEST_CASE("ranks whose samplers are alike, or that make none, are no fault, and nobody waits for them") {
   using Options = std::vector<dtrain::SamplerOptions>;
   const dtrain::SamplerOptions usual{.dataset_size = 60, .global_batch = 12};

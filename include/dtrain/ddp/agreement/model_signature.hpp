@@ -52,7 +52,7 @@ struct ModelSignature {
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
-  bool scales_averages = false;          ///< see setup/driver.hpp
+  bool scales_averages = false;          ///< see setup/scaled_averages.hpp
   std::string hook{};                    ///< its description; empty: none
   bool measures_plan = false;            ///< DdpOptions::plan
   std::uint64_t check_values_every = 0;  ///< DTRAIN_CHECK_VALUES

@@ -19,6 +19,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct ValueChecks {
   std::uint64_t every = 0;  ///< steps from one comparison to the next; 0: none
   bool at_end = false;      ///< when the wrapper ends
+  bool settings = false;    ///< whether noted settings are compared before the first step
 };
 
 /// From the text of DTRAIN_CHECK_VALUES: null or an empty text compares at the end, N also before every N-th step, and
@@ -41,7 +42,12 @@ void compare_values_blocking(const group::GroupHandle& group, const std::string&
 
 /// Compares a digest of all values, and noted settings, in the background, once every rank has called it: rank 0 warns
 /// in the log if two differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
-void compare_values_in_background(const group::GroupHandle& group, const std::string& name, std::uint64_t digest);
+/// @param compared_settings what compare_settings_in_background has returned: the same are not compared again
+void compare_values_in_background(const group::GroupHandle& group, const std::string& name, std::uint64_t digest,
+                                  const std::string& compared_settings = {});
+
+/// Compares noted settings in the background, likewise. @returns those of this rank
+std::string compare_settings_in_background(const group::GroupHandle& group, const std::string& name);
 
 /// Digest of all values, in host memory. Blocking: at the speed of memory.
 std::uint64_t digest_of_values(std::span<const Parameter> parameters);
@@ -172,6 +178,12 @@ inline std::string sampler_difference(const std::string& setting) {
       {setting});
 }
 
+inline void warn_of_settings(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
+  if (const std::string setting = differing_setting(job_ranks, texts); !setting.empty()) {
+    log(LogLevel::warning, sampler_difference(setting));
+  }
+}
+
 inline constexpr const char* how_values_drift =
     "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
     "depend on the reduced gradients alone, or its model was freed before the wrapper";
@@ -214,7 +226,7 @@ DTRAIN_DEFINED ValueChecks value_checks(const char* text, std::span<const Parame
   const bool may_compare = is_on_host && keeps_values_equal;
   const std::string_view digits = text == nullptr ? std::string_view() : text;
   std::uint64_t steps = 0;
-  if (digits.empty()) return {0, may_compare};
+  if (digits.empty()) return {0, may_compare, true};
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), steps);
   if (error != std::errc{} || end != digits.data() + digits.size()) {
     throw_error(
@@ -228,7 +240,7 @@ DTRAIN_DEFINED ValueChecks value_checks(const char* text, std::span<const Parame
                                        {digits, is_on_host ? "those of its ranks differ between two averages of a hook"
                                                            : "they are on a GPU"}));
   }
-  return may_compare ? ValueChecks{steps, steps != 0} : ValueChecks{};
+  return {may_compare ? steps : 0, may_compare && steps != 0, steps != 0};
 }
 
 DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
@@ -303,18 +315,18 @@ DTRAIN_DEFINED std::uint64_t digest_of_values(std::span<const Parameter> paramet
 }
 
 DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group, const std::string& name,
-                                                 std::uint64_t digest) {
+                                                 std::uint64_t digest, const std::string& compared_settings) {
   const std::vector<int> job_ranks = group.members().ranks_in_job();
-  const std::string own = format_text("{}\n{}", {digest, group.noted_settings().lines()});
+  std::string own_settings = group.noted_settings().lines();
+  if (own_settings == compared_settings) own_settings.clear();
+  const std::string own = format_text("{}\n{}", {digest, own_settings});
   group.gather_in_background(name, own, [job_ranks](const std::vector<std::string>& texts) {
     std::vector<std::string> digests, settings;
     for (std::string_view text : texts) {
       digests.emplace_back(next_entry(text, '\n'));
       settings.emplace_back(text);
     }
-    if (const std::string setting = detail::differing_setting(job_ranks, settings); !setting.empty()) {
-      log(LogLevel::warning, detail::sampler_difference(setting));
-    }
+    detail::warn_of_settings(job_ranks, settings);
     const auto is_first = [&](const std::string& text) { return text == digests.front(); };
     if (std::all_of(digests.begin(), digests.end(), is_first)) return;
     log(LogLevel::warning,
@@ -323,6 +335,14 @@ DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group
                     "DTRAIN_CHECK_VALUES=0 values are not compared",
                     {detail::differing_ranks(job_ranks, digests), detail::how_values_drift}));
   });
+}
+
+DTRAIN_DEFINED std::string compare_settings_in_background(const group::GroupHandle& group, const std::string& name) {
+  std::string own = group.noted_settings().lines();
+  group.gather_in_background(name, own, [job_ranks = group.members().ranks_in_job()](const auto& texts) {
+    detail::warn_of_settings(job_ranks, texts);
+  });
+  return own;
 }
 
 DTRAIN_DEFINED void warn_of_unchanged_values(std::uint64_t steps) {

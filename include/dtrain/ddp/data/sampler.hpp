@@ -173,8 +173,8 @@ class DistributedSampler {
 
   /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
   /// options' rank and world_size are ignored. Blocking: no; sends nothing. DistributedDataParallel::compare_values()
-  /// and, when the wrapper ends, a warning name an option that differs between the ranks. They compare the first 8
-  /// different sets of options of each rank, if all ranks that have made samplers have equally many such sets.
+  /// and, at its first step and its end, a warning name an option that differs between the ranks. They compare the
+  /// first 8 different sets of options of each rank, if all ranks that have made samplers have equally many such sets.
   template <class Group>
   requires requires(const Group& group) {
     { group.rank() } -> std::same_as<int>;
@@ -192,7 +192,7 @@ class DistributedSampler {
   /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step. If B does not
   /// divide N, the last batch is shorter on every rank, unless drop_last leaves it out.
   /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
-  /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice.
+  /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice; and if B is above N.
   SampleBatches batches(std::uint64_t epoch) const;
 
   /// The same slices without padding: a rank gets the positions rank, rank+n, ... of a slice, which may be one fewer
@@ -230,6 +230,8 @@ class DistributedSampler {
 
   /// The epoch's global order, as far as its steps go.
   std::vector<std::size_t> order_of_steps(std::uint64_t epoch) const;
+
+  void warn_of_large_batch(std::uint64_t epoch) const;
 
   /// ceil(length / ranks), without overflow.
   std::size_t share(std::size_t length) const noexcept { return (length - 1) / ranks() + 1; }
@@ -283,7 +285,17 @@ DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::
   return order;
 }
 
+DTRAIN_DEFINED void DistributedSampler::warn_of_large_batch(std::uint64_t epoch) const {
+  if (epoch != 0 || rank() != 0 || options_.global_batch <= options_.dataset_size) return;
+  log(LogLevel::warning,
+      format_text("a global batch of {} samples, and the data set has {}: an epoch is one step with all of them; give "
+                  "SamplerOptions::global_batch the samples of all ranks in one step, and dataset_size those of all "
+                  "ranks together",
+                  {options_.global_batch, options_.dataset_size}));
+}
+
 DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
+  warn_of_large_batch(epoch);
   const std::vector<std::size_t> order = order_of_steps(epoch);
   const std::size_t slice = std::min(options_.global_batch, order.size());
   if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
@@ -304,6 +316,7 @@ DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) co
 }
 
 DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) const {
+  warn_of_large_batch(epoch);
   const std::vector<std::size_t> order = order_of_steps(epoch);
   std::vector<std::size_t> mine;
   std::vector<std::size_t> ends;

@@ -46,7 +46,7 @@ struct ReducerParts {
   std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
   BucketRebuild rebuild{};
   AddressCheck::Read read_parameters{};
-  bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
+  bool scales_averages = false;  ///< see setup/scaled_averages.hpp; the same on all ranks
   LateWrites late_writes = LateWrites::unchecked;
 };
 

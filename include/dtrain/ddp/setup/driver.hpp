@@ -46,10 +46,10 @@
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/reduction/ready_check.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
+#include "dtrain/ddp/setup/scaled_averages.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/group_state.hpp"
-#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -109,36 +109,6 @@ std::unique_ptr<group::GradientBinding> register_gradient_bindings(
     std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
     std::span<const void* const> identities);
 
-#if DTRAIN_WITH_CUDA
-
-/// Loads the kernel for every element type of the parameters. @returns whether the driver has loaded all of them
-inline bool loads_scaling_kernels(std::span<const Parameter> parameters, stream::cuda::StreamRef stream) {
-  bool loads = true;
-  for (std::size_t i = 0; loads && i < parameters.size(); ++i) {
-    const DType dtype = parameters[i].value.dtype;
-    const bool is_loaded = std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
-                                       [dtype](const Parameter& before) { return before.value.dtype == dtype; });
-    loads = is_loaded || stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream);
-  }
-  return loads;
-}
-
-#endif  // DTRAIN_WITH_CUDA
-
-/// Whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a sum: if the backend
-/// sums better than it averages, and the driver loads the kernel for every element type. It must be the same on all
-/// ranks: the model signature has it. The kernels are loaded now, because loading may wait for work that waits for
-/// other ranks.
-template <class Communicator>
-bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[maybe_unused]] ReduceOp op,
-                     [[maybe_unused]] int ranks, [[maybe_unused]] typename Communicator::Stream stream) {
-  if constexpr (backend::PrefersSums<Communicator>) {
-    return op == ReduceOp::average && ranks > 1 && loads_scaling_kernels(parameters, stream);
-  } else {
-    return false;
-  }
-}
-
 /// Steps point into it, so it does not move with its wrapper. The reducer is destroyed before its stream.
 /// @tparam Backend of the group's channels
 /// @tparam Group as group::GroupState
@@ -179,9 +149,16 @@ struct Driver {
                             format_text("after {} {}", {reducer->steps(), reducer->steps() == 1 ? "step" : "steps"}),
                             prefix + "end");
   }
-  /// The same before a step of which DTRAIN_CHECK_VALUES says so. @pre check_values_every is not 0
-  void compare_values_if_due(const Group& group, const char* caller) {
-    if (reducer->steps() != 0 && reducer->steps() % check_values_every == 0) compare_values(group, caller);
+  /// Before a step, while compares_before_steps: compares noted settings in the background before the first, and values
+  /// before those of which DTRAIN_CHECK_VALUES says so.
+  void compare_if_due(const Group& group, const char* caller) {
+    if (std::exchange(compares_settings_, false)) {
+      reducer->throw_if_unusable(caller);
+      compared_settings_ = compare_settings_in_background(*group.handle(), prefix + "settings");
+    }
+    compares_before_steps = check_values_every != 0;
+    const bool is_due = compares_before_steps && reducer->steps() != 0 && reducer->steps() % check_values_every == 0;
+    if (is_due) compare_values(group, caller);
   }
   /// Compares a digest of the values in the background, if there were steps, and warns if they are those that the ranks
   /// began with. Blocking: no, but for the digest.
@@ -199,6 +176,7 @@ struct Driver {
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
   std::uint64_t check_values_every = 0;  ///< steps from one comparison of the values to the next; 0: none
+  bool compares_before_steps = false;    ///< the next step begins with compare_if_due
   const char* why_nothing_is_hidden = nullptr;
   bool program_drives_steps = false;  ///< ReducerStatistics::program_drives_steps
 
@@ -207,6 +185,8 @@ struct Driver {
   bool has_local_steps_ = false;  ///< by hooks::LocalSgd, or another hook with weights_differ()
   bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
   int comparisons_ = 0;
+  bool compares_settings_ = false;             ///< before the first step
+  std::string compared_settings_;              ///< this rank's
   std::optional<std::uint64_t> first_values_;  ///< digest of the values at first, if they are compared at the end
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
@@ -249,6 +229,8 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const ValueChecks checks =
       value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
   check_values_every = checks.every;
+  compares_settings_ = checks.settings && !handle->is_elastic() && members.world_size > 1;
+  compares_before_steps = compares_settings_ || checks.every != 0;
   check_options(options);
   check_backend(abilities_of<Backend>(), parameters, model.buffers, options, stream.ref().device());
   if (model.bind_gradient) {
@@ -322,7 +304,9 @@ void Driver<Backend, Group>::compare_values_at_end(const Group& group) noexcept 
     const std::vector<Parameter>& present = present_parameters();
     const std::uint64_t digest = digest_of_values({present.data(), present.size()});
     if (digest == first_values_ && handle->members().rank == 0) warn_of_unchanged_values(reducer->steps());
-    if (handle->members().world_size > 1) compare_values_in_background(*handle, prefix + "end", digest);
+    if (handle->members().world_size > 1) {
+      compare_values_in_background(*handle, prefix + "end", digest, compared_settings_);
+    }
   } catch (...) {
     // A step is open or has failed, the rank has left, or values have moved or become another kind of tensor: no
     // comparison.

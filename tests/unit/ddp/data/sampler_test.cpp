@@ -1,5 +1,6 @@
 #include "dtrain/ddp/data/sampler.hpp"
 
+#include "support/captured_stderr.hpp"
 #include "unit/ddp/prelude.hpp"
 
 using dtrain::DistributedSampler;
@@ -217,6 +218,30 @@ TEST_CASE("a bounded draw is uniform where the bound does not divide 2^64") {
   for (const int count : counts)
     CHECK((count > 9500 && count < 10500));  // a plain remainder gives 15000, 7500, 7500
   CHECK(generator.below(1) == 0);
+}
+
+TEST_CASE("a global batch above the data set is warned of once, by rank 0, where it trains") {
+  const auto log_of = [](std::size_t global_batch, int rank, auto use) {
+    support::CapturedStderr captured;
+    use(DistributedSampler({.dataset_size = 10, .global_batch = global_batch, .rank = rank, .world_size = 2}));
+    return captured.text();
+  };
+  const std::string warned = "a global batch of 11 samples, and the data set has 10: an epoch is one step with all";
+  const auto train = [](const DistributedSampler& sampler) {
+    for (const std::uint64_t epoch : {0U, 1U})
+      static_cast<void>(sampler.batches(epoch));
+  };
+  const auto share = [](const DistributedSampler& sampler) {
+    for (const std::uint64_t epoch : {0U, 1U})
+      static_cast<void>(sampler.shares(epoch));
+  };
+  for (const std::string& text : {log_of(11, 0, train), log_of(11, 0, share)}) {
+    CHECK_CONTAINS(text, warned);
+    CHECK(text.find("dtrain:") == text.rfind("dtrain:"));
+  }
+  CHECK(log_of(10, 0, train) == "");
+  CHECK(log_of(11, 1, train) == "");
+  CHECK(log_of(11, 0, [](const DistributedSampler& sampler) { static_cast<void>(sampler.evaluation()); }) == "");
 }
 
 TEST_CASE("a sampler of a group is that of the group's rank, whatever rank the options name") {
