@@ -325,6 +325,7 @@ void disagreements(const std::vector<int>& rank_counts = {2, 3, 5}) {
               CHECK(self.wait());
               together.arrive_and_wait(thread);
             }
+            if constexpr (requires { self.compares_when_all_are_late(ranks); }) self.compares_when_all_are_late(ranks);
             static_cast<void>(support::error_of([&] {  // NCCL's first call throws
               if (thread.rank() == other) {
                 call.make(self, view);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,6 +40,12 @@ class FakeJob {
     return latches_[static_cast<std::size_t>(rank)];
   }
 
+  /// `f(key)` is called behind each set, by the thread that sets, so that a test can hold it up. The first `f` counts.
+  void after_each_set(std::function<void(const std::string&)> f) {
+    const std::lock_guard lock(mutex_);
+    if (!after_set_) after_set_ = std::move(f);
+  }
+
   void fail(const dtrain::Cause& cause) {
     const std::lock_guard lock(mutex_);
     if (failed_) return;
@@ -55,6 +62,7 @@ class FakeJob {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool failed_ = false;
+  std::function<void(const std::string&)> after_set_;
   std::map<std::string, std::string> values_;
   std::map<std::string, int> arrived_;
   std::map<std::string, int> reads_;
@@ -67,9 +75,12 @@ class FakeStore {
 
   FinishedCall<void> set(const std::string& key, std::string value, std::optional<dtrain::Deadline> = {}) {
     if (value.size() > (std::size_t{1} << 20)) throw dtrain::Error(dtrain::Errc::limit, "the value is too large");
-    const std::lock_guard lock(job_->mutex_);
+    std::unique_lock lock(job_->mutex_);
     job_->values_[key] = std::move(value);
     job_->changed_.notify_all();
+    const auto after_set = job_->after_set_;
+    lock.unlock();
+    if (after_set) after_set(key);
     return {};
   }
 

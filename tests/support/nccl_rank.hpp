@@ -2,6 +2,7 @@
 /// @file
 /// A rank with a device, a channel over NCCL and a stream, for ranks that are threads.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
@@ -69,7 +70,9 @@ struct NcclRank {
       : device(taken(rank)),
         latch(job->latch(rank)),
         communicator(dtrain::backend::Nccl::open_blocking(channel_context(job, rank, size, name, timeout),
-                                                          dtrain::Deadline::after(opening))) {}
+                                                          dtrain::Deadline::after(opening))),
+        job_(job),
+        channel_(name) {}
 
   NcclRank(std::shared_ptr<dtrain::FailureLatch> of, Communicator channel)
       : device(dtrain::stream::cuda::current_device()), latch(std::move(of)), communicator(std::move(channel)) {}
@@ -107,6 +110,34 @@ struct NcclRank {
     if (!wait()) throw dtrain::Error(dtrain::Errc::timeout, "a test's ranks did not connect");
   }
 
+  /// Once all `ranks` are late in operations that differ, each finds what the next one is in, and a rank that is in the
+  /// same as the next one waits for the others' word: however far apart their threads come, which NCCL's ranks wait for
+  /// by the clock. Every rank calls it before its operation.
+  void compares_when_all_are_late(int ranks) {
+    const std::weak_ptr<FakeJob> weak = job_;
+    job_->after_each_set([weak, ranks, prefix = channel_ + "/timeout/"](const std::string& key) {
+      const std::shared_ptr<FakeJob> job = weak.lock();
+      if (!job || !key.starts_with(prefix)) return;
+      const int rank = std::stoi(key.substr(prefix.size()));
+      const auto call_of = [&](int of) {
+        const FakeStore store(job, of);
+        const std::string said =
+            store.try_get(prefix + std::to_string(of % ranks), dtrain::Deadline::after(std::chrono::seconds(1)))
+                .wait()
+                .value_or("");
+        return said.substr(std::min(said.find(" called "), said.size()));
+      };
+      const auto has_failed = [&] { return job->latch(rank)->failed(); };
+      const auto all_are_late = [&] {
+        for (int of = 0; of < ranks; ++of)
+          if (call_of(of).empty()) return false;
+        return true;
+      };
+      holds_soon([&] { return has_failed() || all_are_late(); });
+      if (call_of(rank) == call_of(rank + 1)) holds_soon(has_failed);
+    });
+  }
+
   const int device;
   std::shared_ptr<dtrain::FailureLatch> latch;
   dtrain::backend::Nccl::StreamOwner stream;
@@ -117,6 +148,9 @@ struct NcclRank {
     check(cudaSetDevice(rank), "cudaSetDevice");
     return rank;
   }
+
+  std::shared_ptr<FakeJob> job_;
+  std::string channel_;
 };
 
 }  // namespace support

@@ -155,13 +155,13 @@ inline void check_apart(std::span<const Parameter> parameters, const TensorView&
 /// Checks that no gradient overlaps a value: the average would be written over weights.
 /// @throws Error (invalid_argument)
 inline void check_gradients_apart_from_values(std::span<const Parameter> parameters) {
-  struct Range {
+  struct TensorRange {
     const std::byte* begin;
     const std::byte* end;
     std::size_t parameter;
     bool is_gradient;
   };
-  std::vector<Range> ranges;
+  std::vector<TensorRange> ranges;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     for (const bool is_gradient : {false, true}) {
       const TensorView& view = is_gradient ? parameters[i].gradient : parameters[i].value;
@@ -171,10 +171,10 @@ inline void check_gradients_apart_from_values(std::span<const Parameter> paramet
     }
   }
   std::sort(ranges.begin(), ranges.end(),
-            [](const Range& a, const Range& b) { return std::less<>{}(a.begin, b.begin); });
-  const Range* furthest[2] = {nullptr, nullptr};  // of the values and of the gradients so far
-  for (const Range& range : ranges) {
-    const Range* const other = furthest[range.is_gradient ? 0 : 1];
+            [](const TensorRange& a, const TensorRange& b) { return std::less<>{}(a.begin, b.begin); });
+  const TensorRange* furthest[2] = {nullptr, nullptr};  // of the values and of the gradients so far
+  for (const TensorRange& range : ranges) {
+    const TensorRange* const other = furthest[range.is_gradient ? 0 : 1];
     if (other != nullptr && std::less<>{}(range.begin, other->end)) {
       const std::size_t gradient = range.is_gradient ? range.parameter : other->parameter;
       const std::size_t value = range.is_gradient ? other->parameter : range.parameter;
@@ -184,7 +184,7 @@ inline void check_gradients_apart_from_values(std::span<const Parameter> paramet
           "over weights; give the gradient memory of its own",
           {describe_parameter(gradient, parameters[gradient].name), describe_parameter(value, parameters[value].name)});
     }
-    const Range*& own = furthest[range.is_gradient ? 1 : 0];
+    const TensorRange*& own = furthest[range.is_gradient ? 1 : 0];
     if (own == nullptr || std::less<>{}(own->end, range.end)) own = &range;
   }
 }

@@ -259,6 +259,10 @@ TEST_CASE("an operation that ends after all, late, leaves nothing in the store")
 TEST_CASE("what a rank is late in stays in the store while nobody can look whether it still is") {
   const EmulatedDevices faults(2);
   const auto job = std::make_shared<FakeJob>(2);
+  support::Gate looks;  // at which rank 0's watchdog waits, behind what it says, until the test holds the lock
+  job->after_each_set([&looks](const std::string& key) {
+    if (key == "group/timeout/0") looks.pass();
+  });
   run_thread_ranks(2, [&](RankThread& thread) {
     namespace nccl = dtrain::backend::nccl;
     dtrain::stream::cuda::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
@@ -296,6 +300,7 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
         wait_for_rank_0();
         const auto held =
             channel->comm_lock.lock();  // beyond the time that rank 0 gives the others to say what they are in
+        looks.open();
         CHECK(!channel->poll().was_polled);
         CHECK(job->latch(0)->block_until_failed(deadline));
         CHECK(store.contains("group/timeout/0"));
