@@ -314,6 +314,7 @@ TEST_CASE("a training goes on from its checkpoint with the bits of an undisturbe
     support::check_printed(result,
                            {"[0] holds: a resumed training has the bits of an undisturbed one\n",
                             "[0] holds: checkpoints have several optimizers and schedules, and need no sampler\n",
+                            "[0] holds: a checkpoint that is replaced while it is loaded is loaded as the new one\n",
                             "[0] holds: checkpoints of other trainings are refused\n"});
   }
   const Result fewer = run("checkpoint_probe", {"--nproc-per-node=2", files.path + "/3", "ranks"});

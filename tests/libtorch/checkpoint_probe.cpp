@@ -3,7 +3,27 @@
 //   checkpoint_probe --nproc-per-node=N FILE ranks  loads FILE, which another number of ranks has saved; rank 0 prints
 //                                                   the elements of net.convolution.weight
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <utility>
+
 #include "expectations.hpp"
+
+namespace {
+
+/// Called before the next read of a checkpoint, which has opened its file.
+std::function<void()> before_next_read;
+
+}  // namespace
+
+/// In place of the system library's.
+extern "C" ssize_t pread(int descriptor, void* bytes, std::size_t count, off_t offset) {
+  if (const auto before = std::exchange(before_next_read, nullptr)) before();
+  return static_cast<ssize_t>(::syscall(SYS_pread64, descriptor, bytes, count, offset));
+}
 
 namespace {
 
@@ -192,6 +212,23 @@ void check_parts(const Group& group, const std::string& file) {
   }
 }
 
+/// The file that replaces the other one has an optimizer with a state, whose bytes are more.
+void check_replaced(const Group& group, const std::string& file) {
+  const torch::optim::AdamWOptions options(0.01);
+  Training<torch::optim::AdamW> saved(group, 1, options);
+  dtrain::save_checkpoint(group, file, saved.net, saved.optimizer(), saved.position);
+  {
+    DistributedDataParallel ddp{saved.net, group};
+    saved.run(ddp, 7);
+  }
+  dtrain::save_checkpoint(group, file + ".next", saved.net, saved.optimizer(), saved.position);
+  if (group.rank() == 0) before_next_read = [&] { std::rename((file + ".next").c_str(), file.c_str()); };
+  Training<torch::optim::AdamW> loaded(group, 2, options);
+  require(dtrain::load_checkpoint(group, file, loaded.net, loaded.optimizer(), loaded.position), "there is a file");
+  require(loaded.position.epoch == 1 && loaded.position.step == 2, "the position is that of the new file");
+  if (group.rank() == 0) require_same(saved.net, loaded.net);  // other ranks have buffers of their own
+}
+
 void check_refused(const Group& group, const std::string& file) {
   Training<torch::optim::SGD> other(group, 1, torch::optim::SGDOptions(0.1));
   require(!dtrain::load_checkpoint(group, file + ".missing", other.net, other.optimizer(), other.position),
@@ -250,6 +287,9 @@ int probe(Group group, dtrain::Arguments arguments) {
   if (group.rank() == 0) std::printf("holds: a resumed training has the bits of an undisturbed one\n");
   check_parts(group, file + ".parts");
   if (group.rank() == 0) std::printf("holds: checkpoints have several optimizers and schedules, and need no sampler\n");
+  check_replaced(group, file + ".replaced");
+  if (group.rank() == 0)
+    std::printf("holds: a checkpoint that is replaced while it is loaded is loaded as the new one\n");
   check_refused(group, file);
   if (group.rank() == 0) std::printf("holds: checkpoints of other trainings are refused\n");
   return 0;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "dtrain/libtorch/buffers.hpp"
+#include "dtrain/libtorch/file_extents.hpp"
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/optimizer_state.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
@@ -55,50 +56,6 @@ TrainingTensors collect_training(const Group& group, const std::string& path, co
   };
   static_cast<void>(ddp::detail::run_on_rank0_blocking(group, "collecting the checkpoint " + path, collect));
   return tensors;
-}
-
-/// Extents of a file's tensors that depend on the training.
-struct FileExtents {
-  std::vector<std::int64_t> optimizers;  ///< bytes of each
-  std::int64_t ranks = 0;                ///< that saved
-  std::int64_t generator = 0;            ///< bytes of a generator's state
-  std::int64_t updates = 0;              ///< parameters of a sharded optimizer; 0: the file has none
-};
-
-/// @param extents with a place for each optimizer of the program @returns false if there is no file
-/// @throws as load_checkpoint
-inline bool read_extents(const std::string& path, FileExtents& extents) {
-  const std::optional<std::vector<ddp::ParameterSignature>> list = ddp::read_checkpoint_list(path);
-  if (!list) return false;
-  for (const ddp::ParameterSignature& tensor : *list) {
-    const std::string_view name = tensor.name;
-    const auto& shape = tensor.shape.extents();
-    for (std::size_t i = 0; i < extents.optimizers.size(); ++i) {
-      if (name.starts_with(optimizer_prefix(i)) && shape.size() == 1) extents.optimizers[i] = shape[0];
-    }
-    if (name == "rng" && shape.size() == 2) {
-      extents.ranks = shape[0];
-      extents.generator = shape[1];
-    } else if (name == "updates" && shape.size() == 1) {
-      extents.updates = shape[0];
-    }
-  }
-  return true;
-}
-
-/// Gives every rank rank 0's extents. Collective, blocking.
-template <class Group>
-void share_extents(const Group& group, FileExtents& extents, torch::Device device) {
-  std::vector<std::int64_t> numbers{extents.ranks, extents.generator, extents.updates};
-  numbers.insert(numbers.end(), extents.optimizers.begin(), extents.optimizers.end());
-  torch::Tensor shared = torch::tensor(numbers, torch::kInt64).to(device);
-  broadcast_tensors(group, {shared});
-  shared = shared.cpu();
-  const auto* const number = shared.data_ptr<std::int64_t>();
-  extents.ranks = number[0];
-  extents.generator = number[1];
-  extents.updates = number[2];
-  std::copy_n(number + 3, extents.optimizers.size(), extents.optimizers.begin());
 }
 
 /// LibTorch 1.13 and 2 load the state; not all of them load the options, such as the rate.
@@ -153,28 +110,37 @@ inline void take_position(const std::string& path, SamplerPosition& position, co
   position.step = static_cast<std::size_t>(saved_numbers[1]);
 }
 
+/// Tensors for a file with these extents.
+struct LoadedTensors {
+  LoadedTensors(const TrainingParts& parts, const FileExtents& extents) {
+    for (const std::int64_t bytes : extents.optimizers)
+      values.optimizers.push_back(torch::empty({bytes}, torch::kUInt8));
+    for (std::size_t i = 0; i < parts.schedulers.size(); ++i)
+      values.schedulers.push_back(torch::empty({1}, torch::kInt64));
+    if (parts.position != nullptr) values.position = torch::empty({6}, torch::kInt64);
+    values.generators = torch::empty({extents.ranks, extents.generator}, torch::kUInt8);
+    tensors = training_tensors(parts, values);
+  }
+
+  PartTensors values;
+  TrainingTensors tensors;
+};
+
 /// Collective, blocking. @param load `load(tensors, updates)` reads the file to `tensors`; `updates` is
 /// FileExtents::updates @returns false if there is no file
 template <class Group, class Load>
 bool load_training(const Group& group, const std::string& path, const TrainingParts& parts, Load load) {
   FileExtents extents;
   extents.optimizers.resize(parts.optimizers.size());
-  const auto read = [&] { return read_extents(path, extents); };
-  if (!ddp::detail::run_on_rank0_blocking(group, "reading the checkpoint " + path, read)) {
+  std::optional<LoadedTensors> loaded;
+  const auto load_file = [&] {
+    loaded.emplace(parts, extents);
+    return load(loaded->tensors.list, extents.updates);
+  };
+  if (!load_with_extents(group, path, device_of(parts.modules), extents, load_file)) {
     return false;
   }
-  share_extents(group, extents, device_of(parts.modules));
-  PartTensors values;
-  for (const std::int64_t bytes : extents.optimizers)
-    values.optimizers.push_back(torch::empty({bytes}, torch::kUInt8));
-  for (std::size_t i = 0; i < parts.schedulers.size(); ++i)
-    values.schedulers.push_back(torch::empty({1}, torch::kInt64));
-  if (parts.position != nullptr) values.position = torch::empty({6}, torch::kInt64);
-  values.generators = torch::empty({extents.ranks, extents.generator}, torch::kUInt8);
-  const TrainingTensors tensors = training_tensors(parts, values);
-  if (!load(tensors.list, extents.updates)) {
-    return false;
-  }
+  const auto& [values, tensors] = *loaded;
   for (const SavedTensor& saved : tensors.saved) {
     if (saved.contiguous.data_ptr() == saved.target.data_ptr()) continue;
     at_distinct_elements(saved.target, saved.target).copy_(at_distinct_elements(saved.contiguous, saved.target));
