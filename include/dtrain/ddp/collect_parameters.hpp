@@ -40,8 +40,7 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 }  // namespace detail
 
 /// Checks parameters. Some have elements: a library may make them only in its first forward pass. Every gradient has
-/// memory, which no other tensor of the model shares, unless all gradients lack it (see Parameter) or the model has
-/// bind_gradient.
+/// memory, which no value shares, unless all gradients lack it (see Parameter) or the model has bind_gradient.
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
@@ -229,7 +228,7 @@ DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, b
   }
   check_apart(
       parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.gradient; }, "gradients");
-  check_gradients_apart_from_values(parameters);
+  if (!binds) check_gradients_apart_from_values(parameters);
 }
 
 DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {

@@ -102,6 +102,9 @@ TEST_CASE("a gradient that shares memory with a value is refused, its own or ano
   CHECK(collect_parameters(shared).size() == 2);
   shared.list[1].gradient = tensor_view(shared.values.data() + 3, {4});
   CHECK_ERROR(collect_parameters(shared), Errc::invalid_argument, "share memory");
+  BoundFloatModel binding;  // until its gradients are bound, nobody reads them
+  binding.list[0].gradient = binding.list[0].value;
+  CHECK(collect_parameters(binding).size() == 2);
   FloatModel inside;  // of a larger value, behind a smaller one that begins later
   inside.list = {{"a", tensor_view(inside.values.data(), {6}), tensor_view(inside.gradients.data(), {6})},
                  {"b", tensor_view(inside.values.data() + 1, {1}), tensor_view(inside.values.data() + 5, {1})}};

@@ -192,8 +192,8 @@ TEST_CASE("training goes on where CUDA refuses a batch of copies, in whichever c
 TEST_CASE("a parameter of the host in a model on a GPU is refused by its name") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   struct Mixed : Model {
-    Mixed() : Model(0), host(4) {
-      list_.push_back({"table", dtrain::tensor_view(host.data(), {4}), dtrain::tensor_view(host.data(), {4})});
+    Mixed() : Model(0), host(8) {
+      list_.push_back({"table", dtrain::tensor_view(host.data(), {4}), dtrain::tensor_view(host.data() + 4, {4})});
     }
     std::vector<float> host;
   };
