@@ -368,7 +368,7 @@ class DistributedDataParallel {
       driver_->wrapped->has_unreduced = true;
       return driver_->accumulation->begin();
     }
-    if (driver_->compares_before_steps) driver_->compare_if_due(group::GroupAccess::of(group_), caller);
+    driver_->compare_if_due(group::GroupAccess::of(group_), caller);
     Step step = driver_->reducer->begin(caller, options);
     count_step();
     return step;
@@ -383,7 +383,7 @@ class DistributedDataParallel {
     }
     group::RankContext& context = *group::GroupAccess::of(group_).rank_context();
     context.require_may_block();
-    if (driver_->compares_before_steps) driver_->compare_if_due(group::GroupAccess::of(group_), caller);
+    driver_->compare_if_due(group::GroupAccess::of(group_), caller);
     optimizer.template require_usable<I>(inspect);
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());

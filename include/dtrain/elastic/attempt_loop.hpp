@@ -91,8 +91,8 @@ class ElasticWorker : public StepCommits {
 
  private:
   DTRAIN_ON_USE rendezvous::Announce announce(const std::string& settings) const;
-  DTRAIN_ON_USE bool is_own_error(group::RankContext* context, const std::exception_ptr& error,
-                                  const std::string& text) const;
+  DTRAIN_ON_USE bool announce_blocking(const std::string& settings);
+  DTRAIN_ON_USE bool may_go_on(group::RankContext* context, const std::string& text);
   DTRAIN_ON_USE int run_attempts(AttemptBody& body, const std::string& settings);
   DTRAIN_ON_USE void end(group::RankContext& context);
   DTRAIN_ON_USE std::shared_ptr<Termination<void>> handle_termination();
@@ -102,8 +102,11 @@ class ElasticWorker : public StepCommits {
   const launch::RankProcess& process_;
   rendezvous::WorkerId id_;
   bool has_run_ = false;
-  bool has_reminded_ = false;  ///< RankContext::has_reminded, of earlier attempts
-  int exit_code_ = 0;          ///< of the function's last call
+  bool has_reminded_ = false;       ///< RankContext::has_reminded, of earlier attempts
+  int exit_code_ = 0;               ///< of the function's last call
+  std::exception_ptr error_;        ///< that ended the last attempt on this rank
+  std::optional<Cause> announced_;  ///< what the store is told of it: Announce::error
+  int shortages_ = 0;               ///< attempts in a row that this process lacked the means to join
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::mutex mutex_;
@@ -143,6 +146,8 @@ namespace DTRAIN_NAMESPACE::elastic {
 
 inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
 inline constexpr const char* torn_text = "commit() threw, so that this worker's state is torn: {}";
+/// For 13 s, by FormationOptions::least_pause.
+inline constexpr int most_shortages = 8;
 
 DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process)
     : StepCommits(process.min_ranks != 0), process_(process) {
@@ -179,6 +184,7 @@ DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& se
   announce.job = assignment_.job;
   announce.progress = progress_.value();
   const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
+  announce.error = announced_;
   announce.settings =
       format_text("{}\nDTRAIN_WORLD_SIZE={}:{}\nkept state={}\n{}",
                   {job, process_.min_ranks, process_.identity.world_size, state_.signature(), settings});
@@ -210,13 +216,7 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
 
 DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::string& settings) {
   for (;;) {
-    const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
-    if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
-      launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
-      if (finished->is_member) return exit_code_;
-      throw WorkerEnded{};
-    }
-    assignment_ = std::get<rendezvous::Assignment>(answer);
+    if (!announce_blocking(settings)) return exit_code_;
     rendezvous::ControlPlaneOptions options = process_;
     options.hosts_store = false;
     if (host_) options.identity.master_addr = host_->address().host();
@@ -226,8 +226,10 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
     options.identity.provisional.push_back("local_rank");  // the worker's, for its device; the store computes another
     group::RankContext* context = nullptr;
     bool has_finished = false;
-    std::exception_ptr error;
-    std::string text;
+    bool may_go_on = true;
+    std::string text = "not all ranks had finished";
+    error_ = nullptr;
+    announced_.reset();
     try {
       const auto joining = std::make_shared<FailureLatch>();
       joining->set_reporter([client = client_](const Cause& cause) { client->report(cause); });
@@ -236,13 +238,16 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       context->elastic_attempt = assignment_.attempt;
       context->has_reminded = has_reminded_;
       context->gradient_bindings->start_keeping(std::move(gradients_));
+      context->call_report = client_->call_report();
       context_ = context;
+      shortages_ = 0;
       set_latch(context->control_plane.failure());
       state_.locate();
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
       context->kept_memory = MemoryRanges(state_.values());
       context->kept_are_equal = assignment_.source.steps > 0;  // before, the program may give the ranks other weights
+      context->has_newcomers = assignment_.receivers > 0 || !assignment_.source.has_trained();
       context->sharded.needs_checkpoint = assignment_.source.is_sharded;
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
@@ -251,25 +256,52 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       if (is_torn_) {
         throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
       }
-      has_finished = client_->finish_blocking(assignment_.attempt, *context->control_plane.failure()).has_value();
+      state_.locate();
+      const std::uint64_t digest = state_.may_differ() ? 0 : state_.digest();
+      has_finished =
+          client_->finish_blocking(assignment_.attempt, digest, *context->control_plane.failure()).has_value();
       if (has_finished) {
         launch::report_end(process_.report_descriptor, {id_.process, true});
         context->leave_blocking();
       }
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
-      error = std::current_exception();
+      error_ = std::current_exception();
       text = exception_text();
+      may_go_on = has_finished || (this->may_go_on(context, text) && !is_torn_);
     }
-    const bool is_own = error && !has_finished && (is_own_error(context, error, text) || is_torn_);
     set_latch(nullptr);
     if (context != nullptr) end(*context);
     body.drop();
     if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
-    if (is_own) std::rethrow_exception(error);
-    log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}",
-                                    {slot(), assignment_.attempt, error ? text : "not all ranks had finished"}));
+    if (!may_go_on) std::rethrow_exception(error_);
+    const bool is_shortage = announced_ && announced_->kind == CauseKind::lost;
+    log(is_shortage ? LogLevel::warning : LogLevel::info,
+        format_text("worker {}: attempt {} has ended: {}", {slot(), assignment_.attempt, text}));
   }
+}
+
+/// Blocking: until this worker has a rank in the next attempt, or the job has finished with it as a rank.
+/// @returns whether it has one @throws error_, if it is this worker's own; WorkerEnded if the job has finished without
+/// it; as FormationClient::announce_blocking
+DTRAIN_ON_USE bool ElasticWorker::announce_blocking(const std::string& settings) {
+  const bool has_thrown = announced_ && announced_->kind == CauseKind::exception;
+  try {
+    const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
+    if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
+      launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
+      if (finished->is_member) return false;
+      throw WorkerEnded{};
+    }
+    if (const rendezvous::Assignment* assignment = std::get_if<rendezvous::Assignment>(&answer)) {
+      assignment_ = *assignment;
+      return true;
+    }
+    if (!announced_) throw Error(Errc::disagreement, std::get<rendezvous::OwnError>(answer).sentence);
+  } catch (const JobFailed&) {
+    if (!has_thrown) throw;
+  }
+  std::rethrow_exception(error_);
 }
 
 /// @param latch of the present attempt; null: there is none
@@ -302,36 +334,49 @@ DTRAIN_ON_USE void ElasticWorker::report_error_blocking(const std::string& error
   if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
 }
 
-/// Whether this worker cannot go on. The attempt's first cause decides, whatever was thrown. A loss that the rank has
-/// noticed before the store is no error of the rank, nor is one that another rank has passed on.
-DTRAIN_ON_USE bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error,
-                                               const std::string& text) const {
-  bool is_loss = false;     // of the attempt, or of another rank
+/// Whether this worker may take part in the next attempt after the exception in handling. What was thrown decides
+/// little, the attempt's first cause more: a loss that the rank has noticed before the store is no error of the rank,
+/// nor is one that another rank has passed on. Whose an error of the function is, the store judges (announced_).
+DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const std::string& text) {
+  bool is_loss = false;      // of the attempt, or of another rank
+  bool is_shortage = false;  // of threads, descriptors or memory
+  CauseKind kind = CauseKind::exception;
   std::optional<int> rank;  // in which the error arose, if it says so
   try {
-    std::rethrow_exception(error);
+    throw;
   } catch (const JobFailed&) {
+    is_loss = true;
+  } catch (const net::Unreachable&) {  // the store's connection: others may have ended its attempt
     is_loss = true;
   } catch (const Error& thrown) {
     const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
     // Before the attempt is joined, the store refuses a worker that comes too late or may be gone, and others may not
     // come.
-    const bool is_unreachable =
-        thrown.code().category() == std::generic_category() && net::detail::is_retriable(thrown.code().value());
-    is_loss = is(Errc::job_failed) || is(Errc::closed) ||
-              (context == nullptr && (is(Errc::refused) || is(Errc::timeout) || is_unreachable));
+    is_loss =
+        is(Errc::job_failed) || is(Errc::closed) || (context == nullptr && (is(Errc::refused) || is(Errc::timeout)));
+    is_shortage = thrown.code().category() == std::generic_category() || is(Errc::out_of_memory);
+    kind = is(Errc::disagreement) ? CauseKind::disagreement : kind;
     rank = thrown.rank();
   } catch (...) {
   }
-  const bool is_of_another = is_loss || rank.value_or(assignment_.rank) != assignment_.rank;
-  if (context == nullptr) return !is_of_another;
+  const int own = assignment_.rank;
+  const bool is_of_another = is_loss || rank.value_or(own) != own;
+  if (context == nullptr) {
+    if (is_of_another || !is_shortage) return is_of_another;
+    announced_ = Cause{CauseKind::lost, own, {}, format_text("it could not join the attempt: {}", {text})};
+    return ++shortages_ <= most_shortages;  // it may pass while the ranks are formed anew
+  }
   const FailureLatch& latch = *context->control_plane.failure();
-  if (is_of_another && latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) return false;
-  if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
-    context->report_exception(text, is_loss ? std::nullopt : rank);
+  if (!is_of_another || !latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) {
+    if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
+      context->report_exception(text, is_loss ? std::nullopt : rank);
+    }
   }
   const std::optional<Cause> cause = latch.cause();
-  return !cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank);
+  if (!cause) return false;
+  const bool is_own = cause->kind == CauseKind::exception && cause->rank == own;
+  if (!is_loss && (is_own || cause->text == text)) announced_ = Cause{kind, rank.value_or(-1), {}, text};
+  return !is_own || announced_.has_value();
 }
 
 DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {

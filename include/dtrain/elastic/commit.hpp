@@ -81,7 +81,7 @@ class StepCommits {
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/elastic/state_transfer.hpp"
+#include "dtrain/elastic/wrapped_weights.hpp"
 #include "dtrain/rendezvous/formation/formation_client.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
@@ -161,7 +161,9 @@ DTRAIN_ON_USE void StepCommits::end_commit() {
   state_.commit();
   if (reports_to_ != nullptr && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
     context_->kept_are_equal = false;  // a later wrapper of this attempt may wrap what a rank has written
-    reports_to_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest(*context_)});
+    const bool has_receivers = assignment_.receivers > 0;
+    reports_to_->committed(
+        {assignment_.attempt, has_receivers ? summary_of_weights(*context_) : rendezvous::WeightsSummary{}});
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// State transfer: the ranks of an attempt that lack the state of rank 0 receive it. Elastic (elastic.hpp) calls
-/// transfer_state(), ElasticWorker weights_digest() at a commit.
+/// transfer_state(): the ranks of an attempt that lack the state of rank 0 receive it.
 
 #include <algorithm>
 #include <cstddef>
@@ -60,8 +59,8 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   if (is_current && receives[rank] && own.steps > 0 && !state.may_differ()) {
     log(LogLevel::warning,
         format_text(
-            "rank {}: its state differs from rank 0's after as many steps, and is replaced; what is kept must be "
-            "written inside commit() only",
+            "rank {}: its state differs from rank 0's after as many steps, and is replaced: what is kept was written "
+            "outside of commit(), or this host's processor or libraries round a step differently",
             {rank}));
   }
   // Where no step was committed, a rank that has not trained may be the next source: what it has stays whole, too.
@@ -88,19 +87,11 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   state.commit();
 }
 
-/// The digest of what this rank has wrapped in host memory: the same on all ranks if those that received the state got
-/// all of it.
-DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context);
-
 }  // namespace DTRAIN_NAMESPACE::elastic
 
 #if DTRAIN_DEFINITIONS
 
-#include <iterator>
-#include <span>
-
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/kernels/digest.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -117,23 +108,6 @@ DTRAIN_DEFINED std::vector<TensorView> stage(const KeptState& state, std::unique
     next += ddp::detail::padded(place.bytes());
   }
   return places;
-}
-
-DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context) {
-  std::uint64_t hash = kernels::digest_start;
-  for (const std::weak_ptr<const group::WrappedModel>& each : context.wrapped) {
-    if (const auto model = each.lock()) {
-      const std::vector<TensorView> weights = model->list_weights();
-      std::vector<std::span<const std::byte>> memory;
-      std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
-                     [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
-      context.pending_weights->wait_for(memory);
-      for (const TensorView& tensor : weights) {
-        if (tensor.device.kind == DeviceKind::host) hash = kernels::digest(tensor.data, tensor.bytes(), hash);
-      }
-    }
-  }
-  return hash;
 }
 
 }  // namespace DTRAIN_NAMESPACE::elastic

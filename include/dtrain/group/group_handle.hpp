@@ -88,6 +88,8 @@ class GroupHandle {
   /// thread. The gradients of a model that binds them are bound without their content, which an earlier attempt may
   /// have left.
   bool is_elastic() const noexcept { return elastic_attempt() != 0; }
+  /// Whether some ranks of an elastic job's attempt have had no part in the training before it.
+  virtual bool has_newcomers() const noexcept { return false; }
   /// Whether the tensor is known to have equal values on all ranks: an elastic job has transferred the state that it is
   /// part of.
   virtual bool is_equal_on_all_ranks(const TensorView&) const noexcept { return false; }

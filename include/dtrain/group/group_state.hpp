@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// group::GroupState: this rank's channel and stream in one group, for ProcessGroup, GroupAccess and Driver (ddp/).
-/// GroupStateBase: its part without the backend; GroupOptions: a program's choices for all channels (run(), Elastic).
+/// group::GroupState: this rank's channel and stream in one group; GroupOptions: a program's choices for all channels.
 
 #include <algorithm>
 #include <atomic>
@@ -92,6 +91,7 @@ class GroupStateBase : public RankContext::Closable,
     with_call_purpose(store(), doing).barrier(name, deadline).wait();
   }
   std::uint64_t elastic_attempt() const noexcept final { return rank_context_->elastic_attempt; }
+  bool has_newcomers() const noexcept final { return rank_context_->has_newcomers; }
   bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
     return rank_context_->kept_are_equal && is_kept(tensor);
   }

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// group::RankContext: control plane, coroutines, streams and timeout that all groups of one rank share, from joining
-/// to leaving. ProcessGroup::join() makes it, each GroupState holds it, run_rank() and ElasticWorker (elastic/) leave
-/// by it. ShardedAttempt: whether a ShardedOptimizer has its state, for the wrapper, load_checkpoint() and elastic/.
+/// to leaving. ShardedAttempt: whether a ShardedOptimizer has its state.
 
 #include <algorithm>
 #include <atomic>
@@ -35,6 +34,7 @@
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/control/task_runner.hpp"
+#include "dtrain/rendezvous/formation/call_report.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
@@ -119,11 +119,13 @@ class RankContext {
   const std::shared_ptr<PendingWeights> pending_weights;
   /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
-  std::uint64_t elastic_attempt = 0;  ///< its number; 0: the job is not elastic
-  MemoryRanges kept_memory;           ///< memory of the state that the job keeps
-  bool kept_are_equal = false;        ///< they have equal values on all ranks
-  bool has_reminded = false;          ///< remind_of_commit() has said it
-  bool has_loaded = false;            ///< load_checkpoint() has given all ranks the values of a file
+  std::uint64_t elastic_attempt = 0;                    ///< its number; 0: the job is not elastic
+  MemoryRanges kept_memory;                             ///< memory of the state that the job keeps
+  bool kept_are_equal = false;                          ///< they have equal values on all ranks
+  bool has_newcomers = false;                           ///< some of its ranks have no part in the training yet
+  bool has_reminded = false;                            ///< remind_of_commit() has said it
+  bool has_loaded = false;                              ///< load_checkpoint() has given all ranks the values of a file
+  std::shared_ptr<rendezvous::CallReport> call_report;  ///< null: the job is not elastic
   ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
@@ -276,6 +278,7 @@ DTRAIN_DEFINED void RankContext::require_may_block() const {
                 "for itself; make it on a thread of the program: enqueue the collective there, with a stream, and "
                 "co_await its Work in the coroutine");
   }
+  if (call_report) call_report->on_call();
 }
 
 DTRAIN_DEFINED void RankContext::report_exception(const std::string& text, std::optional<int> failed_rank) noexcept {

@@ -59,6 +59,13 @@ struct IoResult {
   }
 };
 
+/// No connection could be made by the deadline. The other host or the network may be the cause, so a later attempt may
+/// succeed. An Error of the same code that is no Unreachable is this process's own, such as EAGAIN of a thread's start.
+class Unreachable final : public Error {
+ public:
+  using Error::Error;
+};
+
 namespace detail {
 
 /// Errors that the network or the peer can cause; on a connection, any other is a programming error.
@@ -85,7 +92,7 @@ inline bool is_retriable(int error) noexcept {
 }
 
 /// Reports that the connection is tried again.
-/// @throws Error (posix) if another attempt cannot succeed, or it is too late for it
+/// @throws Unreachable if it is too late for another attempt; Error (posix) if none can succeed
 inline void note_unconnected(int number, const std::string& host, std::uint16_t port, Deadline::Clock::time_point begin,
                              Deadline::Clock::time_point last, const Backoff& backoff) {
   const Deadline::Clock::time_point now = Deadline::Clock::now();
@@ -103,9 +110,8 @@ inline void note_unconnected(int number, const std::string& host, std::uint16_t 
   const Error error = posix_error(
       number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
       what_to_do);
-  if (loopback_is_down || !is_retriable(number) || now >= last) {
-    throw error;
-  }
+  if (loopback_is_down || !is_retriable(number)) throw error;
+  if (now >= last) throw Unreachable(error.code(), error.what());
   backoff.on_retry(error.what());
 }
 
@@ -261,8 +267,8 @@ inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::ve
 
 /// Connects to a host that may not listen yet, or whose name may not resolve yet: resolves the name, tries its
 /// addresses in order, and retries with growing delays until the deadline.
-/// @throws Error (refused) for a name that does not resolve, or is invalid; Error (posix) at the deadline, or at once
-/// for an error that a retry cannot change: with the host, the port, the last reason and the time spent
+/// @throws Error (refused) for a name that does not resolve, or is invalid; Unreachable at the deadline, Error (posix)
+/// at once for an error that a retry cannot change: with the host, the port, the last reason and the time spent
 inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();

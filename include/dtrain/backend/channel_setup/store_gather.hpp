@@ -57,7 +57,8 @@ struct StoreRank {
 
 namespace detail {
 
-/// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job.
+/// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job. A
+/// disagreement that names no rank has -1: it is no error of the rank that has found it.
 std::string encode(const Error& error, int job_rank);
 
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
@@ -234,8 +235,8 @@ DTRAIN_DEFINED std::string encode(const Error& error, int job_rank) {
   const bool posix = error.code().category() == std::generic_category();
   const bool own = error.code().category() == dtrain_category();
   const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
-  return format_text("{}{} {} {}",
-                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
+  const int origin = error.code() == make_error_code(Errc::disagreement) ? -1 : job_rank;
+  return format_text("{}{} {} {}", {posix ? "!p" : "!d", code, error.rank().value_or(origin), sanitize(error.what())});
 }
 
 DTRAIN_DEFINED std::string decode(const std::string& sent) {
@@ -251,7 +252,9 @@ DTRAIN_DEFINED std::string decode(const std::string& sent) {
   const auto rank = static_cast<int>(std::strtol(end, &end, 10));
   const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
                                    : make_error_code(static_cast<Errc>(code));
-  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
+  Error error(as, end + (*end == ' ' ? 1 : 0));
+  if (rank >= 0) error.with_rank(rank);
+  throw error;
 }
 
 /// Whether the store answers within a second: then a wait that has taken too long was for another rank.
@@ -300,10 +303,12 @@ DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, i
                                 LateRanks& late) {
   std::string text = get(self, key, deadline, late);
   const Deadline soon = later(deadline, Deadline::after(std::chrono::seconds(1)));
-  if (readers > 1) {
-    return self.named_store().take_blocking(key, readers, soon);
+  try {
+    if (readers > 1) return self.named_store().take_blocking(key, readers, soon);
+    self.named_store().erase_blocking(key, soon);
+  } catch (const JobFailed&) {
+    if (!text.starts_with('!')) throw;  // by the error that the text is: this rank throws it as the others do
   }
-  self.named_store().erase_blocking(key, soon);
   return text;
 }
 

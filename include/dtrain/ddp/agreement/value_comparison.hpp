@@ -4,6 +4,7 @@
 /// differs; and whether they have given their samplers the same settings. Driver calls it for the wrapper.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,30 +16,23 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// When a wrapper compares the ranks' values.
-struct ValueChecks {
-  std::uint64_t every = 0;  ///< steps from one comparison to the next; 0: none
-  bool at_end = false;      ///< when the wrapper ends
-  bool settings = false;    ///< whether noted settings are compared before the first step
-};
-
-/// From the text of DTRAIN_CHECK_VALUES: null or an empty text compares at the end, N also before every N-th step, and
-/// 0 never. Values that are not compared, on a GPU or unequal by design, become a warning in the log if N is given.
-/// @throws Error (usage) for another text than a number
-/// @param keeps_values_equal whether each step leaves the values of all ranks equal
-ValueChecks value_checks(const char* text, std::span<const Parameter> parameters, bool keeps_values_equal);
-
 /// Collective, blocking: compares the values over the store. All ranks send one digest, with the settings that they
 /// have noted (group::NotedSettings); if two digests differ, the digests of 64 parts of the model, and so on
 /// down to a parameter.
 /// @param prefix of keys, used once, the same on all ranks @param when for the sentence: "after 12 steps"
 /// @param end_name of the wrapper's compare_values_in_background
-/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; with a
-/// setting that differs; or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for
-/// values on a GPU; as store_gather
+/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks, and its
+/// rank() is a rank whose values are unlike those of most ranks, if most have equal ones; with a setting that differs;
+/// or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for values on a GPU; as
+/// store_gather
 void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
                              std::span<const Parameter> parameters, Deadline deadline, const std::string& when,
                              const std::string& end_name);
+
+/// Collective, blocking: compares the noted settings alone, over the store. @param key used once, the same on all ranks
+/// @throws Error (disagreement) on every rank, with a setting that differs; as store_gather
+void compare_settings_blocking(const group::GroupHandle& group, const std::string& key, Deadline deadline,
+                               const std::string& when);
 
 /// Compares a digest of all values, and noted settings, in the background, once every rank has called it: rank 0 warns
 /// in the log if two differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
@@ -124,9 +118,14 @@ inline std::string ranks_text(const std::vector<int>& ranks) {
   return ranks.size() > named ? format_text("{} and {} more", {text, ranks.size() - named}) : text;
 }
 
-/// "rank 2 has other values than the other ranks" of texts that differ; by the ranks' numbers in the job. The text of
-/// most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
-inline std::string differing_ranks(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
+/// Texts that differ, by the ranks' numbers in the job.
+struct DifferingRanks {
+  std::string text;         ///< "rank 2 has other values than the other ranks"
+  std::optional<int> rank;  ///< the first of `text`, if most ranks have the others' text
+};
+
+/// The text of most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
+inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
   const auto frequency = [&](const std::string& text) { return std::count(texts.begin(), texts.end(), text); };
   const auto common = std::max_element(texts.begin(), texts.end(), [&](const std::string& a, const std::string& b) {
     return frequency(a) < frequency(b);
@@ -135,8 +134,10 @@ inline std::string differing_ranks(const std::vector<int>& job_ranks, const std:
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     (texts[rank] == *common ? with : without).push_back(job_ranks[rank]);
   }
-  return format_text("{} {} other values than {}",
-                     {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)});
+  const bool are_most = with.size() > without.size();
+  return {format_text("{} {} other values than {}",
+                      {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)}),
+          are_most ? std::optional<int>(without.front()) : std::nullopt};
 }
 
 /// "seed=1 on ranks 0, 2 and 3, seed=2 on rank 1": the first noted setting that differs. Empty if none does, or if the
@@ -220,29 +221,6 @@ DTRAIN_DEFINED bool are_on_host(std::span<const Parameter> parameters) noexcept 
                      [](const Parameter& parameter) { return parameter.value.device.kind == DeviceKind::host; });
 }
 
-DTRAIN_DEFINED ValueChecks value_checks(const char* text, std::span<const Parameter> parameters,
-                                        bool keeps_values_equal) {
-  const bool is_on_host = are_on_host(parameters);
-  const bool may_compare = is_on_host && keeps_values_equal;
-  const std::string_view digits = text == nullptr ? std::string_view() : text;
-  std::uint64_t steps = 0;
-  if (digits.empty()) return {0, may_compare, true};
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), steps);
-  if (error != std::errc{} || end != digits.data() + digits.size()) {
-    throw_error(
-        Errc::usage,
-        "DTRAIN_CHECK_VALUES={} is not a number of steps; set how many steps lie between two comparisons of the "
-        "ranks' values, or 0 for none",
-        {in_quotes(digits)});
-  }
-  if (steps != 0 && !may_compare) {
-    log(LogLevel::warning, format_text("DTRAIN_CHECK_VALUES={} does not compare the values of this model: {}",
-                                       {digits, is_on_host ? "those of its ranks differ between two averages of a hook"
-                                                           : "they are on a GPU"}));
-  }
-  return {may_compare ? steps : 0, may_compare && steps != 0, steps != 0};
-}
-
 DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
                                             std::span<const Parameter> parameters, Deadline deadline,
                                             const std::string& when, const std::string& end_name) {
@@ -288,9 +266,12 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
         }
         if (!range.is_exact()) return std::to_string(part);
         const std::size_t parameter = range.begin_of(part);
-        throw_error(Errc::disagreement, "{} the values of {} differ: {}; {}",
-                    {when, describe_parameter(parameter, parameters[parameter].name),
-                     detail::differing_ranks(job_ranks, digests), detail::how_values_drift});
+        const detail::DifferingRanks differing = detail::differing_ranks(job_ranks, digests);
+        Error error(Errc::disagreement, format_text("{} the values of {} differ: {}; {}",
+                                                    {when, describe_parameter(parameter, parameters[parameter].name),
+                                                     differing.text, detail::how_values_drift}));
+        if (differing.rank) error.with_rank(*differing.rank);
+        throw error;
       }
       return {};
     };
@@ -304,6 +285,27 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
     range = {range.begin_of(part), range.begin_of(part + 1), 0};
     range.parts = std::min(detail::most_parts, range.end - range.begin);
   }
+}
+
+DTRAIN_DEFINED void compare_settings_blocking(const group::GroupHandle& group, const std::string& key,
+                                              Deadline deadline, const std::string& when) {
+  group.start_pending();  // other ranks may wait for this work before they call this
+  const rendezvous::Membership& members = group.members();
+  const backend::StoreRank self{
+      group.store_ref(),
+      members.rank,
+      members.world_size,
+      members.rank_in_job(),
+      deadline,
+      "comparing the settings of the DistributedSamplers before the first step, which every rank makes",
+      [&](int rank) { return format_text("rank {}", {members.rank_in_job(rank)}); }};
+  const auto find = [&](const std::vector<std::string>& texts) -> std::string {
+    const std::string setting = detail::differing_setting(members.ranks_in_job(), texts);
+    if (!setting.empty()) throw_error(Errc::disagreement, "{} {}", {when, detail::sampler_difference(setting)});
+    return {};
+  };
+  static_cast<void>(backend::store_gather(
+      self, key, [&] { return group.noted_settings().lines(); }, find));
 }
 
 DTRAIN_DEFINED std::uint64_t digest_of_values(std::span<const Parameter> parameters) {
@@ -333,7 +335,7 @@ DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group
         format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; with "
                     "DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
                     "DTRAIN_CHECK_VALUES=0 values are not compared",
-                    {detail::differing_ranks(job_ranks, digests), detail::how_values_drift}));
+                    {detail::differing_ranks(job_ranks, digests).text, detail::how_values_drift}));
   });
 }
 

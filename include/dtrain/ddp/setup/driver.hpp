@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; backend checks reject
-/// models that a backend cannot reduce, before a channel is opened. The wrapper owns it, shared_memory_instances.hpp
-/// instantiates it. DriverAccess gives it to sharded/, precision/, planning/ and libtorch/.
+/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; check_backend():
+/// rejects models that a backend cannot reduce, before a channel is opened.
 
 #include <algorithm>
 #include <cstddef>
@@ -29,6 +28,7 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
+#include "dtrain/ddp/agreement/value_checks.hpp"
 #include "dtrain/ddp/agreement/value_comparison.hpp"
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
@@ -46,6 +46,7 @@
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/reduction/ready_check.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
+#include "dtrain/ddp/setup/backend_check.hpp"
 #include "dtrain/ddp/setup/scaled_averages.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
@@ -54,35 +55,12 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Reductions of a backend.
-struct BackendAbilities {
-  std::string_view name;
-  bool is_deterministic;
-  bool (*supports)(DeviceKind);
-  bool (*reduces)(DType);
-  bool (*averages)(DType);
-};
-
-/// @param communication device of the wrapper's stream
-/// @throws Error (unsupported)
-void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
-                   std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
-
 /// Facts of a wrapped model for an elastic job, whose commit() reads them. @param values of the parameters @param read
 /// their present addresses; empty: they do not move @param weights_differ of the hook; empty: ranks have equal weights
 /// after each step
 /// @throws Error (unsupported) for weights in device memory that may differ
 void describe_weights(group::WrappedModel& wrapped, const std::vector<TensorView>& values, const ReadValue& read,
                       std::function<bool()> weights_differ);
-
-/// The abilities of `Backend`, for check_backend.
-template <class Backend>
-BackendAbilities abilities_of() {
-  return {Backend::name(), backend::determinism_of<Backend> != backend::Determinism::none,
-          [](DeviceKind kind) -> bool { return Backend::supports(kind); },
-          [](DType dtype) -> bool { return Backend::reduces(dtype); },
-          [](DType dtype) -> bool { return backend::averages<Backend>(dtype); }};
-}
 
 /// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
 /// @param local_ranks ranks of the group on this node
@@ -149,16 +127,10 @@ struct Driver {
                             format_text("after {} {}", {reducer->steps(), reducer->steps() == 1 ? "step" : "steps"}),
                             prefix + "end");
   }
-  /// Before a step, while compares_before_steps: compares noted settings in the background before the first, and values
-  /// before those of which DTRAIN_CHECK_VALUES says so.
+  /// Before a step: the same where DTRAIN_CHECK_VALUES says so; before the first one the settings of the samplers, in
+  /// the background, but for newcomers of an elastic job, whom it rejects.
   void compare_if_due(const Group& group, const char* caller) {
-    if (std::exchange(compares_settings_, false)) {
-      reducer->throw_if_unusable(caller);
-      compared_settings_ = compare_settings_in_background(*group.handle(), prefix + "settings");
-    }
-    compares_before_steps = check_values_every != 0;
-    const bool is_due = compares_before_steps && reducer->steps() != 0 && reducer->steps() % check_values_every == 0;
-    if (is_due) compare_values(group, caller);
+    if (checks_.is_due(reducer->steps())) compare_now(group, caller);
   }
   /// Compares a digest of the values in the background, if there were steps, and warns if they are those that the ranks
   /// began with. Blocking: no, but for the digest.
@@ -175,17 +147,17 @@ struct Driver {
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
-  std::uint64_t check_values_every = 0;  ///< steps from one comparison of the values to the next; 0: none
-  bool compares_before_steps = false;    ///< the next step begins with compare_if_due
   const char* why_nothing_is_hidden = nullptr;
   bool program_drives_steps = false;  ///< ReducerStatistics::program_drives_steps
 
  private:
+  void compare_now(const Group& group, const char* caller);
+
+  ValueChecks checks_;
   int agreements_ = 0;
   bool has_local_steps_ = false;  ///< by hooks::LocalSgd, or another hook with weights_differ()
   bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
   int comparisons_ = 0;
-  bool compares_settings_ = false;             ///< before the first step
   std::string compared_settings_;              ///< this rank's
   std::optional<std::uint64_t> first_values_;  ///< digest of the values at first, if they are compared at the end
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
@@ -226,11 +198,9 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
   has_local_steps_ = hook.weights_differ != nullptr;
-  const ValueChecks checks =
-      value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
-  check_values_every = checks.every;
-  compares_settings_ = checks.settings && !handle->is_elastic() && members.world_size > 1;
-  compares_before_steps = compares_settings_ || checks.every != 0;
+  checks_ = value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
+  const bool may_differ = handle->is_elastic() ? handle->has_newcomers() : checks_.compares_settings();
+  if (may_differ && members.world_size > 1) checks_.compare_settings();
   check_options(options);
   check_backend(abilities_of<Backend>(), parameters, model.buffers, options, stream.ref().device());
   if (model.bind_gradient) {
@@ -241,7 +211,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
   ModelSignature signature = model_signature(parameters, options, model.buffers, scales, hook.description);
-  signature.check_values_every = check_values_every;
+  signature.check_values_every = checks_.every();
   agree_blocking(*handle, prefix, signature, Deadline::after(context.timeout), "wrapping a model");
 
   std::vector<TensorView> values;
@@ -288,8 +258,23 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
                            }));
   }
   reducer->remember_addresses();
-  if (checks.at_end && !handle->is_elastic()) first_values_ = digest_of_values({parameters.data(), parameters.size()});
+  if (checks_.at_end() && !handle->is_elastic())
+    first_values_ = digest_of_values({parameters.data(), parameters.size()});
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
+}
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::compare_now(const Group& group, const char* caller) {
+  const ValueChecks::Due due = checks_.take(reducer->steps());
+  const std::shared_ptr<const group::GroupHandle> handle = due.settings ? group.handle() : nullptr;
+  if (due.settings) reducer->throw_if_unusable(caller);
+  if (due.settings && handle->is_elastic()) {
+    compare_settings_blocking(*handle, prefix + "settings", Deadline::after(handle->timeout()),
+                              "before the first step");
+  } else if (due.settings) {
+    compared_settings_ = compare_settings_in_background(*handle, prefix + "settings");
+  }
+  if (due.values) compare_values(group, caller);
 }
 
 template <class Backend, class Group>
@@ -341,55 +326,6 @@ BucketRebuild Driver<Backend, Group>::bucket_rebuild(const std::shared_ptr<const
 }
 
 #if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-/// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
-inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
-                         Device communication) {
-  if (!backend.supports(device.kind)) {
-    throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
-                {what, to_string(device), backend.name});
-  }
-  if (device != communication) {
-    throw_error(Errc::unsupported,
-                "{} is on {}, but this rank's communication is on {}; a rank's model is on one device",
-                {what, to_string(device), to_string(communication)});
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
-                                  std::span<const TensorView> buffers, const DdpOptions& options,
-                                  Device communication) {
-  if (options.deterministic && !backend.is_deterministic) {
-    throw_error(Errc::unsupported,
-                "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
-                "topology::Ring, whose order of summation is fixed, or another backend",
-                {backend.name});
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string described = describe_parameter(i, parameters[i].name);
-    const DType dtype = parameters[i].gradient.dtype;
-    detail::check_device(backend, described, parameters[i].value.device, communication);
-    if (!backend.reduces(dtype)) {
-      throw_error(Errc::unsupported,
-                  "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
-                  "reduces, such as f32",
-                  {described, name(dtype), backend.name});
-    }
-    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
-      throw_error(Errc::unsupported,
-                  "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
-                  "ReduceOp::sum reduces it, in a type that holds the sum",
-                  {described, name(dtype), backend.name});
-    }
-  }
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
-  }
-}
 
 DTRAIN_DEFINED void describe_weights(group::WrappedModel& wrapped, const std::vector<TensorView>& values,
                                      const ReadValue& read, std::function<bool()> weights_differ) {

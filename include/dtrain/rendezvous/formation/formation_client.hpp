@@ -26,6 +26,7 @@
 #include "dtrain/net/connection.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/client/slow_notice.hpp"
+#include "dtrain/rendezvous/formation/call_report.hpp"
 #include "dtrain/rendezvous/formation/formation_messages.hpp"
 #include "dtrain/rendezvous/session/session.hpp"
 
@@ -67,7 +68,7 @@ class FormationClient final : private SessionHandler {
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
   /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. Once its
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
-  /// @returns an Assignment, or Finished
+  /// @returns an Assignment, Finished, or OwnError if the announced error is the worker's own
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one without the job's secret,
   /// (protocol) if no store of dtrain is there; JobFailed with the cause that has ended the job, if the store does not
   /// answer in time or is another job's than this rank's, and after leave(); Error (posix) if this process lacks what
@@ -85,7 +86,7 @@ class FormationClient final : private SessionHandler {
         throw_if_leaving();
         const bool is_posix = error.code().category() == std::generic_category();
         const bool is_mistake = !was_rank && is_reached_ && error.code() != make_error_code(Errc::timeout);
-        const bool is_local = !net::detail::is_retriable(error.code().value());  // no descriptors are left
+        const bool is_local = dynamic_cast<const net::Unreachable*>(&error) == nullptr;  // no descriptors are left
         if (is_posix ? is_local : is_mistake) throw;
         throw_cause({CauseKind::lost,
                      -1,
@@ -111,6 +112,9 @@ class FormationClient final : private SessionHandler {
     changed_.notify_all();
   }
 
+  /// Whether the store wants to know of the program's next call of dtrain.
+  const std::shared_ptr<CallReport>& call_report() const noexcept { return call_report_; }
+
   /// For tasks that end with this object.
   const std::shared_ptr<async::LoopHandle>& loop() const noexcept { return thread_.handle(); }
 
@@ -125,12 +129,13 @@ class FormationClient final : private SessionHandler {
   /// Reports to the store that the function has returned in the attempt. Blocking: until the function has returned on
   /// all ranks, the attempt has failed, or the connection has ended.
   /// @returns the end of the job; nullopt: call announce_blocking() next
-  std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch) {
+  /// @param digest Finished::digest
+  std::optional<Finished> finish_blocking(std::uint64_t attempt, std::uint64_t digest, FailureLatch& attempt_latch) {
     const FailureLatch::Subscription waking = attempt_latch.subscribe([this](const Cause&) {
       const std::lock_guard lock(mutex_);
       changed_.notify_all();
     });
-    post(encode(Finished{attempt, false}));
+    post(encode(Finished{attempt, false, digest}));
     {
       std::unique_lock lock(mutex_);
       block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
@@ -304,8 +309,13 @@ class FormationClient final : private SessionHandler {
 
   bool on_frame(std::span<const std::byte> frame) override {
     std::optional<ToWorker> message = decode<ToWorker>(frame);
-    if (message) answer(*std::move(message));
-    return message.has_value();
+    if (!message) return false;
+    if (const CallRequest* request = std::get_if<CallRequest>(&*message)) {
+      call_report_->request(request->attempt);
+    } else {
+      answer(*std::move(message));
+    }
+    return true;
   }
   void on_disconnected(const std::string&) override { end_connection(); }
   /// @}
@@ -322,6 +332,8 @@ class FormationClient final : private SessionHandler {
   bool is_connected_ = false;
   bool is_leaving_ = false;
   /// @}
+  const std::shared_ptr<CallReport> call_report_ =
+      std::make_shared<CallReport>([this](std::uint64_t attempt) { post(encode(Called{attempt})); });
   bool is_reached_ = false;           ///< the last announce_blocking() has made a connection
   std::shared_ptr<Session> session_;  ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;

@@ -110,6 +110,7 @@ class FormationServer final : public WorkerConnections {
   };
   friend ServedSession<FormationServer>;
   friend FormationState<FormationServer>;
+  friend AttemptFailures<FormationServer>;
 
   /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
@@ -128,11 +129,13 @@ class FormationServer final : public WorkerConnections {
       if (const std::optional<Refused> refused = state_.announce(id, *announce, now())) send(id, *refused);
     } else if (const Committed* committed = std::get_if<Committed>(&*message)) {
       state_.committed(id, *committed, now());
+    } else if (const Called* called = std::get_if<Called>(&*message)) {
+      state_.called(id, called->attempt, now());
     } else if (const FailureReport* report = std::get_if<FailureReport>(&*message)) {
       const bool is_loss = report->cause.kind == CauseKind::lost;  // SIGTERM; any other kind is the worker's own error
       state_.lost(id, is_loss ? CauseKind::lost : CauseKind::exception, report->cause.text, now());
     } else {
-      state_.finished(id, std::get<Finished>(*message).attempt, now());
+      state_.finished(id, std::get<Finished>(*message), now());
     }
     changed_.set();
     return true;
@@ -210,6 +213,7 @@ class FormationServer final : public WorkerConnections {
   }
   void close(ConnectionId id) { connections_.erase(id); }
   void on_end(const Cause*) { launcher_.on_end(); }
+  void warn(const std::string& sentence) { log(LogLevel::warning, sentence); }
   /// @}
 
   async::EventLoop& loop_;

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
 /// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
-/// FormationOptions: sizes and waiting times of an elastic job, which formation_at() (launch/) sets; RemoteFormation
-/// has its own.
 
 #include <algorithm>
 #include <chrono>
@@ -17,30 +15,17 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/formation/attempt_failures.hpp"
 #include "dtrain/rendezvous/formation/formation_messages.hpp"
+#include "dtrain/rendezvous/formation/formation_options.hpp"
 #include "dtrain/rendezvous/formation/formation_workers.hpp"
-#include "dtrain/rendezvous/formation/newcomer_limits.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-struct FormationOptions {
-  int min_workers = 1;  ///< an attempt with fewer workers does not form
-  int max_workers = 1;  ///< further workers wait
-
-  std::chrono::milliseconds first_formation{30000};    ///< for workers up to max_workers, once min_workers are there
-  std::chrono::milliseconds rejoin_timeout{60000};     ///< for a rank to leave a failed attempt, and to join the next
-  std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
-  std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state
-  std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
-  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end (NewcomerLimits)
-  std::chrono::seconds least_bar{1};     ///< for newcomers of a host, one of which broke an attempt before a commit
-  std::chrono::seconds longest_bar{60};  ///< it doubles each time up to here
-  int attempts_without_commit = 10;      ///< so many in a row end the job
-};
-
 /// Gives out the ranks of each attempt. The rules, each of which tests/unit/rendezvous/formation shows to be needed:
 /// 1. An attempt forms when every rank of the last one has announced itself, is gone, or is excluded: its connection is
-///    closed first, and it may come back as any other worker.
+///    closed first, and it may come back as any other worker. A rank whose heartbeats come is in the program's own
+///    code: it is excluded after wait_timeout at the earliest, and only if the others can form an attempt without it.
 /// 2. The worker with the greatest progress is rank 0, and the source of the state. Ties keep their former order.
 /// 3. A worker without rank 0's progress receives the state, and the progress with it (WorkerProgress).
 /// 4. A receiver that has trained, and each receiver before the first commit, keeps its state until the source's is
@@ -49,13 +34,17 @@ struct FormationOptions {
 ///   that attempt have success.
 /// 6. A job that may have committed a step forms only with a worker that has its state, and waits for one.
 /// 7. Ranks of equal progress compare a digest of their states (elastic/state_transfer.hpp).
+/// 8. An attempt ends for newcomers only once all of its ranks have called dtrain since the formation asked for it: a
+///    rank that evaluates is not disturbed.
+/// 9. An error that all ranks threw alike is not its first reporter's (judge_errors()).
 /// Threads: one. Memory: bounded by the number of connections and of ranks.
 ///
 /// @tparam Sink opens the attempts and sends the messages, and does not call the state back:
 /// - `open_attempt(attempt, world_size)`, in place of the last one; returns a Cause if it could not: the job then ends;
 /// - `fail_attempt(cause)`: fails the one that was opened last, which the state counts as failed from now on;
 /// - `send(connection, message)`, a ToWorker; `close(connection)`;
-/// - `on_end(cause)`: the job has failed; null: it has finished.
+/// - `on_end(cause)`: the job has failed; null: it has finished;
+/// - `warn(sentence)`: for the log.
 template <class Sink>
 class FormationState {
  public:
@@ -63,11 +52,7 @@ class FormationState {
 
   /// @param sink outlives the state @param job random number of the job
   FormationState(Sink& sink, const FormationOptions& options, std::uint64_t job)
-      : sink_(sink),
-        options_(options),
-        job_(job),
-        limits_(options.least_resize_gap, options.least_bar, options.longest_bar),
-        history_(options.attempts_without_commit) {}
+      : sink_(sink), options_(options), job_(job), failures_(sink, options) {}
   FormationState(const FormationState&) = delete;
   FormationState& operator=(const FormationState&) = delete;
 
@@ -76,7 +61,7 @@ class FormationState {
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
-    std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, needed_.attempt);
+    std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, last_.needed.attempt);
     if (refused) return refused;
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
@@ -93,13 +78,16 @@ class FormationState {
       worker->connection = connection;
     }
     if (worker->standing == Standing::assigned && worker->is_member() && !failed_) {
-      fail(loss_of(*worker, "it has left the attempt"), now);
+      fail(loss_of(*worker, message.error ? message.error->text : "it has left the attempt"), now);
     }
+    const bool is_judged = worker->is_member() && failed_ && message.error && message.error->kind != CauseKind::lost;
+    worker->thrown = is_judged ? message.error : std::nullopt;
+    if (worker->is_member() && failed_ && message.error && !is_judged) failures_.on_explained(*worker, *message.error);
     worker->standing = Standing::waiting;
     worker->error.clear();
     worker->progress = message.progress;
-    if (message.progress.attempt == attempt_ && message.progress.steps > source_.steps) {
-      note_commit(*worker);
+    if (message.progress.attempt == last_.attempt && message.progress.steps > last_.source.steps) {
+      failures_.on_commit(*worker, failed_);
     }
     worker->told_until = {};
     worker->since = now;
@@ -111,28 +99,34 @@ class FormationState {
   /// A rank has committed its first step in an attempt.
   void committed(ConnectionId connection, const Committed& message, Instant now) {
     Worker* const worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member() || message.attempt != attempt_ || is_over_) return;
-    note_commit(*worker);
-    if (weights_.value_or(message.digest) != message.digest) {
-      const Cause cause{CauseKind::disagreement, worker->rank, worker->host,
-                        format_text("the weights of rank {} differ from another rank's after the first step of attempt "
-                                    "{}, in which a worker received the state; give keep() all that a step writes",
-                                    {worker->rank, attempt_})};
-      if (!failed_) fail(cause, now);
-      end(cause);
+    if (worker == nullptr || !worker->is_member() || message.attempt != last_.attempt || is_over_) return;
+    failures_.on_commit(*worker, failed_);
+    if (const std::optional<Cause> difference = failures_.on_weights(*worker, message.weights)) {
+      if (!failed_) fail(*difference, now);
+      end(*difference);
     }
-    weights_ = message.digest;
+    settle(now);
+  }
+
+  /// The program of a rank calls dtrain, after it was asked for it.
+  void called(ConnectionId connection, std::uint64_t attempt, Instant now) {
+    Worker* const worker = workers_.find(connection);
+    if (worker == nullptr || !worker->is_member() || attempt != last_.attempt || !worker->is_asked) return;
+    worker->has_called = true;
     settle(now);
   }
 
   /// The function of a rank has returned in an attempt.
-  void finished(ConnectionId connection, std::uint64_t attempt, Instant now) {
+  void finished(ConnectionId connection, const Finished& message, Instant now) {
     Worker* worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member() || attempt != attempt_ || failed_ || is_over_) {
+    if (worker == nullptr || !worker->is_member() || message.attempt != last_.attempt || failed_ || is_over_) {
       return;  // the attempt has failed: the worker gets its cause as a rank
     }
     worker->has_finished = true;
+    worker->state = message.digest;
     if (std::all_of(members().begin(), members().end(), [](const Worker* each) { return each->has_finished; })) {
+      const std::string difference = differing_states(members());
+      if (!difference.empty()) sink_.warn(difference);
       end({});
     }
     settle(now);
@@ -148,7 +142,7 @@ class FormationState {
       workers_.forget_if_unknown(*worker);
     } else if (worker->standing == Standing::waiting) {
       worker->standing = Standing::assigned;  // expected again
-    } else if (!is_complete_ && !failed_) {
+    } else if (!last_.is_complete && !failed_) {
       fail(loss_of(*worker, "its connection ended while the ranks were joining"), now);
     }
     settle(now);
@@ -159,6 +153,8 @@ class FormationState {
     Worker* const worker = workers_.find(connection);
     if (worker == nullptr) return;
     worker->error = kind == CauseKind::exception ? text : worker->error;
+    if (kind == CauseKind::exception && worker->standing != Standing::excluded)
+      end_if(failures_.on_own_error(*worker, text));
     if (worker->is_member() && worker->standing == Standing::assigned && !failed_ && !is_over_) {
       fail({kind, worker->rank, worker->host, text}, now);
     }
@@ -168,16 +164,16 @@ class FormationState {
 
   /// All ranks of the attempt have joined it.
   void joined(std::uint64_t attempt, Instant now) {
-    if (attempt == attempt_) {
-      is_complete_ = true;
-      limits_.on_joined(failed_ ? std::nullopt : failed_at_, now);
+    if (attempt == last_.attempt) {
+      last_.is_complete = true;
+      failures_.limits().on_joined(failed_ ? std::nullopt : failed_at_, now);
       settle(now);
     }
   }
 
   /// The attempt has failed, by the first cause that its store received.
   void failed(std::uint64_t attempt, const Cause& cause, Instant now) {
-    if (attempt != attempt_ || failed_ || is_over_) return;
+    if (attempt != last_.attempt || failed_ || is_over_) return;
     Worker* const origin = workers_.member(cause.rank);
     note_failure(cause, origin, now);
     if (origin != nullptr && cause.kind == CauseKind::lost && origin->standing == Standing::assigned) {
@@ -193,7 +189,7 @@ class FormationState {
     Worker* const worker = workers_.find(host_id, process);
     const std::string error = workers_.error_of(host_id, process);
     const std::string text = error.empty() ? how : format_text("{}: {}", {how, error});
-    if (exit_code == exit_code_usage && !history_.has_committed()) {
+    if (exit_code == exit_code_usage && !failures_.history().has_committed()) {
       end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, text} : loss_of(*worker, text));
     }
     if (worker != nullptr) {
@@ -219,7 +215,7 @@ class FormationState {
   /// The job ends, because its launcher was told to.
   void stop(const std::string& why, Instant now) {
     const Cause cause{CauseKind::stopped, -1, {}, why};
-    if (attempt_ == 0 || failed_) end(cause);
+    if (last_.attempt == 0 || failed_) end(cause);
     if (!is_over_) fail(cause, now);
     settle(now);
   }
@@ -229,7 +225,7 @@ class FormationState {
 
   /// When on_time() is due; nullopt if only another event changes the state.
   const std::optional<Instant>& next() const noexcept { return next_; }
-  std::uint64_t attempt() const noexcept { return attempt_; }
+  std::uint64_t attempt() const noexcept { return last_.attempt; }
   const FormationWorkers& workers() const noexcept { return workers_; }
   bool is_over() const noexcept { return is_over_; }
   /// Why the job has ended without success.
@@ -252,23 +248,19 @@ class FormationState {
     workers_.forget_if_unknown(worker);
   }
 
-  void note_commit(Worker& worker) {
-    history_.on_commit(failed_);
-    if (std::exchange(worker.is_newcomer, false) && !failed_) limits_.on_success(worker.id.host_id);
-  }
-
   void fail(const Cause& cause, Instant now) {
     note_failure(cause, workers_.member(cause.rank), now);
     sink_.fail_attempt(cause);
   }
 
-  void note_failure(const Cause& cause, const Worker* origin, Instant now) {
+  void note_failure(const Cause& cause, Worker* origin, Instant now) {
     failed_ = true;
     failed_at_ = now;
-    if (const std::optional<Cause> last = history_.on_failure(cause)) end(*last);
-    if (origin != nullptr && origin->is_newcomer) {
-      limits_.on_broken(origin->id.host_id, attempt_, cause, now);
-    }
+    end_if(failures_.on_failure(cause, origin, members(), now));
+  }
+
+  void end_if(const std::optional<Cause>& cause) {
+    if (cause) end(*cause);
   }
 
   /// @param cause nothing: the job has finished
@@ -283,17 +275,21 @@ class FormationState {
 
   ToWorker end_of(const Worker* worker) const {
     const bool is_member = worker != nullptr && worker->is_member();
-    return cause_ ? ToWorker(Failure{*cause_}) : ToWorker(Finished{attempt_, is_member});
+    return cause_ ? ToWorker(Failure{*cause_}) : ToWorker(Finished{last_.attempt, is_member});
   }
 
   void settle(Instant now) {
     next_.reset();
     waits_.clear();
     if (is_over_) return;
-    if (attempt_ != 0 && !failed_) return resize(now);
-    const bool waits = wait_for_members(now);
+    if (last_.attempt != 0 && !failed_) return resize(now);
+    end_if(failures_.judge(members(), now));
+    if (is_over_) return;
     std::vector<Worker*> candidates = candidates_at(now);
-    if (!waits && may_form(candidates, now)) form(std::move(candidates), now);
+    if (!wait_for_members(candidates, now) && may_form(candidates, now) &&
+        (!failed_at_ || is_due(*failed_at_ + failures_.pause(), now))) {
+      form(std::move(candidates), now);
+    }
   }
 
   bool is_due(Instant at, Instant now) {
@@ -302,18 +298,27 @@ class FormationState {
   }
 
   /// Rule 1.
-  bool wait_for_members(Instant now) {
+  bool wait_for_members(const std::vector<Worker*>& candidates, Instant now) {
+    const bool suffice = static_cast<int>(candidates.size()) >= options_.min_workers && has_state(candidates);
     bool waits = false;
     for (Worker* each : members()) {
-      if (each->standing != Standing::assigned) continue;
-      const bool is_late = is_due(*failed_at_ + options_.rejoin_timeout, now);
-      if (is_late ||
-          (each->connection == 0 && is_due(std::max(each->since, *failed_at_) + options_.reconnect_timeout, now))) {
+      const bool is_judged = each->standing == Standing::waiting && each->thrown;  // once another rank is here
+      if (each->standing != Standing::assigned && !is_judged) continue;
+      const bool is_alive = each->connection != 0;
+      const Instant latest = is_alive ? *failed_at_ + options_.wait_timeout
+                                      : std::max(each->since, *failed_at_) + options_.reconnect_timeout;
+      if (!is_judged && is_due(latest, now) && (suffice || !is_alive)) {
         exclude(*each, now);
-      } else {
-        waits = true;
-        waits_ = format_text("for rank {}, which has not left the failed attempt yet", {each->rank});
+        settle(now);  // it may decide about errors
+        return true;
       }
+      if (!is_judged || waits_.empty()) {
+        waits_ = format_text(
+            "for rank {} on host {}, which has not left the failed attempt yet: {}",
+            {each->rank, each->host,
+             is_alive ? "it is in the program's own code, and its heartbeats come" : "its connection has ended"});
+      }
+      waits = true;
     }
     return waits;
   }
@@ -323,7 +328,7 @@ class FormationState {
     has_barred_ = false;
     for (const std::unique_ptr<Worker>& each : workers_.all()) {
       if (each->standing != Standing::waiting) continue;
-      if (const auto* const bar = limits_.bar_of(*each, now)) {
+      if (const auto* const bar = failures_.limits().bar_of(*each, now)) {
         has_barred_ = !is_due(bar->until, now);
         if (std::exchange(each->told_until, bar->until) != bar->until) sink_.send(each->connection, bar->message(now));
       } else {
@@ -341,7 +346,7 @@ class FormationState {
                            {count, count == 1 ? "is" : "are", options_.min_workers});
       return end_unless_somebody_comes(has_barred_ || workers_.connected() < running_workers_, now), false;
     }
-    if (attempt_ == 0 && count < options_.max_workers) {  // they start together
+    if (last_.attempt == 0 && count < options_.max_workers) {  // they start together
       enough_since_ = enough_since_.value_or(now);
       waits_ = format_text("until {} workers are here", {options_.max_workers});
       return is_due(*enough_since_ + options_.first_formation, now);
@@ -356,65 +361,65 @@ class FormationState {
   void end_unless_somebody_comes(bool may_come, Instant now) {
     waiting_since_ = std::max(waiting_since_.value_or(now), last_start_);
     if (!may_come || is_due(*waiting_since_ + options_.wait_timeout, now)) {
-      Cause cause = history_.first_cause().value_or(Cause{CauseKind::timeout, -1, {}, "no attempt was formed"});
+      Cause cause = failures_.history().cause().value_or(Cause{CauseKind::timeout, -1, {}, "no attempt was formed"});
       append_text(cause.text, "; the job waited {}", {waits_for()});
       end(cause);
     }
   }
 
-  /// Rule 6: the least progress with which a worker has the job's state after the last attempt. All ranks of an attempt
-  /// take part in each step. So if one of its ranks is here and has not trained in it, that attempt committed no step.
-  /// A worker whose progress sufficed to form that attempt then still has the job's state, even if the source had more.
-  TrainingProgress least_with_state() const {
-    const bool has_rank_before = std::any_of(members().begin(), members().end(), [this](const Worker* each) {
-      return each->standing == Standing::waiting && each->progress.attempt < attempt_;
-    });
-    const bool is_staged = source_.steps == needed_.steps;  // a receiver keeps its state until the source's is whole
-    if (has_rank_before) return needed_.has_trained() || is_staged ? needed_ : source_;
-    return is_complete_ ? TrainingProgress{attempt_, source_.steps} : is_staged ? needed_ : source_;
-  }
-
   bool has_state(const std::vector<Worker*>& candidates) const {
-    return std::any_of(candidates.begin(), candidates.end(),
-                       [least = least_with_state()](const Worker* each) { return each->progress >= least; });
+    return std::any_of(
+        candidates.begin(), candidates.end(),
+        [least = least_with_state(members(), last_)](const Worker* each) { return each->progress >= least; });
   }
 
   void resize(Instant now) {
     const std::vector<Worker*> waiting = candidates_at(now);
-    if (waiting.empty() || !is_complete_ || !history_.committed_here() ||
+    if (waiting.empty() || !last_.is_complete || !failures_.history().committed_here() ||
         static_cast<int>(members().size()) >= options_.max_workers) {
+      workers_.ask_members(false);
       return;
     }
     const Worker* const first = *std::min_element(waiting.begin(), waiting.end(),
                                                   [](const Worker* a, const Worker* b) { return a->since < b->since; });
     const bool is_collected = is_due(first->since + options_.collect, now);
-    if (is_due(limits_.next_resize().value_or(now), now) && is_collected) {
-      limits_.on_resize(now);
-      fail({CauseKind::resized, -1, {}, format_text("workers that wait to become ranks: {}", {waiting.size()})}, now);
-      settle(now);
+    if (!is_due(failures_.limits().next_resize().value_or(now), now) || !is_collected) return;
+    for (const Worker* each : workers_.ask_members(true)) {
+      sink_.send(each->connection, CallRequest{last_.attempt});
     }
+    for (const Worker* each : members()) {
+      if (each->has_called || each->connection == 0) continue;
+      waits_ = format_text(
+          "for a call of dtrain by rank {} on host {}, which is in the program's own code: new workers "
+          "that become ranks then: {}",
+          {each->rank, each->host, waiting.size()});
+      return;
+    }
+    failures_.limits().on_resize(now);
+    fail({CauseKind::resized, -1, {}, format_text("workers that wait to become ranks: {}", {waiting.size()})}, now);
+    settle(now);
   }
 
   void form(std::vector<Worker*> candidates, Instant now) {
-    needed_ = least_with_state();
+    last_.needed = least_with_state(members(), last_);
     const Instant long_ago = now - 2 * options_.rejoin_timeout;  // this host's launcher has killed its excluded workers
-    workers_.set_members(next_ranks(std::move(candidates), options_.max_workers), needed_.attempt, long_ago);
-    source_ = members().front()->progress;
-    ++attempt_;
-    failed_ = is_complete_ = false;
-    weights_.reset();
-    history_.on_attempt();
+    workers_.set_members(next_ranks(std::move(candidates), options_.max_workers), last_.needed.attempt, long_ago);
+    last_.source = members().front()->progress;
+    ++last_.attempt;
+    failed_ = last_.is_complete = false;
+    failures_.on_attempt(last_.attempt, now);
     enough_since_ = waiting_since_ = std::nullopt;
-    Assignment assignment{job_, attempt_, 0, static_cast<int>(members().size()), source_, 0};
+    Assignment assignment{job_, last_.attempt, 0, static_cast<int>(members().size()), last_.source, 0};
     for (Worker* each : members()) {
-      each->has_finished = false;
-      each->is_newcomer = source_.has_trained() && !each->progress.has_trained();
+      each->has_finished = each->is_asked = each->has_called = false;
+      each->thrown.reset();
+      each->is_newcomer = last_.source.has_trained() && !each->progress.has_trained();
       each->standing = Standing::assigned;
-      each->attempt = attempt_;
-      each->source = source_;
-      assignment.receivers += each->progress == source_ ? 0 : 1;
+      each->attempt = last_.attempt;
+      each->source = last_.source;
+      assignment.receivers += each->progress == last_.source ? 0 : 1;
     }
-    if (const std::optional<Cause> cause = sink_.open_attempt(attempt_, assignment.world_size)) {
+    if (const std::optional<Cause> cause = sink_.open_attempt(last_.attempt, assignment.world_size)) {
       failed_ = true;
       return end(*cause);
     }
@@ -428,16 +433,11 @@ class FormationState {
   const FormationOptions options_;
   const std::uint64_t job_;
   FormationWorkers workers_;
-  NewcomerLimits<> limits_;
-  FailureHistory history_;
-  std::uint64_t attempt_ = 0;
+  AttemptFailures<Sink> failures_;
   std::uint64_t announcements_ = 0;
-  TrainingProgress source_;               ///< of the last attempt
-  TrainingProgress needed_;               ///< the least progress that sufficed to form the last attempt
-  std::optional<std::uint64_t> weights_;  ///< digest after the last attempt's first step
-  bool failed_ = false;                   ///< the last attempt
-  bool is_complete_ = false;              ///< all ranks have joined the last attempt
-  bool has_barred_ = false;               ///< a worker waits that must not be a rank yet
+  LastAttempt last_;
+  bool failed_ = false;      ///< the last attempt
+  bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
   int running_workers_ = std::numeric_limits<int>::max();
   Instant last_start_{};
   bool is_over_ = false;

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// FormationWorkers: the elastic job's known workers, connections and last ranks; FailureHistory: the job's failures
-/// and commits, and when they end it. No I/O. FormationState owns one of each; FormationServer and ElasticSupervisor
-/// (launch/) look workers up, NewcomerLimits reads a Worker.
+/// FormationWorkers of a FormationState: the elastic job's known workers, connections and last ranks. No I/O.
 
 #include <algorithm>
 #include <cstddef>
@@ -46,6 +44,11 @@ struct Worker {
   TrainingProgress progress;                 ///< as the worker announced it
   TrainingProgress source;                   ///< of its last attempt
   std::string error;                         ///< with which it ends; empty: none is known
+  std::optional<Cause> thrown;               ///< in the last attempt, by the program; until it is judged
+  std::string unlike;                        ///< why its program is unlike that of the others, if it is
+  bool is_asked = false;                     ///< for its next call of dtrain
+  bool has_called = false;                   ///< since
+  std::uint64_t state = 0;                   ///< digest of its kept state when its function returned; 0: none
   std::uint64_t order = 0;                   ///< position of its announcement
   Deadline::Clock::time_point since{};       ///< its announcement, its exclusion, or the end of its connection
   Deadline::Clock::time_point told_until{};  ///< end of its host's bar, as the worker was told last
@@ -108,6 +111,7 @@ class FormationWorkers {
                                           {difference->first, difference->second})});
     }
     const Worker* const worker = find(message.worker);
+    if (worker != nullptr && !worker->unlike.empty()) return refuse(message, {worker->unlike});
     const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
     const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
     const bool was_dropped = worker == nullptr && message.job == job && message.progress.attempt < needed;
@@ -142,6 +146,16 @@ class FormationWorkers {
     if (worker.attempt == 0 && worker.connection == 0 && worker.error.empty()) {
       std::erase_if(workers_, [&](const auto& each) { return each.get() == &worker; });
     }
+  }
+
+  /// Notes that the ranks are asked for their next call of dtrain, or are not any more. @returns those to ask now
+  std::vector<const Worker*> ask_members(bool asks) {
+    std::vector<const Worker*> found;
+    for (Worker* each : members_) {
+      if (!std::exchange(each->is_asked, asks) && asks && each->connection != 0) found.push_back(each);
+      each->has_called = each->has_called && asks;
+    }
+    return found;
   }
 
   /// Sets the ranks of the next attempt, in order. Drops workers that are gone, and those excluded before `long_ago`
@@ -195,49 +209,38 @@ inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most
   return candidates;
 }
 
-class FailureHistory {
- public:
-  /// @param most attempts in a row without a commit
-  explicit FailureHistory(int most) : most_(most) {}
-
-  bool has_committed() const noexcept { return has_committed_; }
-  /// Whether a step of the present attempt, or of the last one, is known to be committed.
-  bool committed_here() const noexcept { return committed_here_; }
-  /// The first cause since the last commit; nullopt without a failure.
-  const std::optional<Cause>& first_cause() const noexcept { return first_cause_; }
-
-  void on_attempt() noexcept { committed_here_ = false; }
-
-  /// @param failed the attempt in which the step was committed has failed since
-  void on_commit(bool failed) {
-    has_committed_ = committed_here_ = true;
-    without_commit_ = 0;
-    if (!failed) {
-      first_cause_.reset();
-      last_exception_.clear();
-    }
-  }
-
-  /// An attempt has failed. @returns the cause with which the job ends; nullopt: the next attempt may form
-  std::optional<Cause> on_failure(const Cause& cause) {
-    const bool is_exception = cause.kind == CauseKind::exception;
-    const bool repeats = is_exception && !committed_here_ && cause.text == last_exception_;  // on another worker
-    if (is_exception) last_exception_ = cause.text;
-    if (!first_cause_ && cause.kind != CauseKind::resized) first_cause_ = cause;
-    if (repeats || cause.kind == CauseKind::stopped || (cause.kind == CauseKind::disagreement && !has_committed_)) {
-      return cause;
-    }
-    without_commit_ = committed_here_ ? 0 : without_commit_ + 1;
-    return without_commit_ >= most_ ? std::optional<Cause>(first_cause_.value_or(cause)) : std::nullopt;
-  }
-
- private:
-  int most_;
-  int without_commit_ = 0;  ///< attempts in a row
-  bool committed_here_ = false;
-  bool has_committed_ = false;
-  std::optional<Cause> first_cause_;
-  std::string last_exception_;  ///< its text, if nothing was committed since
+struct LastAttempt {
+  std::uint64_t attempt = 0;
+  TrainingProgress source;   ///< of its rank 0
+  TrainingProgress needed;   ///< the least progress that sufficed to form it
+  bool is_complete = false;  ///< all of its ranks have joined it
 };
+
+/// Rule 6 of FormationState: the least progress with which a worker has the job's state after the last attempt. All
+/// ranks of an attempt take part in each step. So if one of its ranks is here and has not trained in it, that attempt
+/// committed no step. A worker whose progress sufficed to form that attempt then still has the job's state, even if the
+/// source had more.
+inline TrainingProgress least_with_state(const std::vector<Worker*>& ranks, const LastAttempt& last) {
+  const bool has_rank_before = std::any_of(ranks.begin(), ranks.end(), [&last](const Worker* each) {
+    return each->standing == Standing::waiting && each->progress.attempt < last.attempt;
+  });
+  // A receiver keeps its state until the source's is whole.
+  const bool is_staged = last.source.steps == last.needed.steps;
+  if (has_rank_before) return last.needed.has_trained() || is_staged ? last.needed : last.source;
+  return last.is_complete ? TrainingProgress{last.attempt, last.source.steps} : is_staged ? last.needed : last.source;
+}
+
+/// Why the ranks of an attempt that has finished the job have not the same state: a sentence; empty if they have.
+inline std::string differing_states(const std::vector<Worker*>& ranks) {
+  const auto differs = [first = ranks.front()](const Worker* each) { return each->state != first->state; };
+  const auto found = std::find_if(ranks.begin(), ranks.end(), differs);
+  if (found == ranks.end()) return {};
+  return format_text(
+      "the job has finished, and the kept state of rank {} on host {} differs from that of rank 0: a rank "
+      "wrote what is kept outside of commit(), or its step does not depend on the reduced gradients and "
+      "the kept state alone, or the ranks' processors or libraries round it differently; "
+      "DTRAIN_CHECK_VALUES=1 compares the ranks' values after each step",
+      {(*found)->rank, (*found)->host});
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

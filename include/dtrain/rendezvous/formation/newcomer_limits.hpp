@@ -26,6 +26,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// 2. A newcomer that breaks an attempt before it has committed a step there bars its host for 1, 2, 4 ... 60 s: from
 ///    FormationOptions::least_bar to longest_bar. The next newcomer of the host that commits a step resets the time to
 ///    least_bar. A bar is for newcomers: a worker that has trained becomes a rank all the same.
+/// 3. An attempt that times out before a commit bars the hosts of all its newcomers, whichever rank reports that, for
+///    20 times as long as the attempt took, because all ranks waited so long.
 /// Threads: one. Memory: an entry for each host that has broken an attempt. A template, so that a program without an
 /// elastic job parses it and compiles nothing of it.
 template <class = void>
@@ -71,6 +73,16 @@ class NewcomerLimits {
     bar.time = std::min(std::max(2 * bar.time, least_bar_), longest_bar_);
     bar.until = now + bar.time;
     bar.reason = format_text("a new worker of this host broke attempt {} before it had committed a step there: {}",
+                             {attempt, cause.sentence()});
+  }
+
+  /// An attempt with a newcomer of the host timed out before a commit. @param lasted time that the attempt took
+  void on_timeout(const std::string& host_id, std::uint64_t attempt, const Cause& cause,
+                  Deadline::Clock::duration lasted, Instant now) {
+    on_broken(host_id, attempt, cause, now);
+    Bar& bar = bars_[host_id];
+    bar.until = std::max(bar.until, now + 20 * lasted);
+    bar.reason = format_text("attempt {}, which had a new worker of this host, timed out before a commit: {}",
                              {attempt, cause.sentence()});
   }
 

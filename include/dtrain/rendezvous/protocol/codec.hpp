@@ -193,7 +193,7 @@ DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<con
       fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
     }
   };
-  reader.choice(kind, MessageKind::hello, MessageKind::barred);
+  reader.choice(kind, MessageKind::hello, MessageKind::own_error);
   (read(std::type_identity<Messages>()), ...);
   if (!reader.finished()) {
     message.reset();

@@ -80,6 +80,9 @@ enum class MessageKind : std::uint8_t {
   committed = 18,
   finished = 19,
   barred = 20,
+  call_request = 21,
+  called = 22,
+  own_error = 23,
 };
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.

@@ -11,6 +11,7 @@ Announce full_announce() {
   announce.job = 5;
   announce.progress = {2, 17, 3, true};
   announce.settings = "kept state=3 tensors\n";
+  announce.error = Cause{CauseKind::exception, 2, {}, "no such file"};
   return announce;
 }
 
@@ -37,6 +38,8 @@ TEST_CASE("the messages of a formation arrive as they were sent, whole or not at
   CHECK(received->job == 5);
   CHECK(received->progress == TrainingProgress{2, 17, 3, true});
   CHECK(received->settings == "kept state=3 tensors\n");
+  REQUIRE(received->error);
+  CHECK(received->error->sentence() == "rank 2 failed: no such file");
   check_bounds<FromWorker>(announce);
 
   const Frame assignment = encode(Assignment{5, 4, 1, 3, {2, 17}, 2});
@@ -61,9 +64,17 @@ TEST_CASE("the messages of a formation arrive as they were sent, whole or not at
   CHECK(std::get<Barred>(*told).milliseconds == 4000);
   CHECK(std::get<Barred>(*told).reason == "a worker broke attempt 5");
   check_bounds<ToWorker>(barred);
-  const auto committed = std::get<Committed>(*decode<FromWorker>(encode(Committed{7, 9})));
+  const Frame commit = encode(Committed{7, {9, 0.25, {1.5, -2}}});
+  const auto committed = std::get<Committed>(*decode<FromWorker>(commit));
   CHECK(committed.attempt == 7);
-  CHECK(committed.digest == 9);
+  CHECK(committed.weights.digest == 9);
+  CHECK(committed.weights.rounding == 0.25);
+  CHECK(committed.weights.sums == std::array<double, 8>{1.5, -2});
+  check_bounds<FromWorker>(commit);
+  CHECK(std::get<Finished>(*decode<FromWorker>(encode(Finished{4, false, 77}))).digest == 77);
+  CHECK(std::get<CallRequest>(*decode<ToWorker>(encode(CallRequest{3}))).attempt == 3);
+  CHECK(std::get<Called>(*decode<FromWorker>(encode(Called{3}))).attempt == 3);
+  CHECK(std::get<OwnError>(*decode<ToWorker>(encode(OwnError{"no such file"}))).sentence == "no such file");
   const Frame report = encode(FailureReport{{dtrain::CauseKind::exception, -1, {}, "no such file"}});
   CHECK(std::get<FailureReport>(*decode<FromWorker>(report)).cause.text == "no such file");
   check_bounds<FromWorker>(report);

@@ -39,6 +39,6 @@ TEST_CASE("no schedule of losses, stops and joins loses, repeats or forks a comm
   CHECK(outcomes[1] > schedules() / 2);
   CHECK(attempts > schedules());
   CHECK(behind > schedules() / 100);
-  CHECK(resizes > schedules() / 200);
+  CHECK(resizes > schedules() / 400);
   CHECK(bars > schedules() / 10000);
 }

@@ -18,27 +18,47 @@ class Formation {
     FormationOptions options;
     options.min_workers = least;
     options.max_workers = most;
+    options.least_pause = 0ms;
     return options;
   }
 
   std::optional<Refused> announce(int worker, TrainingProgress progress = {}, const std::string& host = "a",
-                                  std::uint64_t of_job = 0) {
+                                  std::uint64_t of_job = 0, std::optional<Cause> error = {}) {
     Announce announce;
+    announce.error = std::move(error);
     announce.job = of_job;
     announce.worker = {host, worker, static_cast<std::uint64_t>(worker)};
     announce.host = host;
     announce.settings = "kept=all\n";
     announce.progress = progress;
-    return state.announce(connection(worker), announce, now);
+    const std::optional<Refused> refused = state.announce(connection(worker), announce, now);
+    call();
+    return refused;
+  }
+  /// A worker announces itself, with progress, after its function threw.
+  void announce_error(int worker, TrainingProgress progress, CauseKind kind, const std::string& text, int rank = -1) {
+    announce(worker, progress, "a", 0, Cause{kind, rank, {}, text});
   }
   void pass(std::chrono::milliseconds time) {
     now += time;
     state.on_time(now);
+    call();
+  }
+  /// The ranks that were asked call dtrain, unless they are in their own code.
+  void call() {
+    for (const ConnectionId each : std::exchange(asked, {})) {
+      if (in_own_code.contains(static_cast<int>(each) - 1)) {
+        asked.push_back(each);
+      } else {
+        state.called(each, state.attempt(), now);
+      }
+    }
   }
   /// All ranks join, and one of them commits a step.
   void train(int worker) {
     state.joined(state.attempt(), now);
-    state.committed(connection(worker), {state.attempt(), 0}, now);
+    state.committed(connection(worker), {state.attempt()}, now);
+    call();
   }
   void lose(int worker) { state.process_ended("a", worker, 0, "killed by signal 9", now); }
   void fail(CauseKind kind, int rank, const std::string& text) {
@@ -57,13 +77,20 @@ class Formation {
   std::map<ConnectionId, std::string> told;  ///< why the job has ended
   std::map<ConnectionId, bool> finished;     ///< and whether as a rank of the last attempt
   std::map<int, Barred> barred;              ///< by worker
+  std::vector<ConnectionId> asked;           ///< for their next call of dtrain
+  std::set<int> in_own_code;                 ///< workers that do not call dtrain
+  std::set<int> own_errors;                  ///< workers whose error is their own
+  std::map<int, std::string> rejected;       ///< by worker
+  std::vector<std::string> warnings;
   FormationState<Formation> state;
 
  private:
   friend FormationState<Formation>;
+  friend AttemptFailures<Formation>;
 
   std::optional<Cause> open_attempt(std::uint64_t, int) {
     order.clear();
+    asked.clear();
     failed_by.reset();
     return cannot_open;
   }
@@ -77,11 +104,18 @@ class Formation {
       finished[to] = end_of_job->is_member;
     } else if (const Barred* bar = std::get_if<Barred>(&message)) {
       barred[static_cast<int>(to) - 1] = *bar;
+    } else if (std::get_if<CallRequest>(&message) != nullptr) {
+      asked.push_back(to);
+    } else if (std::get_if<OwnError>(&message) != nullptr) {
+      own_errors.insert(static_cast<int>(to) - 1);
+    } else if (const Refused* refused = std::get_if<Refused>(&message)) {
+      rejected[static_cast<int>(to) - 1] = refused->sentence;
     } else {
       told[to] = std::get<Failure>(message).cause.text;
     }
   }
   void close(ConnectionId connection) { closed.push_back(connection); }
+  void warn(const std::string& sentence) { warnings.push_back(sentence); }
   void on_end(const Cause* cause) {
     end = cause == nullptr ? std::nullopt : std::optional<Cause>(*cause);
     has_finished = cause == nullptr;
@@ -194,26 +228,60 @@ TEST_CASE("the progress of a worker counts a step that is trained again as one m
 
 TEST_CASE("weights that differ after an attempt's first step end the job, which names keep()") {
   Formation job(2, 2, {0, 1});
+  const auto weights = [](std::uint64_t digest, double sum) { return WeightsSummary{digest, 1e-3, {sum}}; };
   job.state.joined(1, job.now);
-  job.state.committed(Formation::connection(0), {1, 5}, job.now);
-  job.state.committed(Formation::connection(0), {0, 6}, job.now);  // of another attempt
+  job.state.committed(Formation::connection(0), {1, weights(5, 1)}, job.now);
+  job.state.committed(Formation::connection(0), {0, weights(6, 2)}, job.now);  // of another attempt
   CHECK_FALSE(job.end);
-  job.state.committed(Formation::connection(1), {1, 6}, job.now);
+  job.state.committed(Formation::connection(1), {1, weights(6, 1.01)}, job.now);
   REQUIRE(job.end);
   CHECK(job.end->kind == CauseKind::disagreement);
-  CHECK_CONTAINS(job.end->text, "the weights of rank 1 differ", "give keep() all that a step writes");
+  CHECK_CONTAINS(job.end->text, "the weights of rank 1 on host a differ", "give keep() all that a step writes");
   REQUIRE(job.failed_by);  // its ranks learn it
   CHECK(job.failed_by->text == job.end->text);
 }
 
-TEST_CASE("a rank that stays in a failed attempt is waited for, 60 s at most") {
+TEST_CASE("weights that differ by rounding after an attempt's first step are warned of once, and the job goes on") {
+  Formation job(2, 2, {0, 1});
+  const auto commit = [&](int worker, std::uint64_t digest, double sum) {
+    job.state.committed(Formation::connection(worker), {job.state.attempt(), WeightsSummary{digest, 1e-3, {sum}}},
+                        job.now);
+  };
+  job.state.joined(1, job.now);
+  commit(0, 5, 1);
+  commit(1, 6, 1.0005);
+  CHECK_FALSE(job.failed_by);
+  REQUIRE(job.warnings.size() == 1);
+  CHECK_CONTAINS(job.warnings[0], "the weights of rank 1 on host a differ", "by no more than rounding", "processors");
+  job.lose(1);
+  job.announce(0, {1, 1});
+  job.announce(2);
+  commit(0, 7, 2);
+  commit(2, 8, 2.0005);
+  CHECK(job.warnings.size() == 1);
+  CHECK_FALSE(job.end);
+}
+
+TEST_CASE("sums of weights tell rounding from other differences, where they are no numbers too") {
+  const double infinite = std::numeric_limits<double>::infinity();
+  const WeightsSummary one{1, 0.5, {1, 2}};
+  CHECK(differs_by_rounding(one, {2, 0.5, {1, 2}}));
+  CHECK(differs_by_rounding(one, {2, 0.5, {1.7, 2.7}}));
+  CHECK_FALSE(differs_by_rounding(one, {2, 0.5, {1.8, 2.8}}));
+  CHECK_FALSE(differs_by_rounding(one, {2, 0.5, {1, infinite}}));
+  CHECK(differs_by_rounding({1, 0, {infinite}}, {2, 0, {-infinite}}));
+}
+
+TEST_CASE("a rank whose heartbeats come is waited for, and left out after DTRAIN_TIMEOUT_SECONDS") {
   Formation job(1, 3, {0, 1, 2});
   job.train(0);
   job.lose(2);
   job.announce(0, {1, 1});
-  job.pass(59s);
+  job.pass(599s);
   CHECK(job.state.attempt() == 1);
-  CHECK(job.state.waits_for() == "for rank 1, which has not left the failed attempt yet");
+  CHECK(job.state.waits_for() ==
+        "for rank 1 on host a, which has not left the failed attempt yet: it is in the program's own code, and its "
+        "heartbeats come");
   job.pass(1s);
   CHECK(job.order == Order{0});
   CHECK(job.closed == std::vector<ConnectionId>{Formation::connection(2), Formation::connection(1)});
@@ -223,6 +291,34 @@ TEST_CASE("a rank that stays in a failed attempt is waited for, 60 s at most") {
   job.announce(0, {2, 5});
   CHECK(job.order == Order{0, 1});
   CHECK(job.source == TrainingProgress{2, 5});
+}
+
+TEST_CASE("ranks whose heartbeats come are waited for as long as no other worker has the state") {
+  Formation job(1, 3, {0, 1, 2});
+  job.train(0);
+  job.lose(2);
+  job.announce(3);  // its replacement
+  job.pass(std::chrono::hours(5));
+  CHECK(job.state.attempt() == 1);
+  CHECK_FALSE(job.end);
+  CHECK(job.closed == std::vector<ConnectionId>{Formation::connection(2)});
+  job.announce(1, {1, 200});        // it has evaluated
+  CHECK(job.order == Order{1, 3});  // rank 0 is late by then
+  job.announce(0, {1, 200});
+  job.train(1);
+  job.pass(10s);
+  CHECK(job.failed_by->kind == CauseKind::resized);
+}
+
+TEST_CASE("a rank whose heartbeats come is waited for as long as the others are too few") {
+  Formation job(2, 3, {0, 1, 2});
+  job.train(0);
+  job.lose(2);
+  job.announce(0, {1, 1});
+  job.pass(std::chrono::hours(5));
+  CHECK_FALSE(job.end);
+  job.announce(1, {1, 1});
+  CHECK(job.order == Order{0, 1});
 }
 
 TEST_CASE("a rank whose connection has ended has 10 s from the attempt's failure on to come back") {
@@ -271,6 +367,49 @@ TEST_CASE("newcomers end an attempt after its first commit, together, and no mor
   job.announce(0, {2, 2});
   job.announce(1, {2, 2});
   CHECK(job.order == Order{0, 1, 2, 3});
+}
+
+TEST_CASE("newcomers end no attempt while one of its ranks is in its own code") {
+  Formation job(1, 3, {0, 1});
+  job.pass(30s);
+  job.train(0);
+  job.in_own_code = {1};
+  job.announce(2);
+  job.pass(150s);
+  CHECK_FALSE(job.failed_by);
+  CHECK_CONTAINS(job.state.waits_for(), "for a call of dtrain by rank 1 on host a");
+  job.in_own_code.clear();
+  job.call();
+  REQUIRE(job.failed_by);
+  CHECK(job.failed_by->kind == CauseKind::resized);
+
+  Formation gives_up(1, 3, {0, 1});
+  gives_up.pass(30s);
+  gives_up.train(0);
+  gives_up.in_own_code = {1};
+  gives_up.announce(2);
+  gives_up.pass(10s);
+  gives_up.state.disconnected(Formation::connection(2), gives_up.now);
+  CHECK(gives_up.state.waits_for().empty());
+  gives_up.in_own_code = {0, 1};
+  gives_up.announce(3);  // rank 0 has called for worker 2, and evaluates now
+  gives_up.pass(10s);
+  gives_up.in_own_code = {0};
+  gives_up.call();
+  CHECK_FALSE(gives_up.failed_by);
+  gives_up.in_own_code.clear();
+  gives_up.call();
+  CHECK(gives_up.failed_by);
+}
+
+TEST_CASE("a rank without a connection is not asked for its next call") {
+  Formation job(1, 3, {0, 1});
+  job.pass(30s);
+  job.train(0);
+  job.state.disconnected(Formation::connection(1), job.now);
+  job.announce(2);
+  job.pass(10s);
+  CHECK(job.failed_by);
 }
 
 TEST_CASE("who is more than the most ranks waits, and takes the place of a loss") {
@@ -444,26 +583,213 @@ TEST_CASE("a disagreement, and exit code 2, end a job before its first commit on
   CHECK_FALSE(late.end);
 }
 
-TEST_CASE("one text of an exception twice without a commit, and ten attempts without one, end the job") {
+TEST_CASE("one error of two workers' own without a commit ends the job, and a commit between them forgets it") {
+  const auto end_by = [](Formation& job, int worker, int other, const std::string& text) {
+    job.fail(CauseKind::exception, 0, text);
+    job.announce_error(worker, {}, CauseKind::exception, text);
+    CHECK_FALSE(job.own_errors.contains(worker));  // the other rank may have thrown the same
+    job.announce(other);
+    CHECK(job.own_errors.contains(worker));
+  };
   Formation twice(1, 3, {0, 1, 2});
-  twice.fail(CauseKind::exception, 2, "no such file");
-  twice.lose(2);
-  twice.announce(0);
-  twice.announce(1);
+  end_by(twice, 2, 1, "no such file");
   CHECK_FALSE(twice.end);
-  twice.fail(CauseKind::exception, 1, "no such file");
+  twice.announce(0);
+  CHECK(twice.order == Order{0, 1});
+  end_by(twice, 1, 0, "no such file");
+  REQUIRE(twice.end);
   CHECK(twice.end->text == "no such file");
 
-  Formation ten(1, 2, {0, 1});
-  for (int attempt = 1; attempt < 10; ++attempt) {
-    CAPTURE(attempt);
-    ten.fail(CauseKind::timeout, 0, "slow " + std::to_string(attempt));
-    CHECK_FALSE(ten.end);
-    ten.announce(0);
-    ten.announce(1);
+  Formation other(1, 3, {0, 1, 2});
+  end_by(other, 2, 1, "no such file");
+  other.announce(0);
+  other.train(0);
+  end_by(other, 1, 0, "no such file");
+  CHECK_FALSE(other.end);
+  CHECK(other.state.workers().error_of("a", 1) == "no such file");
+}
+
+TEST_CASE("an error that all ranks threw alike ends none of them, and the ranks are formed anew") {
+  Formation job(1, 2, {0, 1});
+  job.train(0);
+  for (std::uint64_t attempt = 1; attempt < 4; ++attempt) {
+    job.fail(CauseKind::exception, 1, "needs 4 ranks, not 2");
+    for (const int worker : {1, 0})
+      job.announce_error(worker, {attempt, 1}, CauseKind::exception, "needs 4 ranks, not 2");
+    CHECK(job.state.attempt() == attempt + 1);
+    CHECK(job.order == Order{0, 1});
   }
-  ten.fail(CauseKind::timeout, 0, "slow 10");
-  CHECK(ten.end->text == "slow 1");  // the first cause
+  CHECK(job.own_errors.empty());
+  CHECK_CONTAINS(job.warnings.back(), "every rank of attempt 3 failed alike: needs 4 ranks, not 2");
+
+  Formation early(1, 2, {0, 1});  // nothing is lost
+  early.state.joined(1, early.now);
+  early.fail(CauseKind::exception, 1, "no such file");
+  for (const int worker : {1, 0})
+    early.announce_error(worker, {1, 0}, CauseKind::exception, "no such file");
+  CHECK(early.own_errors == std::set<int>{0, 1});
+}
+
+TEST_CASE("an error of all ranks that names one of them, as a failed save does, ends that rank when it comes again") {
+  Formation job(1, 2, {0, 1});
+  job.train(0);
+  for (std::uint64_t attempt = 1; job.own_errors.empty(); ++attempt) {
+    REQUIRE(attempt < 10);
+    job.fail(CauseKind::exception, 0, "the disk is full");
+    for (const int worker : {0, 1})
+      job.announce_error(worker, {attempt, 1}, CauseKind::exception, "the disk is full", 0);
+  }
+  CHECK(job.state.attempt() == 6);  // 3 attempts without a commit, and the one that saves on another rank
+  CHECK(job.own_errors == std::set<int>{0});
+  CHECK(job.order == Order{1});
+}
+
+TEST_CASE("a disagreement of all ranks ends the rank that it names, or the job") {
+  Formation named(1, 3, {0, 1, 2});
+  named.train(0);
+  named.fail(CauseKind::exception, 1, "values differ");  // whoever was first
+  named.announce_error(1, {1, 7}, CauseKind::disagreement, "values differ", 2);
+  named.announce(2, {1, 7});  // has learnt of the failure before it had the result
+  CHECK(named.own_errors == std::set<int>{2});
+  named.announce_error(0, {1, 7}, CauseKind::disagreement, "values differ", 2);
+  CHECK(named.order == Order{0, 1});
+  CHECK_FALSE(named.end);
+
+  Formation gone(1, 3, {0, 1, 2});
+  gone.train(0);
+  gone.fail(CauseKind::exception, 1, "values differ");
+  for (const int worker : {0, 1})
+    gone.announce_error(worker, {1, 7}, CauseKind::disagreement, "values differ", 2);
+  CHECK(gone.state.attempt() == 1);
+  gone.lose(2);
+  CHECK(gone.order == Order{0, 1});
+
+  Formation open(1, 2, {0, 1});
+  open.train(0);
+  open.fail(CauseKind::exception, 1, "values differ");
+  open.announce_error(1, {1, 7}, CauseKind::disagreement, "values differ");
+  REQUIRE(open.end);
+  CHECK(open.end->kind == CauseKind::disagreement);
+  CHECK(open.end->sentence() == "ranks disagree: values differ");
+  CHECK(open.own_errors.empty());
+}
+
+TEST_CASE("a disagreement before the first commit with newcomers rejects the newcomers, whomever it names") {
+  Formation job(1, 3, {0});
+  job.pass(30s);
+  job.train(0);
+  job.announce(1);
+  job.announce(2);
+  job.pass(1s);
+  job.announce(0, {1, 1});
+  REQUIRE(job.order == Order{0, 1, 2});
+  job.state.joined(2, job.now);
+  job.fail(CauseKind::exception, 1, "samplers differ");
+  job.announce(1, {2, 1});  // has learnt of the failure before it had the result
+  job.announce_error(0, {2, 1}, CauseKind::disagreement, "samplers differ", 0);
+  CHECK(job.announce(2)->sentence == "samplers differ");
+  CHECK(job.rejected == std::map<int, std::string>{{1, "samplers differ"}});
+  job.lose(2);
+  CHECK(job.order == Order{0});
+  CHECK_FALSE(job.end);
+  CHECK(job.announce(1)->sentence == "samplers differ");  // as often as it comes
+
+  job.train(0);
+  job.announce(3);
+  job.pass(100s);
+  job.announce(0, {3, 2});
+  REQUIRE(job.order == Order{0, 3});
+  job.fail(CauseKind::disagreement, 1, "models differ");  // the store of the attempt says whose it is
+  job.announce(0, {3, 2});
+  CHECK(job.announce(3)->sentence == "models differ");
+}
+
+TEST_CASE("attempts without a commit in a row pause between each other, and ten end the job with the last cause too") {
+  FormationOptions sizes = Formation::sizes(1, 2);
+  sizes.least_pause = 100ms;
+  sizes.longest_pause = 1s;
+  Formation job(sizes);
+  job.announce(0);
+  job.announce(1);
+  job.train(0);
+  job.fail(CauseKind::timeout, 0, "slow");
+  job.announce(0, {1, 1});
+  job.announce(1, {1, 1});
+  CHECK(job.state.attempt() == 2);  // at once: a step was committed
+  CHECK(job.warnings.empty());
+  for (const auto pause : {0ms, 100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms, 1000ms, 1000ms}) {
+    const std::uint64_t attempt = job.state.attempt();
+    CAPTURE(attempt);
+    job.fail(CauseKind::lost, 1, "no threads " + std::to_string(attempt));
+    job.announce(0, {1, 1});
+    job.announce(1, {1, 1});
+    if (pause > 0ms) {
+      job.pass(pause - 1ms);
+      CHECK(job.state.attempt() == attempt);
+      job.pass(1ms);
+    }
+    CHECK(job.state.attempt() == attempt + 1);
+    CHECK_CONTAINS(job.warnings.back(), "attempt " + std::to_string(attempt) + " has ended without a commit");
+  }
+  job.fail(CauseKind::timeout, 0, "slow again");
+  REQUIRE(job.end);
+  CHECK(job.end->text == "slow; the last of 10 attempts without a commit: rank 0 on host a timed out: slow again");
+}
+
+TEST_CASE("a worker that lacked the means to join an attempt says so, and is a rank of the next one") {
+  Formation job(2, 2, {0, 1});
+  job.announce_error(1, {}, CauseKind::lost, "it could not join the attempt: no threads");
+  REQUIRE(job.failed_by);
+  CHECK(job.failed_by->text == "it could not join the attempt: no threads");
+  job.announce(0);
+  CHECK(job.order == Order{0, 1});
+
+  FormationOptions sizes = Formation::sizes(2, 2);
+  sizes.attempts_without_commit = 2;
+  Formation ends(sizes);
+  ends.announce(0);
+  ends.announce(1);
+  ends.fail(CauseKind::exception, 1, "an exception ended the process group");
+  ends.announce_error(1, {}, CauseKind::lost, "no threads");
+  ends.announce(0);
+  ends.fail(CauseKind::timeout, 0, "slow");
+  REQUIRE(ends.end);
+  CHECK_CONTAINS(ends.end->text, "no threads; the last of 2 attempts");
+}
+
+TEST_CASE("an attempt with newcomers that times out before a commit bars their hosts for 20 times as long") {
+  Formation job(1, 2, {0});
+  job.pass(30s);
+  job.train(0);
+  job.announce(1, {}, "b");
+  job.pass(1s);
+  job.announce(0, {1, 1});
+  REQUIRE(job.order == Order{0, 1});
+  job.state.joined(2, job.now);
+  job.pass(600s);
+  job.fail(CauseKind::timeout, 0, "no data gets through");  // says the rank that has the state
+  job.announce(1, {}, "b");
+  job.announce(0, {1, 1});
+  CHECK(job.order == Order{0});
+  REQUIRE(job.barred.contains(1));
+  CHECK(job.barred[1].milliseconds == 20 * 600 * 1000);
+  CHECK_CONTAINS(job.barred[1].reason, "attempt 2, which had a new worker of this host, timed out before a commit",
+                 "rank 0 on host a timed out: no data gets through");
+  job.train(0);
+  job.pass(3600s);
+  CHECK_FALSE(job.failed_by);
+
+  Formation late(1, 2, {0});  // after a commit the newcomer is a rank like any other
+  late.pass(30s);
+  late.train(0);
+  late.announce(1, {}, "b");
+  late.pass(1s);
+  late.announce(0, {1, 1});
+  late.train(0);
+  late.fail(CauseKind::timeout, 0, "slow");
+  late.announce(1, {2, 2}, "b");
+  late.announce(0, {2, 2});
+  CHECK(late.order == Order{0, 1});
 }
 
 TEST_CASE("a newcomer that breaks an attempt bars its host, which learns until when, and the ranks there go on") {
@@ -539,7 +865,7 @@ TEST_CASE("a worker that waits learns that its host is barred, and a newcomer's 
   job.state.joined(2, job.now);
   job.lose(1);
   CHECK(job.barred[3].milliseconds == 1000);
-  job.state.committed(Formation::connection(2), {2, 0}, job.now);  // sent before the loss
+  job.state.committed(Formation::connection(2), {2}, job.now);  // sent before the loss
   job.announce(9);
   CHECK(job.barred[9].milliseconds == 1000);
   job.state.disconnected(Formation::connection(9), job.now);
@@ -641,13 +967,24 @@ TEST_CASE("all ranks of an attempt finish the job, and who comes later is told")
   Formation job(1, 2, {0, 1});
   job.train(0);
   job.announce(2);
-  job.state.finished(Formation::connection(0), 1, job.now);
+  job.state.finished(Formation::connection(0), {1}, job.now);
   CHECK_FALSE(job.has_finished);
-  job.state.finished(Formation::connection(1), 1, job.now);
+  job.state.finished(Formation::connection(1), {1}, job.now);
   CHECK(job.has_finished);
+  CHECK(job.warnings.empty());
   CHECK(job.finished == std::map<ConnectionId, bool>{{1, true}, {2, true}, {3, false}});
   job.announce(3);
   CHECK(job.finished.at(Formation::connection(3)) == false);
+}
+
+TEST_CASE("ranks that finish a job with different states are warned of") {
+  Formation job(2, 3, {0, 1, 2});
+  job.train(0);
+  for (const int worker : {0, 1, 2})
+    job.state.finished(Formation::connection(worker), {1, false, worker == 1 ? 5u : 4u}, job.now);
+  CHECK(job.has_finished);
+  REQUIRE(job.warnings.size() == 1);
+  CHECK_CONTAINS(job.warnings[0], "the kept state of rank 1 on host a differs from that of rank 0");
 }
 
 TEST_CASE("a thousand workers get their ranks at once") {

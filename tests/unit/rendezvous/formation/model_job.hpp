@@ -83,10 +83,21 @@ class ModelJob {
 
  private:
   friend rendezvous::FormationState<ModelJob>;
+  friend rendezvous::AttemptFailures<ModelJob>;
   static constexpr std::uint64_t job = 77;
 
   enum class Phase : std::uint8_t { away = 1, waiting, joining, receiving, training, writing, ending, left, dead };
-  enum class Kind : std::uint8_t { announce = 1, committed, finished, end, assignment, failure, close };
+  enum class Kind : std::uint8_t {
+    announce = 1,
+    committed,
+    called,
+    finished,
+    end,
+    assignment,
+    call_request,
+    failure,
+    close
+  };
 
   struct Message {
     Kind kind{};
@@ -131,6 +142,8 @@ class ModelJob {
     bool may_be_excluded = false;  ///< it was silent, or is known to be lost
     bool has_committed = false;    ///< in this attempt
     bool has_received = false;     ///< in this attempt
+    bool is_asked = false;         ///< for its next call, in this attempt
+    bool has_called = false;       ///< since the state has asked
     bool has_left_well = false;
     Instant broke_at{};  ///< the store saw the end of its connection, and nothing of it since
     bool is_broken = false;
@@ -246,6 +259,12 @@ class ModelJob {
       require(!has_resized_ || now_ - resized_at_ >= options_.least_resize_gap, "newcomers end attempts too often");
       has_resized_ = true;
       resized_at_ = now_;
+      for (int i = 0; i < count_; ++i) {
+        const ModelWorker& each = worker(i);
+        const bool can_be_asked = each.is_alive() && each.connection != 0 && !each.is_broken && !each.may_be_excluded;
+        require((last().members & bit(i)) == 0 || !can_be_asked || each.has_called,
+                "newcomers end an attempt while a rank is in its own code");
+      }
     }
   }
 
@@ -255,6 +274,16 @@ class ModelJob {
     std::visit([&](const auto& each) { sent(connection, each); }, message);
   }
   void sent(ConnectionId, const rendezvous::Refused&) {}
+  void sent(ConnectionId, const rendezvous::OwnError&) { require(false, "a worker ends by an error that it has not"); }
+  void sent(ConnectionId connection, const rendezvous::CallRequest& message) {
+    require(message.attempt == opened_, "a rank is asked in another attempt");
+    ModelWorker& to = worker(worker_of(connection));
+    to.has_called = false;
+    Message& sent = to.to_worker.add();
+    sent.kind = Kind::call_request;
+    sent.connection = connection;
+    sent.attempt = message.attempt;
+  }
   void sent(ConnectionId connection, const rendezvous::Barred& message) {
     const int index = worker_of(connection);
     require((announced_ & bit(index)) != 0, "a worker is barred that does not wait");
@@ -311,7 +340,7 @@ class ModelJob {
     const int index = worker_of(connection);
     ModelWorker& of = worker(index);
     if (index != announcing_) {  // else its own new connection takes the place
-      const bool is_late = last().reported && now_ - failed_at_ >= options_.rejoin_timeout;
+      const bool is_late = last().reported && now_ - failed_at_ >= options_.wait_timeout;
       require(!of.is_alive() || of.may_be_excluded || is_late, "a worker is excluded that is well and in time");
       of.is_excluded = true;
       was_excluded_[static_cast<std::size_t>(index)] = true;
@@ -323,6 +352,8 @@ class ModelJob {
       sent.connection = connection;
     }
   }
+
+  void warn(const std::string&) {}
 
   void on_end(const dtrain::Cause* cause) {
     if (cause == nullptr) {
@@ -549,8 +580,9 @@ class ModelJob {
         require(!is_refused, "a worker of the job is refused");
         break;
       }
-      case Kind::committed: state_.committed(message.connection, {message.attempt, 0}, now_); break;
-      case Kind::finished: state_.finished(message.connection, message.attempt, now_); break;
+      case Kind::committed: state_.committed(message.connection, {message.attempt}, now_); break;
+      case Kind::called: state_.called(message.connection, message.attempt, now_); break;
+      case Kind::finished: state_.finished(message.connection, {message.attempt}, now_); break;
       default:
         if (of.is_alive()) {
           of.is_broken = true;
@@ -575,7 +607,7 @@ class ModelJob {
       case Kind::assignment:
         require(of.phase == Phase::waiting, "a worker gets a rank that it does not wait for");
         of.assignment = message.assignment;
-        of.has_committed = false;
+        of.has_committed = of.is_asked = of.has_called = false;
         of.has_received = false;
         of.phase = Phase::joining;
         break;
@@ -588,6 +620,7 @@ class ModelJob {
         }
         break;
       case Kind::failure: of.phase = Phase::left; break;
+      case Kind::call_request: of.is_asked = message.attempt == of.assignment.attempt; break;
       default:  // closed: it connects and announces itself again
         of.connection = 0;
         if (of.phase == Phase::waiting) {
@@ -632,6 +665,10 @@ class ModelJob {
         unsigned& arrived = attempt.arrived[static_cast<std::size_t>(of.length())];
         if ((arrived & bit(index)) == 0) {
           arrived |= bit(index);
+          if (std::exchange(of.is_asked, false)) {
+            of.has_called = true;
+            send(of, Kind::called);
+          }
           return true;
         }
         if ((arrived & attempt.members) == attempt.members && (attempt.members != 0)) {

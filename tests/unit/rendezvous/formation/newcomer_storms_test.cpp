@@ -73,6 +73,7 @@ class CrowdedJob {
 
  private:
   friend FormationState<CrowdedJob>;
+  friend AttemptFailures<CrowdedJob>;
 
   struct ModelWorker {
     std::string host;
@@ -141,7 +142,7 @@ class CrowdedJob {
     if (!std::exchange(has_committed_, true)) {
       reached.emplace(size(), now_);
       for (const int rank : std::vector<int>(ranks_)) {  // the first report may let newcomers end the attempt
-        state_.committed(static_cast<ConnectionId>(rank) + 1, {attempt, 0}, instant());
+        state_.committed(static_cast<ConnectionId>(rank) + 1, {attempt}, instant());
       }
     }
     schedule(now_ + step_, [this, attempt] { commit(attempt); });
@@ -166,6 +167,11 @@ class CrowdedJob {
       bars.push_back(now_ + Time(barred->milliseconds) - crashed.back());
       return;
     }
+    if (const CallRequest* request = std::get_if<CallRequest>(&message)) {
+      schedule(now_ + below(step_),
+               [this, connection, attempt = request->attempt] { state_.called(connection, attempt, instant()); });
+      return;
+    }
     const Assignment& assignment = std::get<Assignment>(message);
     ranks_.push_back(index);
     source_ = assignment.source;
@@ -178,6 +184,7 @@ class CrowdedJob {
     }
   }
   void close(ConnectionId) {}
+  void warn(const std::string&) {}
   void on_end(const Cause* cause) { FAIL("the job ends: " << (cause == nullptr ? "" : cause->text)); }
 
   std::mt19937 random_;

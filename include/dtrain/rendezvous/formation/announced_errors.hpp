@@ -1,0 +1,79 @@
+#pragma once
+/// @file
+/// judge_errors(): who ends by the errors that the program's function threw on ranks of a failed attempt of an elastic
+/// job. Pure.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/rendezvous/formation/failure_history.hpp"
+#include "dtrain/rendezvous/formation/formation_workers.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What judge_errors() has decided. Empty: nothing is decided yet, or there is no error.
+struct ErrorVerdict {
+  Cause error{CauseKind::exception, -1, {}, {}};
+  std::vector<Worker*> ends;      ///< their errors are their own
+  std::vector<Worker*> rejected;  ///< newcomers whose program is unlike that of the ranks that have the state
+  std::optional<Cause> of_job;    ///< ends the job
+  bool is_of_all = false;         ///< all ranks threw it alike: it ends nobody, and the ranks are formed anew
+
+  bool is_decided() const noexcept { return !ends.empty() || !rejected.empty() || of_job || is_of_all; }
+};
+
+/// Attempts in a row that may fail by one error of all ranks before the rank that it names ends.
+inline constexpr int most_shared_errors = 3;
+
+/// An error that every rank threw with one text, such as that of a failed save, says nothing about the rank that
+/// reported it first:
+/// - a disagreement, whoever threw it, rejects the newcomers of an attempt without a commit, or ends the rank that it
+///   names, because most ranks agree, or the job;
+/// - any other error ends nobody, unless it comes again and names a rank. Before the job's first commit it ends all of
+///   them: there is no state to lose.
+/// An error that only some ranks threw is their own. So each error waits until one rank without it has announced
+/// itself, or all have announced themselves.
+/// @param members ranks of the failed attempt
+inline ErrorVerdict judge_errors(const std::vector<Worker*>& members, const FailureHistory<>& history) {
+  ErrorVerdict verdict;
+  std::vector<Worker*> throwers, newcomers;
+  const Worker* disagreeing = nullptr;
+  bool all_are_here = true;
+  bool has_other = false;  // a rank that came to another end
+  for (Worker* each : members) {
+    all_are_here = all_are_here && each->standing != Standing::assigned;
+    if (each->is_newcomer) newcomers.push_back(each);
+    if (each->standing != Standing::waiting) continue;
+    if (each->thrown) throwers.push_back(each);
+    if (each->thrown && each->thrown->kind == CauseKind::disagreement) disagreeing = each;
+    has_other = has_other || !each->thrown || each->thrown->text != throwers.front()->thrown->text;
+  }
+  if (throwers.empty()) return verdict;
+  verdict.error = *(disagreeing != nullptr ? disagreeing : throwers.front())->thrown;
+  const int rank = verdict.error.rank;
+  Worker* const named =
+      rank < 0 || rank >= static_cast<int>(members.size()) ? nullptr : members[static_cast<std::size_t>(rank)];
+  if (disagreeing != nullptr && !newcomers.empty() && !history.committed_here()) {
+    verdict.rejected = std::move(newcomers);
+  } else if (disagreeing != nullptr && named == nullptr) {
+    verdict.of_job = Cause{CauseKind::disagreement, -1, {}, verdict.error.text};
+  } else if (disagreeing != nullptr) {
+    if (named->standing == Standing::waiting) verdict.ends = {named};
+    verdict.is_of_all = named->standing == Standing::excluded || named->standing == Standing::gone;
+  } else if (!has_other && !all_are_here) {
+    return verdict;
+  } else if (has_other || throwers.size() == 1 || !history.has_committed()) {
+    verdict.ends = std::move(throwers);
+  } else if (named != nullptr && named->thrown && history.without_commit() > most_shared_errors) {
+    verdict.ends = {named};
+  } else {
+    verdict.is_of_all = true;
+  }
+  return verdict;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
