@@ -2531,6 +2531,57 @@ TensorView tensor_view(Values& values) {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/types/memory_ranges.hpp
+
+/// @file
+/// MemoryRanges: the memory of many tensors, among which a tensor is found by its address. RankContext (group/) and
+/// ElasticWorker (elastic/) ask for kept tensors.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Memory of tensors, which may overlap, at their addresses when they were added. Threads: contains() from any.
+class MemoryRanges {
+ public:
+  MemoryRanges() = default;
+  explicit MemoryRanges(const std::vector<TensorView>& tensors);
+
+  /// Whether all of the part's memory lies in that of one tensor: lies_within(part, tensor). Logarithmic.
+  bool contains(const TensorView& part) const noexcept;
+
+ private:
+  struct MemoryRange {
+    const std::byte* begin;
+    const std::byte* end;  ///< the greatest of this range and all before it
+  };
+  std::vector<MemoryRange> ranges_;  ///< by ascending begin
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED MemoryRanges::MemoryRanges(const std::vector<TensorView>& tensors) {
+  ranges_.reserve(tensors.size());
+  for (const TensorView& tensor : tensors) {
+    ranges_.push_back({tensor.data, tensor.data + tensor.bytes()});
+  }
+  std::sort(ranges_.begin(), ranges_.end(),
+            [](const MemoryRange& a, const MemoryRange& b) { return std::less<>{}(a.begin, b.begin); });
+  for (std::size_t i = 1; i < ranges_.size(); ++i) {
+    ranges_[i].end = std::max(ranges_[i].end, ranges_[i - 1].end, std::less<>{});
+  }
+}
+
+DTRAIN_DEFINED bool MemoryRanges::contains(const TensorView& part) const noexcept {
+  const auto behind = std::upper_bound(
+      ranges_.begin(), ranges_.end(), part.data,
+      [](const std::byte* data, const MemoryRange& range) { return std::less<>{}(data, range.begin); });
+  // A range that begins at the part or before it, and ends where the part does or later, has all of it.
+  return behind != ranges_.begin() && !std::less<>{}((behind - 1)->end, part.data + part.bytes());
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/kernels/in_place_cast.hpp
 
 /// @file
@@ -4374,6 +4425,19 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
   bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
 
+  /// Refuses calls of this thread, as those of the loop's thread are refused: spawn, run_blocking and
+  /// BackgroundTask::wait throw, and so does require_allowed. Threads: the one, until allow_calls().
+  /// @param why the error sentence, which stays valid
+  void refuse_calls(const char* why) noexcept {
+    why_refused_ = why;
+    refused_thread_ = std::this_thread::get_id();
+  }
+  void allow_calls() noexcept { refused_thread_ = std::thread::id(); }
+  /// @throws Error (invalid_argument) on a thread whose calls are refused
+  void require_allowed() const {
+    if (refused_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) throw_refused();
+  }
+
   /// @throws Error (closed or cancelled) with the reason for which no coroutine starts
   [[noreturn]] void throw_ended(std::string_view doing) const;
 
@@ -4382,12 +4446,15 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
 
  private:
   void start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group, std::string_view doing);
+  [[noreturn]] void throw_refused() const;
 
   std::shared_ptr<EventLoop> open_loop() const noexcept { return process_.is_current() ? loop_.lock() : nullptr; }
 
   const std::weak_ptr<EventLoop> loop_;
   const OwningProcess process_;
   std::atomic<std::thread::id> thread_{};
+  std::atomic<std::thread::id> refused_thread_{};
+  const char* why_refused_ = nullptr;  ///< of refused_thread_, which alone reads it
   mutable std::mutex mutex_;
   std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };
@@ -4521,6 +4588,7 @@ DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
 
 DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
                                       std::string_view doing) {
+  require_allowed();
   const std::shared_ptr<EventLoop> loop = open_loop();
   // The last copy of `end` is dropped when the coroutine is gone, or when `begin` is dropped without having made a
   // coroutine.
@@ -4542,6 +4610,10 @@ DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, 
   if (!loop || !loop->post(std::move(begin))) {
     throw_ended(doing);
   }
+}
+
+DTRAIN_DEFINED void LoopHandle::throw_refused() const {
+  throw Error(Errc::invalid_argument, why_refused_);
 }
 
 DTRAIN_DEFINED void LoopHandle::throw_ended(std::string_view doing) const {
@@ -4594,6 +4666,7 @@ DTRAIN_DEFINED SpawnState& SpawnOwner::wait_until_gone(Deadline deadline, std::s
                                  "coroutine instead"
                                : "there is none"});
   }
+  loop_->require_allowed();
   if (!state_->wait_until_gone(deadline)) {
     throw_error(Errc::timeout, "{}: the deadline passed", {doing});
   }
@@ -4949,6 +5022,17 @@ inline bool is_container_bridge(std::string_view name) {
          name.starts_with("lxcbr") || name.starts_with("lxdbr") || name.starts_with("virbr");
 }
 
+/// Whether an interface of this machine has the address. False on a system that does not list its interfaces.
+inline bool is_own(const SocketAddress& address) {
+  try {
+    const std::vector<InterfaceAddress> all = interface_addresses();
+    return std::any_of(all.begin(), all.end(),
+                       [&](const InterfaceAddress& each) { return each.address == address.with_port(0); });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// Whether the address belongs to an interface that is down, where a listener gets no connections.
 inline bool is_down(const SocketAddress& address) {
   try {
@@ -4989,6 +5073,17 @@ inline std::optional<SocketAddress> address_of_default_route() {
     }
   }
   return std::nullopt;
+}
+
+/// The default route's address; else that of the first interface that is not loopback; nullopt without one.
+inline std::optional<SocketAddress> outward_address() {
+  std::optional<SocketAddress> found = address_of_default_route();
+  for (const InterfaceAddress& each : interface_addresses()) {
+    if (!found && !each.address.is_loopback()) {
+      found = each.address;
+    }
+  }
+  return found;
 }
 
 /// The numeric address of this machine that `name` gives as an interface (IPv4 before IPv6) or as an address. Empty if
@@ -8413,6 +8508,7 @@ class TaskRunner {
   ~TaskRunner() { close_blocking(); }
 
   bool on_loop_thread() const noexcept { return handle_->on_loop_thread(); }
+  async::LoopHandle& handle() const noexcept { return *handle_; }
   async::EventLoop& loop() const noexcept { return loop_; }
 
   /// Starts `make(loop)` or `make()` on the loop; `make` exists as long as the coroutine.
@@ -8532,6 +8628,35 @@ DTRAIN_DEFINED void TaskRunner::RunningTasks::cancel_all() noexcept {
 }
 
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/formation/call_report.hpp
+
+/// @file
+/// CallReport: tells the store of an elastic job, if it has asked, that the program calls dtrain.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Threads: all members from any thread.
+class CallReport {
+ public:
+  /// @param send sends the report, and does not block
+  explicit CallReport(std::function<void(std::uint64_t attempt)> send) : send_(std::move(send)) {}
+
+  /// The store asks, in an attempt.
+  void request(std::uint64_t attempt) noexcept { attempt_.store(attempt, std::memory_order_relaxed); }
+
+  /// The program calls dtrain: at each call, so it costs one load.
+  void on_call() {
+    if (attempt_.load(std::memory_order_relaxed) == 0) return;
+    if (const std::uint64_t attempt = attempt_.exchange(0, std::memory_order_relaxed)) send_(attempt);
+  }
+
+ private:
+  std::atomic<std::uint64_t> attempt_{0};  ///< in which the store has asked; 0: it has not
+  std::function<void(std::uint64_t)> send_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -9010,7 +9135,8 @@ struct RankSet {
 std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges = 16);
 
 /// "ranks 0-3 and 7", made by rank_ranges; "no rank" if there is none. @param ranks ascending
-std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16);
+/// @param noun of one, such as "worker"
+std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16, const char* noun = "rank");
 
 #if DTRAIN_DEFINITIONS
 
@@ -9060,12 +9186,12 @@ DTRAIN_DEFINED std::vector<std::string> rank_ranges(const std::vector<int>& rank
   return parts;
 }
 
-DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges) {
+DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges, const char* noun) {
   if (ranks.empty()) {
-    return "no rank";
+    return format_text("no {}", {noun});
   }
   const std::vector<std::string> parts = rank_ranges(ranks, max_ranges);
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  std::string text = format_text("{}{} ", {noun, ranks.size() == 1 ? "" : "s"});
   for (std::size_t i = 0; i < parts.size(); ++i) {
     append_text(text, "{}{}", {i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ", parts[i]});
   }
@@ -9142,6 +9268,9 @@ enum class MessageKind : std::uint8_t {
   committed = 18,
   finished = 19,
   barred = 20,
+  call_request = 21,
+  called = 22,
+  own_error = 23,
 };
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
@@ -9180,7 +9309,8 @@ struct Request {
   std::int64_t number = 0;
   std::optional<std::string> expected{};
   std::vector<std::string> values{};
-  RankSet members{};  ///< ranks of a barrier; empty: all ranks of the job
+  RankSet members{};      ///< ranks of a barrier; empty: all ranks of the job
+  std::string purpose{};  ///< of a call of dtrain's own: what error sentences say in place of its keys
 };
 
 struct Cancel {
@@ -9220,7 +9350,7 @@ using ValueResponse = BasicResponse<SharedValue>;
 /// @name First fields of a Hello
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 5;
+inline constexpr std::uint16_t protocol_version = 6;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node. A
@@ -9504,6 +9634,13 @@ class Store {
   }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
+  /// The same store, for calls of dtrain's own: error sentences say their purpose, such as "comparing the models of the
+  /// ranks", in place of their keys.
+  friend Store with_call_purpose(Store store, std::string purpose) {
+    store.purpose_ = std::move(purpose);
+    return store;
+  }
+
   /// The same store, with barriers among these ranks of the job instead of all.
   Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
     Store store = *this;
@@ -9605,6 +9742,7 @@ class Store {
   std::weak_ptr<StoreClient> client_;
   std::shared_ptr<LoopHandle> loop_handle_;
   std::string prefix_;
+  std::string purpose_;                           ///< see with_call_purpose
   std::shared_ptr<const RankSet> barrier_ranks_;  ///< null: all ranks of the job
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
@@ -15607,6 +15745,10 @@ class StoreRef {
   requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>)
       StoreRef(Store store);  // NOLINT(google-explicit-constructor): accepts any store
 
+  /// The same store, whose calls are for this purpose: what error sentences say of them in place of their keys. The
+  /// same as before for a store whose calls have none.
+  StoreRef with_purpose(const std::string& purpose) const { return StoreRef(calls_->with_purpose(purpose)); }
+
   /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
   void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
     calls_->set(key, value, deadline);
@@ -15637,6 +15779,7 @@ class StoreRef {
     Calls(const Calls&) = delete;
     Calls& operator=(const Calls&) = delete;
     virtual ~Calls() = default;
+    virtual std::shared_ptr<Calls> with_purpose(const std::string& purpose) = 0;
     virtual void set(const std::string& key, const std::string& value, Deadline deadline) = 0;
     virtual std::string get(const std::string& key, Deadline deadline) = 0;
     virtual std::string take(const std::string& key, std::int64_t readers, Deadline deadline) = 0;
@@ -15648,6 +15791,13 @@ class StoreRef {
   template <class Store>
   struct CallsOf final : Calls {
     explicit CallsOf(Store&& given) : store(std::move(given)) {}
+    std::shared_ptr<Calls> with_purpose([[maybe_unused]] const std::string& purpose) override {
+      if constexpr (requires { with_call_purpose(store, purpose); }) {
+        return std::make_shared<CallsOf>(with_call_purpose(store, purpose));
+      } else {
+        return std::make_shared<CallsOf>(Store(store));
+      }
+    }
     void set(const std::string& key, const std::string& value, Deadline deadline) override {
       store.set(key, value, deadline).wait();
     }
@@ -15680,6 +15830,8 @@ class StoreRef {
     }
     Store store;
   };
+
+  explicit StoreRef(std::shared_ptr<Calls> calls) noexcept : calls_(std::move(calls)) {}
 
   std::shared_ptr<Calls> calls_;
 };
@@ -15932,11 +16084,15 @@ struct StoreRank {
   /// How long this rank waits for others until a warning in the log names them; 0, for ranks that work for long: no
   /// warning.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
+
+  /// The store, whose error sentences say what this rank is doing.
+  StoreRef named_store() const { return store.with_purpose(doing); }
 };
 
 namespace detail {
 
-/// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job.
+/// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job. A
+/// disagreement that names no rank has -1: it is no error of the rank that has found it.
 std::string encode(const Error& error, int job_rank);
 
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
@@ -15975,15 +16131,16 @@ std::string encoded_result(const std::string& doing, Make& make, int job_rank) {
 struct LateRanks {
   /// @param says its result names the ranks: "not come so far: rank 1"
   LateRanks(const StoreRank& self, std::function<std::string()> says)
-      : ranks_text(self.notice_after.count() > 0 ? std::move(says) : nullptr), notice(self.notice_after) {}
+      : ranks_text(std::move(says)), is_logged(self.notice_after.count() > 0), notice(self.notice_after) {}
 
-  std::function<std::string()> ranks_text;  ///< empty: nothing is logged
+  std::function<std::string()> ranks_text;
+  bool is_logged;
   WaitNotice notice;
   Deadline::Clock::time_point began = Deadline::Clock::now();
 };
 
 /// Waits for the text that another rank sets, see StoreRank::check and notice_after.
-/// @throws Error (timeout), JobFailed, as `check`
+/// @throws Error (timeout), which names the late ranks; JobFailed; as `check`
 std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late);
 
 /// get(), and counts this rank as one of the `readers` of the text.
@@ -16009,7 +16166,7 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
   }
   const auto publish = [&](const std::string& text) {
     if (self.ranks > 1) {  // `make` may have passed the deadline
-      self.store.set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
+      self.named_store().set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
     }
   };
   std::string text;
@@ -16034,8 +16191,8 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
 template <class Own, class Combine>
 std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
   if (self.rank != 0) {
-    self.store.set_blocking(format_text("{}/{}", {name, self.rank}),
-                            detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank), self.deadline);
+    const std::string result = detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank);
+    self.named_store().set_blocking(format_text("{}/{}", {name, self.rank}), result, self.deadline);
   }
   const auto gather = [&]() -> std::string {
     std::vector<std::string> texts{own()};
@@ -16112,8 +16269,8 @@ DTRAIN_DEFINED std::string encode(const Error& error, int job_rank) {
   const bool posix = error.code().category() == std::generic_category();
   const bool own = error.code().category() == dtrain_category();
   const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
-  return format_text("{}{} {} {}",
-                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
+  const int origin = error.code() == make_error_code(Errc::disagreement) ? -1 : job_rank;
+  return format_text("{}{} {} {}", {posix ? "!p" : "!d", code, error.rank().value_or(origin), sanitize(error.what())});
 }
 
 DTRAIN_DEFINED std::string decode(const std::string& sent) {
@@ -16129,21 +16286,40 @@ DTRAIN_DEFINED std::string decode(const std::string& sent) {
   const auto rank = static_cast<int>(std::strtol(end, &end, 10));
   const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
                                    : make_error_code(static_cast<Errc>(code));
-  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
+  Error error(as, end + (*end == ' ' ? 1 : 0));
+  if (rank >= 0) error.with_rank(rank);
+  throw error;
+}
+
+/// Whether the store answers within a second: then a wait that has taken too long was for another rank.
+inline bool is_store_there(const StoreRank& self, const std::string& key) {
+  try {
+    static_cast<void>(self.named_store().has_blocking(key, Deadline::after(std::chrono::seconds(1))));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != make_error_code(Errc::timeout)) throw;
+    return false;
+  }
 }
 
 DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late) {
+  const StoreRef store = self.named_store();
   for (;;) {
-    Deadline until = late.ranks_text ? earlier(deadline, Deadline::after(self.notice_after)) : deadline;
+    Deadline until = late.is_logged ? earlier(deadline, Deadline::after(self.notice_after)) : deadline;
     if (self.check) {
       until = earlier(until, Deadline::after(std::chrono::milliseconds(200)));
     }
     try {
-      return self.store.get_blocking(key, until);
+      return store.get_blocking(key, until);
     } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+      if (error.code() != make_error_code(Errc::timeout)) throw;
     }
-    if (late.ranks_text) {
+    if (deadline.passed()) {
+      throw_error(Errc::timeout, "{}: the deadline passed{}",
+                  {self.doing, is_store_there(self, key) ? "; " + late.ranks_text()
+                                                         : std::string(" and the store does not answer")});
+    }
+    if (late.is_logged) {
       late.notice.update(self.job_rank, Deadline::Clock::now() - late.began, [&](std::chrono::milliseconds after) {
         return format_text("{}, after {}; {}", {self.doing, duration_text(after), late.ranks_text()});
       });
@@ -16152,7 +16328,7 @@ DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, De
       if (self.check) self.check();
     } catch (const Error&) {
       // A peer that has got its result may have gone since.
-      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
+      if (!store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
     }
   }
 }
@@ -16160,10 +16336,13 @@ DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, De
 DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline,
                                 LateRanks& late) {
   std::string text = get(self, key, deadline, late);
-  if (readers > 1) {
-    return self.store.take_blocking(key, readers, deadline);
+  const Deadline soon = later(deadline, Deadline::after(std::chrono::seconds(1)));
+  try {
+    if (readers > 1) return self.named_store().take_blocking(key, readers, soon);
+    self.named_store().erase_blocking(key, soon);
+  } catch (const JobFailed&) {
+    if (!text.starts_with('!')) throw;  // by the error that the text is: this rank throws it as the others do
   }
-  self.store.erase_blocking(key, later(deadline, Deadline::after(std::chrono::seconds(1))));
   return text;
 }
 
@@ -16180,14 +16359,14 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
   int rank = 1;  // that is taken
   const auto missing = [&] {
     std::string names = self.name_of_rank(rank);
-    try {
-      for (int later = rank + 1; later < self.ranks; ++later) {
-        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+    for (int later = rank + 1; later < self.ranks; ++later) {
+      try {
+        const bool came = self.named_store().has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
         names += came ? "" : ", " + self.name_of_rank(later);
+      } catch (const Error& error) {
+        if (error.code() != make_error_code(Errc::timeout)) throw;
+        return names + " and maybe others";  // a store that does not answer does not end the wait
       }
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) throw;
-      names += " and maybe others";  // a store that does not answer does not end the wait
     }
     return names;
   };
@@ -16197,7 +16376,8 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
       texts.push_back(take(self, key_of(rank), 1, self.deadline, late));
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
-      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing(), self.late, error.what()});
+      if (!is_store_there(self, key_of(rank))) throw;
+      throw_error(Errc::timeout, "{}: {} {}", {self.doing, missing(), self.late});
     }
     texts.back() = decode(texts.back());  // an error is thrown before the last rank has come
   }
@@ -16413,6 +16593,133 @@ inline void compare_devices_blocking(const ChannelContext& context, DeviceSharin
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/backend/failure/timeout_diagnosis.hpp
+
+/// @file
+/// TimeoutDiagnosis: whether a collective has timed out although all ranks of its channel have called it, because the
+/// network loses their data.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace detail {
+
+/// The place of a rank that has timed out, which it publishes.
+struct TimedOutRank {
+  std::string host;
+  std::string address;  ///< by which other hosts reach its host; empty: unknown
+  std::string call;     ///< "barrier"
+  std::uint64_t sequence = 0;
+  int awaited = 0;  ///< rank of the channel
+
+  std::string host_text() const { return address.empty() ? host : format_text("{} ({})", {host, address}); }
+};
+
+inline void fields(Serializer& of, TimedOutRank& rank) {
+  of.text(rank.host, 256);
+  of.text(rank.address, 256);
+  of.text(rank.call, 256);
+  of.number(rank.sequence);
+  of.number(rank.awaited, 0, std::numeric_limits<int>::max());
+}
+
+inline std::string outward_address_of(const rendezvous::Membership& members) {
+  if (members.other_host_rank < 0) return {};
+  if (!members.named_address.empty()) return members.named_address;
+  if (!members.route_address.empty()) return members.route_address;
+  const std::optional<net::SocketAddress> outward = net::outward_address();
+  return outward ? outward->host() : std::string();
+}
+
+}  // namespace detail
+
+/// A rank that times out tells it the others over the store, whose connection may live where those of the data do not.
+/// Threads: one at a time. A template, so that a program without a backend over messages compiles nothing of it.
+template <class = void>
+class TimeoutDiagnosis {
+ public:
+  /// For ranks that have begun the operation, and so time out, one after the other.
+  static constexpr std::chrono::seconds longest_wait{3};
+
+  explicit TimeoutDiagnosis(const ChannelContext& context)
+      : store_(context.store),
+        failure_(context.failure),
+        members_(context.members),
+        name_(context.name),
+        timeout_(context.timeout) {}
+
+  /// Blocking: until all ranks of the channel have timed out in a collective; longest_wait, or a third of the timeout,
+  /// at most. The channel fails afterwards, so its keys may stay.
+  /// @param awaited rank of the channel that this one waits for; -1: unknown
+  /// @param backend "backend::Gloo"
+  /// @returns what does not get through, and what to see to; empty if a rank has not called the operation, is in one of
+  /// another channel, or the job has failed
+  DTRAIN_NOT_INLINED std::string lost_data_blocking(const Operation& operation, int awaited,
+                                                    std::string_view backend) const noexcept {
+    const int size = members_.world_size;
+    if (operation.sequence == 0 || awaited < 0 || awaited >= size || awaited == members_.rank) {
+      return {};
+    }
+    try {
+      const Deadline deadline = Deadline::after(std::min<std::chrono::nanoseconds>(timeout_ / 3, longest_wait));
+      const StoreRef store = store_.with_purpose("comparing in what the ranks wait");
+      const auto key_of = [&](int rank) { return format_text("{}/timeout/{}", {name_, rank}); };
+      const auto place_of = [&](int rank) {
+        return from_bytes<detail::TimedOutRank>(store.get_blocking(key_of(rank), deadline), "what a rank waits in");
+      };
+      detail::TimedOutRank own{members_.host, detail::outward_address_of(members_), to_string(operation),
+                               operation.sequence, awaited};
+      store.set_blocking(key_of(members_.rank), to_bytes(own), deadline);
+      if (store.add_blocking(name_ + "/timeout/count", 1, deadline) == size) {
+        std::uint64_t first = own.sequence;
+        for (int rank = 0; rank < size; ++rank) {
+          first = std::min(first, place_of(rank).sequence);
+        }
+        store.set_blocking(name_ + "/timeout/first", to_bytes(first), deadline);
+      }
+      const auto first = from_bytes<std::uint64_t>(store.get_blocking(name_ + "/timeout/first", deadline),
+                                                   "the first operation that timed out");
+      const detail::TimedOutRank peer = place_of(awaited);
+      if (first < own.sequence) {  // a rank in an earlier operation has the cause
+        failure_->block_until_failed(Deadline::after(std::chrono::seconds(1)));
+        return {};
+      }
+      if (peer.sequence == own.sequence && peer.call != own.call) {
+        return {};
+      }
+      const int low = members_.rank_in_job(std::min(members_.rank, awaited));
+      const int high = members_.rank_in_job(std::max(members_.rank, awaited));
+      const std::string who = size == 2 ? format_text("ranks {} and {} have both", {low, high})
+                                        : format_text("all {} ranks of the channel have", {size});
+      if (own.host_text() == peer.host_text()) {
+        return format_text(
+            "{} called it, and {}do not get each other's data on host {}, although the store's connection lives: see "
+            "whether both run, and whether a firewall of that host lets its processes connect",
+            {who, size == 2 ? std::string() : format_text("ranks {} and {} ", {low, high}), own.host});
+      }
+      const detail::TimedOutRank& lower = members_.rank < awaited ? own : peer;
+      const detail::TimedOutRank& higher = members_.rank < awaited ? peer : own;
+      const bool is_between_both = size == 2 || peer.awaited == members_.rank;
+      return format_text(
+          "{} called it, and data does not get through between {}host {} and host {}{} although the "
+          "store's connection lives: see the MTU (ping -M do -s 8972), firewalls that drop idle "
+          "connections, and the ports of {}",
+          {who, size == 2 ? std::string() : format_text("ranks {} and {}, ", {low, high}), lower.host_text(),
+           higher.host_text(), is_between_both ? "" : ", or between others for which they wait,", backend});
+    } catch (...) {  // not all ranks have called it, or the job has failed
+      return {};
+    }
+  }
+
+ private:
+  const StoreRef store_;
+  const std::shared_ptr<FailureLatch> failure_;
+  const rendezvous::Membership members_;
+  const std::string name_;
+  const std::chrono::nanoseconds timeout_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/gloo/mesh.hpp
 
 /// @file
@@ -16422,38 +16729,25 @@ inline void compare_devices_blocking(const ChannelContext& context, DeviceSharin
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
-namespace detail {
-
-/// The default route's address; else that of the first interface that is not loopback; nullopt without one.
-inline std::optional<net::SocketAddress> outward_address() {
-  std::optional<net::SocketAddress> found = net::address_of_default_route();
-  for (const net::InterfaceAddress& each : net::interface_addresses()) {
-    if (!found && !each.address.is_loopback()) {
-      found = each.address;
-    }
-  }
-  return found;
-}
-
-}  // namespace detail
-
 /// Numeric address at which this rank listens; the first that applies:
 /// - the address of DTRAIN_INTERFACE;
-/// - 127.0.0.1 if all ranks share this host;
+/// - 127.0.0.1 if all ranks share this host; ::1 if its loopback interface has only that;
 /// - the address at which the store sees this rank;
-/// - detail::outward_address(), on the store's own host, where the store may see this rank by loopback.
+/// - net::outward_address(), on the store's own host, where the store may see this rank by loopback.
 /// @throws Error (unsupported) if this host has no address that others can reach
 inline std::string device_address(const rendezvous::Membership& members) {
   if (!members.named_address.empty()) {
     return members.named_address;
   }
   if (members.other_host_rank < 0) {
-    return "127.0.0.1";
+    const bool has_only_v6 =
+        !net::is_own(net::SocketAddress::loopback_v4(0)) && net::is_own(net::SocketAddress::loopback_v6(0));
+    return has_only_v6 ? "::1" : "127.0.0.1";
   }
   if (!members.route_address.empty()) {
     return members.route_address;
   }
-  const std::optional<net::SocketAddress> outward = detail::outward_address();
+  const std::optional<net::SocketAddress> outward = net::outward_address();
   if (!outward) {
     throw_error(Errc::unsupported,
                 "backend::Gloo finds no address of host {} that rank {} on host {} could reach; name an interface with "
@@ -16469,6 +16763,7 @@ inline std::string device_address(const rendezvous::Membership& members) {
 
 #include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
@@ -16500,6 +16795,7 @@ struct PeerInfo {
   int job_rank = 0;
   std::string host;               ///< host name
   std::string device;             ///< the numeric address of its sockets
+  std::string outward;            ///< the address by which other hosts reach its host; empty if it has none
   std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
   std::string addresses;          ///< concatenated, for the peers in rank order
 };
@@ -16508,6 +16804,7 @@ inline void fields(Serializer& of, PeerInfo& info) {
   of.number(info.job_rank, 0, std::numeric_limits<int>::max());
   of.text(info.host, 256);
   of.text(info.device, 256);
+  of.text(info.outward, 256);
   of.number(info.address_bytes);
   of.raw_text(info.addresses, std::size_t{64} << 20);  // the store bounds its values
 }
@@ -16539,11 +16836,15 @@ class Mesh {
     own_.job_rank = context.reporting_rank();
     own_.host = context.members.host;
     own_.device = address;
+    const std::optional<net::SocketAddress> outward = net::outward_address();
+    own_.outward = !context.members.route_address.empty() ? context.members.route_address
+                   : outward                              ? outward->host()
+                                                          : "";
   }
 
   /// Collective, blocking: publishes this rank's addresses and reads those of the others.
   /// @throws Error (timeout, protocol), JobFailed
-  void exchange_addresses(const StoreRef& store, Deadline deadline) {
+  void exchange_addresses(const ChannelContext& context, Deadline deadline) {
     const int size = gloo_context_->size;
     for (int peer = 0; peer < size; ++peer) {
       if (peer != rank_) {
@@ -16552,14 +16853,19 @@ class Mesh {
         own_.addresses.append(address.begin(), address.end());
       }
     }
+    const StoreRank self = StoreRank::of(context, deadline, doing());
     const auto key_of = [&](int rank) { return format_text("{}/gloo-{}", {name_, rank}); };
     if (size > 1) {
-      store.set_blocking(key_of(rank_), to_bytes(own_), deadline);
+      self.named_store().set_blocking(key_of(rank_), to_bytes(own_), deadline);
     }
-    for (int peer = 0; peer < size; ++peer) {
-      peers_.push_back(peer == rank_ ? own_
-                                     : from_bytes<PeerInfo>(store.take_blocking(key_of(peer), size - 1, deadline),
-                                                            "a rank's addresses for Gloo"));
+    int peer = 0;
+    backend::detail::LateRanks late(self,
+                                    [&] { return format_text("{} has not come so far", {self.name_of_rank(peer)}); });
+    for (; peer < size; ++peer) {
+      peers_.push_back(peer == rank_
+                           ? own_
+                           : from_bytes<PeerInfo>(backend::detail::take(self, key_of(peer), size - 1, deadline, late),
+                                                  "a rank's addresses for Gloo"));
     }
   }
 
@@ -16567,28 +16873,42 @@ class Mesh {
   void connect() {
     for (int peer = 0; peer < gloo_context_->size && !interrupted_.load(); ++peer) {
       if (peer != rank_) {
+        awaited_.store(peer);
         const auto connect = [&] { gloo_context_->getPair(peer)->connect(address_of(peer)); };
-        calling_gloo(
-            [&] {
-              return format_text("connecting channel '{}' at {} with {}", {name_, own_.device, to_string(peer)});
-            },
-            connect);
+        calling_gloo([&] { return format_text("{} at {}; {}", {doing(), own_.device, unconnected()}); }, connect);
       }
     }
   }
 
+  /// "connecting channel 'group' over Gloo".
+  std::string doing() const { return format_text("connecting channel '{}' over Gloo", {name_}); }
+
+  /// With which peer connect() has not connected, where, and what to see to. Threads: any, while connect() runs and
+  /// after it has failed.
+  std::string unconnected() const {
+    const int peer = std::max(0, awaited_.load());
+    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
+    const net::SocketAddress at = socket_address_of(peer);
+    return format_text(
+        "{} has not connected with {} at {} {}",
+        {to_string(rank_), to_string(peer), net::to_string(at),
+         is_elsewhere(info) ? format_text("(this host's id is also rank {}'s, but {}, the address of that one's host, "
+                                          "is none of this host: if they are two hosts, such as copies of one virtual "
+                                          "machine, set another DTRAIN_HOST_ID on each)",
+                                          {info.job_rank, info.outward})
+         : at.is_loopback() ? "(does a firewall forbid this host's processes to connect with one another?)"
+                            : "(any port: Gloo listens at one for each pair; does a firewall let the "
+                              "hosts reach each other at all ports?)"});
+  }
+
   /// Collective, blocking: until every rank is connected with every other. Otherwise a rank that leaves the channel
   /// early would break connections that others still wait for. @throws Error (timeout), JobFailed
-  void await_all(const StoreRef& store, Deadline deadline) const {
-    const StoreRank self{store,
-                         rank_,
-                         gloo_context_->size,
-                         own_.job_rank,
-                         deadline,
-                         format_text("connecting channel '{}'", {name_}),
-                         [this](int peer) { return to_string(peer); },
-                         "is not connected with all others by the deadline; can every host of the job reach every "
-                         "other one?"};
+  void await_all(const ChannelContext& context, Deadline deadline) const {
+    StoreRank self = StoreRank::of(context, deadline, doing());
+    self.name_of_rank = [this](int peer) { return to_string(peer); };
+    self.late =
+        "is not connected with all others by the deadline; can every host of the job reach every other one, at all "
+        "ports?";
     const auto empty = [](const auto&...) { return std::string(); };
     store_gather(self, name_ + "/gloo-connected", empty, empty);
   }
@@ -16630,11 +16950,24 @@ class Mesh {
     return {begin, begin + static_cast<std::ptrdiff_t>(info.address_bytes)};
   }
 
+  net::SocketAddress socket_address_of(int peer) const {
+    const ::gloo::transport::tcp::Address address(address_of(peer));
+    const auto* const system = reinterpret_cast<const sockaddr*>(&address.getSockaddr());
+    return net::SocketAddress::from_system(system, sizeof(sockaddr_storage)).value_or(net::SocketAddress{});
+  }
+
+  /// Whether a peer that listens at the loopback address is on another host, which has the same host id.
+  static bool is_elsewhere(const PeerInfo& info) {
+    const std::optional<net::SocketAddress> outward = net::SocketAddress::from_numeric(info.outward, 0);
+    return outward && net::is_loopback_host(info.device) && !net::is_own(*outward);
+  }
+
   const int rank_;
   const std::string name_;
   PeerInfo own_;
   std::vector<PeerInfo> peers_;
   std::atomic<bool> interrupted_{false};
+  std::atomic<int> awaited_{-1};  ///< the peer with which connect() connects
   std::shared_ptr<::gloo::transport::Device> device_;
   std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< destroyed before its device
 };
@@ -17058,9 +17391,9 @@ class Transport final : private MonitoredOperation {
   /// Collective, blocking. @throws Error (unsupported, closed, timeout, protocol), JobFailed
   Transport(const ChannelContext& context, const std::vector<int>& /*job_ranks*/, Deadline deadline)
       : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
-    mesh_->exchange_addresses(context.store, deadline);
+    mesh_->exchange_addresses(context, deadline);
     connect(context, deadline);
-    mesh_->await_all(context.store, deadline);
+    mesh_->await_all(context, deadline);
     endpoint_.emplace(*mesh_);
   }
   ~Transport() { close(true); }
@@ -17123,11 +17456,16 @@ class Transport final : private MonitoredOperation {
         failed = std::current_exception();
       }
     };
+    WaitNotice notice(context.notice_after);
+    const Deadline::Clock::time_point began = Deadline::Clock::now();
     worker_.start(work);
     while (!worker_.wait(Deadline::after(std::chrono::milliseconds(10)))) {
       if (deadline.passed() || context.failure->failed()) {
         mesh_->interrupt();
       }
+      notice.update(context.reporting_rank(), Deadline::Clock::now() - began, [&](std::chrono::milliseconds after) {
+        return format_text("{}, after {}; {}", {mesh_->doing(), duration_text(after), mesh_->unconnected()});
+      });
       context.run_other_streams();
     }
     if (failed && !deadline.passed()) {  // a lost peer may be the job's first cause
@@ -17135,14 +17473,15 @@ class Transport final : private MonitoredOperation {
     }
     context.failure->throw_if_failed(context.reporting_rank());
     if (deadline.passed()) {
-      throw_error(Errc::timeout, "connecting channel '{}' over Gloo took too long", {context.name});
+      throw_error(Errc::timeout, "{}: by the deadline {}", {mesh_->doing(), mesh_->unconnected()});
     }
     if (failed) {
       std::rethrow_exception(failed);
     }
   }
 
-  /// Ends all use of the operation's memory, then closes the connections, because a message may be half received.
+  /// Ends all use of the operation's memory, and closes the connections once the job has failed, because a message may
+  /// be half received.
   void cancel(const message_passing::Routine& routine) noexcept {
     monitor_.stop();
     endpoint_->interrupt();
@@ -17171,7 +17510,11 @@ class Transport final : private MonitoredOperation {
 
   struct CloseConnections {
     Transport& transport;
-    void operator()() const noexcept { transport.mesh_->interrupt(); }
+    void operator()() const noexcept {
+      // Peers learn the first cause before their connections are reset, and may time out in the same operation.
+      transport.failure_->block_until_failed(Deadline::after(TimeoutDiagnosis<>::longest_wait + grace));
+      transport.mesh_->interrupt();
+    }
   };
 
   const std::shared_ptr<FailureLatch> failure_;
@@ -19780,6 +20123,7 @@ class Channel final : public OrderedChannel {
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
         algorithms_{context.algorithms},
         notice_(context.notice_after),
+        timeout_diagnosis_(context),
         transport_(context, info_.job_ranks, deadline) {}
 
   int rank() noexcept { return transport_.endpoint().rank(); }
@@ -19861,7 +20205,7 @@ class Channel final : public OrderedChannel {
         scratch_.leak();
       }
       if (token.timed_out && !aborted()) {  // even if the operation ended just then: the transport has cancelled it
-        fail_operation(CauseKind::timeout, operation, ": ", missing());
+        fail_operation(CauseKind::timeout, operation, ": ", missing(operation));
       } else if (routine.done()) {
         routine.check();
       } else if (!aborted()) {
@@ -19897,16 +20241,18 @@ class Channel final : public OrderedChannel {
     }
   }
 
-  std::string missing() const {
+  /// Blocking: as TimeoutDiagnosis.
+  std::string missing(const Operation& operation) const {
     const auto [rank, sends] = transport_.waits_for();
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
     if (rank < 0 || rank >= static_cast<int>(info_.job_ranks.size())) {
       return format_text("it had not ended after {} ms", {waited.count()});
     }
+    const std::string lost = timeout_diagnosis_.lost_data_blocking(operation, rank, T::backend_name());
     return format_text(
-        "rank {} had not {} after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
+        "rank {} had not {} after {} ms; {} DTRAIN_TIMEOUT_SECONDS is how long it may take",
         {info_.job_ranks[static_cast<std::size_t>(rank)], sends ? "sent its part" : "taken what was sent to it",
-         waited.count()});
+         waited.count(), lost.empty() ? "does every rank call it?" : lost + ";"});
   }
 
   /// Fails the channel: "all_reduce (sum) of 10 f32, operation 5 of channel 'group'", `joint` and `problem`.
@@ -19920,6 +20266,7 @@ class Channel final : public OrderedChannel {
   const ChannelInfo info_;
   ChannelAlgorithms algorithms_;
   WaitNotice notice_;
+  const TimeoutDiagnosis<> timeout_diagnosis_;
   T transport_;
   Scratch scratch_;
   std::deque<SelfMessage> self_messages_;
@@ -24965,9 +25312,11 @@ DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared
       continue;
     }
     added.addresses.push_back(address);
-    for (KeptMemory& each : kept_) {
-      std::erase(each.addresses, address);
-    }
+  }
+  for (KeptMemory& each : kept_) {
+    std::erase_if(each.addresses, [&added](const void* address) {  // owners_ ascend, and so do those added
+      return std::binary_search(added.addresses.begin(), added.addresses.end(), address, std::less<>{});
+    });
   }
   std::erase_if(kept_, [](const KeptMemory& each) { return each.addresses.empty(); });
   kept_.push_back(std::move(added));
@@ -25009,8 +25358,15 @@ struct WrappedModel {
   std::function<std::vector<TensorView>()> list_weights{};
   int no_sync_depth = 0;       ///< number of live NoSync objects
   bool has_unreduced = false;  ///< steps under no_sync() came after the last one that reduces
+  /// Whether a step that reduces has begun and not ended well. Never null.
+  std::shared_ptr<const bool> is_step_open = std::make_shared<bool>(false);
+  mutable std::uint64_t uncommitted_steps = 0;  ///< steps that reduce, since the last commit
   /// Whether the ranks' weights differ now; empty unless a hook lets them (hooks::LocalSgd).
   std::function<bool()> weights_differ{};
+
+  /// Counts a step that reduces. @returns once, that a program which commits its steps would have made a commit. With
+  /// hooks::LocalSgd many steps have one commit.
+  bool is_commit_overdue() noexcept { return ++uncommitted_steps == (weights_differ ? 10000U : 100U); }
 };
 
 /// Settings of objects that the program makes on every rank, with the same settings on all of them: a line of words
@@ -25048,6 +25404,8 @@ class GroupHandle {
   /// thread. The gradients of a model that binds them are bound without their content, which an earlier attempt may
   /// have left.
   bool is_elastic() const noexcept { return elastic_attempt() != 0; }
+  /// Whether some ranks of an elastic job's attempt have had no part in the training before it.
+  virtual bool has_newcomers() const noexcept { return false; }
   /// Whether the tensor is known to have equal values on all ranks: an elastic job has transferred the state that it is
   /// part of.
   virtual bool is_equal_on_all_ranks(const TensorView&) const noexcept { return false; }
@@ -25066,7 +25424,7 @@ class GroupHandle {
   }
   NotedSettings& noted_settings() const noexcept { return noted_settings_; }
   /// Collective, blocking: a barrier of the group's ranks at the store.
-  virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
+  virtual void barrier_blocking(const std::string& name, const std::string& doing, Deadline deadline) const = 0;
 
   /// Starts enqueued work of this rank's streams that no thread runs. Called before this rank waits for other ranks,
   /// which may wait for that work. Blocking: no.
@@ -25102,14 +25460,11 @@ DTRAIN_DEFINED std::string NotedSettings::lines() const {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
-// ---- dtrain/group/rank_context.hpp
+// ---- dtrain/group/pending_weights.hpp
 
 /// @file
-/// group::RankContext: control plane, coroutines, streams and timeout that all groups of one rank share, from joining
-/// to leaving. ProcessGroup::join() makes it, each GroupState holds it, run_rank() and ElasticWorker (elastic/) leave
-/// by it. Pending weights: what a ShardedOptimizer's last step has yet to store; checkpoints and state_transfer.hpp
-/// (elastic/) wait for them. ShardedAttempt: whether a ShardedOptimizer has its state, for the wrapper,
-/// load_checkpoint() and elastic/.
+/// PendingWeights of a RankContext: weights that a ShardedOptimizer's last step has yet to store. Checkpoints and
+/// weights_digest() (elastic/) wait for them.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25133,6 +25488,37 @@ class PendingWeights {
   std::mutex mutex_;
   std::vector<std::pair<const void*, Wait>> optimizers_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
+  const std::lock_guard lock(mutex_);
+  optimizers_.emplace_back(owner, std::move(wait));
+}
+
+DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
+}
+
+DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& optimizer : optimizers_) {
+    optimizer.second(memory);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/rank_context.hpp
+
+/// @file
+/// group::RankContext: control plane, coroutines, streams and timeout that all groups of one rank share, from joining
+/// to leaving. ShardedAttempt: whether a ShardedOptimizer has its state.
+
+namespace DTRAIN_NAMESPACE::group {
 
 /// State of ShardedOptimizers in an attempt of an elastic job. Part of it is lost with each rank, and a step writes the
 /// weights before it is committed: so each attempt begins with a checkpoint. Threads: the one that drives steps.
@@ -25168,7 +25554,7 @@ class RankContext {
 
   ~RankContext();
 
-  /// @throws Error (invalid_argument) in a coroutine on the control loop, and in a forked process.
+  /// @throws Error (invalid_argument) in a coroutine on the control loop, in a forked process, and in commit().
   void require_may_block() const;
 
   /// Reports that this rank failed with `text`. Blocking: until the job has the report, 2 s at most.
@@ -25191,8 +25577,8 @@ class RankContext {
   void add(Closable& channel);
   void remove(Closable& channel) noexcept;
 
-  /// Whether the tensor lies in one of kept_tensors, as a whole.
-  bool is_kept(const TensorView& tensor) const noexcept;
+  /// Says on rank 0 of an elastic job, once in a worker, that the program makes steps and commits none.
+  void remind_of_commit();
 
   void leave_blocking();
 
@@ -25212,13 +25598,16 @@ class RankContext {
   const std::shared_ptr<PendingWeights> pending_weights;
   /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
-  std::uint64_t elastic_attempt = 0;  ///< its number; 0: the job is not elastic
-  std::vector<TensorView> kept_tensors;
-  bool kept_are_equal = false;  ///< they have equal values on all ranks
+  std::uint64_t elastic_attempt = 0;                    ///< its number; 0: the job is not elastic
+  MemoryRanges kept_memory;                             ///< memory of the state that the job keeps
+  bool kept_are_equal = false;                          ///< they have equal values on all ranks
+  bool has_newcomers = false;                           ///< some of its ranks have no part in the training yet
+  bool has_reminded = false;                            ///< remind_of_commit() has said it
+  bool has_loaded = false;                              ///< load_checkpoint() has given all ranks the values of a file
+  std::shared_ptr<rendezvous::CallReport> call_report;  ///< null: the job is not elastic
   ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
-  std::atomic<std::thread::id> committing_thread{};                ///< its calls are refused: the state is half written
                                                                    /// @}
 
  private:
@@ -25258,23 +25647,6 @@ std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOpt
                                                const RequiredSettings& required);
 
 #if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
-  const std::lock_guard lock(mutex_);
-  optimizers_.emplace_back(owner, std::move(wait));
-}
-
-DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
-}
-
-DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& optimizer : optimizers_) {
-    optimizer.second(memory);
-  }
-}
 
 DTRAIN_DEFINED void ShardedAttempt::begin_step(const char* caller, bool is_loaded) {
   if (needs_checkpoint && !(is_loaded && has_resumed)) {
@@ -25378,18 +25750,14 @@ DTRAIN_DEFINED void RankContext::require_may_block() const {
                 "job; let the child compute without it, and end with _exit or exec",
                 {control_plane.membership().rank});
   }
-  if (committing_thread.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
-    throw_error(
-        Errc::invalid_argument,
-        "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would "
-        "leave it so; make the call before or after it");
-  }
+  tasks.handle().require_allowed();
   if (tasks.on_loop_thread()) {
     throw_error(Errc::invalid_argument,
                 "a collective or a call that blocks was made in a coroutine on the control loop, where it would wait "
                 "for itself; make it on a thread of the program: enqueue the collective there, with a stream, and "
                 "co_await its Work in the coroutine");
   }
+  if (call_report) call_report->on_call();
 }
 
 DTRAIN_DEFINED void RankContext::report_exception(const std::string& text, std::optional<int> failed_rank) noexcept {
@@ -25454,9 +25822,11 @@ DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
   }
 }
 
-DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
-  return std::any_of(kept_tensors.begin(), kept_tensors.end(),
-                     [&tensor](const TensorView& each) { return lies_within(tensor, each); });
+DTRAIN_DEFINED void RankContext::remind_of_commit() {
+  if (elastic_attempt == 0 || control_plane.membership().rank != 0 || std::exchange(has_reminded, true)) return;
+  log(LogLevel::warning,
+      "rank 0: no step is committed: the loss of a rank will take back all steps, because only commit() of the elastic "
+      "job counts them; call it after each step, with what the step writes: job.commit([&] { optimizer.step(); })");
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {
@@ -25519,8 +25889,7 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
 // ---- dtrain/group/group_state.hpp
 
 /// @file
-/// group::GroupState: this rank's channel and stream in one group, for ProcessGroup, GroupAccess and Driver (ddp/).
-/// GroupStateBase: its part without the backend; GroupOptions: a program's choices for all channels (run(), Elastic).
+/// group::GroupState: this rank's channel and stream in one group; GroupOptions: a program's choices for all channels.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25570,27 +25939,30 @@ class GroupStateBase : public RankContext::Closable,
   std::chrono::nanoseconds timeout() const noexcept final { return rank_context_->timeout; }
   const std::shared_ptr<FailureLatch>& failure() const noexcept final { return rank_context_->control_plane.failure(); }
   void report_abandoned_step(bool unwinding) const noexcept final;
-  backend::StoreRef store_ref() const final { return store(); }
+  backend::StoreRef store_ref() const final { return own_store(); }
   WaitUntilSet set_in_background(StoreEntries entries) const final;
   void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const final {
-    rank_context_->gather_in_background(store(), members_, {std::move(name), std::move(text)}, std::move(on_rank_0));
+    rank_context_->gather_in_background(own_store(), members_, {std::move(name), std::move(text)},
+                                        std::move(on_rank_0));
   }
-  void barrier_blocking(const std::string& name, Deadline deadline) const final {
-    store().barrier(name, deadline).wait();
+  void barrier_blocking(const std::string& name, const std::string& doing, Deadline deadline) const final {
+    with_call_purpose(store(), doing).barrier(name, deadline).wait();
   }
   std::uint64_t elastic_attempt() const noexcept final { return rank_context_->elastic_attempt; }
+  bool has_newcomers() const noexcept final { return rank_context_->has_newcomers; }
   bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
     return rank_context_->kept_are_equal && is_kept(tensor);
   }
-  bool is_kept(const TensorView& tensor) const noexcept final { return rank_context_->is_kept(tensor); }
+  bool is_kept(const TensorView& tensor) const noexcept final { return rank_context_->kept_memory.contains(tensor); }
   void add_wrapped(std::shared_ptr<const WrappedModel> model) const final {
     if (model->weights_differ) rank_context_->kept_are_equal = false;  // steps without a commit may follow
     rank_context_->wrapped.push_back(std::move(model));
   }
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 
-  /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
+  /// The job's store, with the group's prefix and barriers of its ranks; own_store(): for calls of dtrain's own.
   rendezvous::Store store() const;
+  rendezvous::Store own_store() const { return with_call_purpose(store(), "comparing what the ranks do"); }
 
   /// Counts 1, 2, ... for each purpose, for keys: the same on ranks that call it in the same order. Blocking: no.
   int next_number(const std::string& purpose) const;
@@ -25881,7 +26253,7 @@ DTRAIN_DEFINED void GroupStateBase::report_abandoned_step(bool unwinding) const 
 }
 
 DTRAIN_DEFINED WaitUntilSet GroupStateBase::set_in_background(StoreEntries entries) const {
-  return rank_context_->set_in_background(store(), std::move(entries));
+  return rank_context_->set_in_background(own_store(), std::move(entries));
 }
 
 DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) const {
@@ -25899,7 +26271,8 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
   start_pending();  // other ranks may wait for this work before they open their channels
   backend::ChannelContext context{members_,
                                   name,
-                                  rank_context_->control_plane.store().with_prefix(name + "/"),
+                                  with_call_purpose(rank_context_->control_plane.store().with_prefix(name + "/"),
+                                                    format_text("channel '{}'", {name})),
                                   failure(),
                                   rank_context_->timeout,
                                   [streams = rank_context_->streams] { streams->run_unattended(); },
@@ -25914,11 +26287,8 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(
     backend::AlgorithmPreference algorithms) const {
   backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
                                                     std::max(accumulate, options_.accumulate), describe);
-  if (algorithms == backend::AlgorithmPreference::reproducible) {
-    context.algorithms = context.algorithms.reproducible();
-  } else if (algorithms == backend::AlgorithmPreference::measured) {
-    context.algorithms = context.algorithms.or_measured();
-  }
+  if (algorithms == backend::AlgorithmPreference::reproducible) context.algorithms = context.algorithms.reproducible();
+  if (algorithms == backend::AlgorithmPreference::measured) context.algorithms = context.algorithms.or_measured();
   return context;
 }
 
@@ -26392,8 +26762,8 @@ class AtomicFile {
 
   struct stat status_of(const Descriptor& file);
 
-  /// Whether PATH.part still names this file: its writer may have renamed it before it was locked.
-  bool is_named(const Descriptor& file);
+  /// Whether `name` is this file's. PATH.part may not be: its writer may have renamed it before it was locked.
+  bool is_named(const Descriptor& file, const std::string& name);
 
   /// Never grants more than the replaced file did. If that file's group cannot be set, the group gets no permissions.
   void give_permissions();
@@ -26578,8 +26948,8 @@ class DistributedSampler {
 
   /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
   /// options' rank and world_size are ignored. Blocking: no; sends nothing. DistributedDataParallel::compare_values()
-  /// and, when the wrapper ends, a warning name an option that differs between the ranks. They compare the first 8
-  /// different sets of options of each rank, if all ranks that have made samplers have equally many such sets.
+  /// and, at its first step and its end, a warning name an option that differs between the ranks. They compare the
+  /// first 8 different sets of options of each rank, if all ranks that have made samplers have equally many such sets.
   template <class Group>
   requires requires(const Group& group) {
     { group.rank() } -> std::same_as<int>;
@@ -26597,7 +26967,7 @@ class DistributedSampler {
   /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step. If B does not
   /// divide N, the last batch is shorter on every rank, unless drop_last leaves it out.
   /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
-  /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice.
+  /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice; and if B is above N.
   SampleBatches batches(std::uint64_t epoch) const;
 
   /// The same slices without padding: a rank gets the positions rank, rank+n, ... of a slice, which may be one fewer
@@ -26635,6 +27005,8 @@ class DistributedSampler {
 
   /// The epoch's global order, as far as its steps go.
   std::vector<std::size_t> order_of_steps(std::uint64_t epoch) const;
+
+  void warn_of_large_batch(std::uint64_t epoch) const;
 
   /// ceil(length / ranks), without overflow.
   std::size_t share(std::size_t length) const noexcept { return (length - 1) / ranks() + 1; }
@@ -26688,7 +27060,17 @@ DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::
   return order;
 }
 
+DTRAIN_DEFINED void DistributedSampler::warn_of_large_batch(std::uint64_t epoch) const {
+  if (epoch != 0 || rank() != 0 || options_.global_batch <= options_.dataset_size) return;
+  log(LogLevel::warning,
+      format_text("a global batch of {} samples, and the data set has {}: an epoch is one step with all of them; give "
+                  "SamplerOptions::global_batch the samples of all ranks in one step, and dataset_size those of all "
+                  "ranks together",
+                  {options_.global_batch, options_.dataset_size}));
+}
+
 DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
+  warn_of_large_batch(epoch);
   const std::vector<std::size_t> order = order_of_steps(epoch);
   const std::size_t slice = std::min(options_.global_batch, order.size());
   if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
@@ -26709,6 +27091,7 @@ DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) co
 }
 
 DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) const {
+  warn_of_large_batch(epoch);
   const std::vector<std::size_t> order = order_of_steps(epoch);
   std::vector<std::size_t> mine;
   std::vector<std::size_t> ends;
@@ -26781,7 +27164,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// from the thread that trains.
 class StepAgreement {
  public:
-  StepAgreement(rendezvous::Store store, int ranks) : store_(std::move(store)), ranks_(ranks) {}
+  StepAgreement(rendezvous::Store store, int ranks)
+      : store_(with_call_purpose(std::move(store), "agreeing on the steps of UnevenInputs")), ranks_(ranks) {}
 
   /// Waits until a rank has ended, and sets the keys of the steps that this rank has begun since that rank's last step.
   /// These may be several if a step waits for no other rank. Lifetime: the object outlives the coroutine.
@@ -27232,18 +27616,53 @@ using ddp::ParameterList;
 using ddp::ReadValue;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/agreement/value_comparison.hpp
+// ---- dtrain/ddp/agreement/value_checks.hpp
 
 /// @file
-/// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
-/// differs; and whether they have given their samplers the same settings. Driver calls it for the wrapper.
+/// ValueChecks: before which steps a wrapper compares the ranks' values and settings.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// When a wrapper compares the ranks' values.
-struct ValueChecks {
-  std::uint64_t every = 0;  ///< steps from one comparison to the next; 0: none
-  bool at_end = false;      ///< when the wrapper ends
+/// Threads: one.
+class ValueChecks {
+ public:
+  ValueChecks() = default;
+  /// @param every steps from one comparison of the values to the next; 0: none @param at_end when the wrapper ends, too
+  /// @param settings of the samplers, too
+  ValueChecks(std::uint64_t every, bool at_end, bool settings)
+      : every_(every), at_end_(at_end), settings_(settings), next_(every == 0 ? never : every) {}
+
+  std::uint64_t every() const noexcept { return every_; }
+  bool at_end() const noexcept { return at_end_; }
+  bool compares_settings() const noexcept { return settings_; }
+
+  /// The samplers' settings are compared before the next step.
+  void compare_settings() noexcept {
+    compares_next_ = true;
+    next_ = 0;
+  }
+
+  /// What is compared before a step.
+  struct Due {
+    bool settings = false;
+    bool values = false;
+  };
+  /// Whether anything is. @param steps before it
+  bool is_due(std::uint64_t steps) const noexcept { return steps >= next_; }
+  /// @pre is_due(steps)
+  Due take(std::uint64_t steps) noexcept {
+    next_ = every_ == 0 ? never : (steps / every_ + 1) * every_;
+    return {std::exchange(compares_next_, false), every_ != 0 && steps != 0 && steps % every_ == 0};
+  }
+
+ private:
+  static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+
+  std::uint64_t every_ = 0;
+  bool at_end_ = false;
+  bool settings_ = false;
+  bool compares_next_ = false;  ///< settings
+  std::uint64_t next_ = never;  ///< steps before it
 };
 
 /// From the text of DTRAIN_CHECK_VALUES: null or an empty text compares at the end, N also before every N-th step, and
@@ -27252,21 +27671,42 @@ struct ValueChecks {
 /// @param keeps_values_equal whether each step leaves the values of all ranks equal
 ValueChecks value_checks(const char* text, std::span<const Parameter> parameters, bool keeps_values_equal);
 
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/agreement/value_comparison.hpp
+
+/// @file
+/// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
+/// differs; and whether they have given their samplers the same settings. Driver calls it for the wrapper.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
 /// Collective, blocking: compares the values over the store. All ranks send one digest, with the settings that they
 /// have noted (group::NotedSettings); if two digests differ, the digests of 64 parts of the model, and so on
 /// down to a parameter.
 /// @param prefix of keys, used once, the same on all ranks @param when for the sentence: "after 12 steps"
 /// @param end_name of the wrapper's compare_values_in_background
-/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; with a
-/// setting that differs; or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for
-/// values on a GPU; as store_gather
+/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks, and its
+/// rank() is a rank whose values are unlike those of most ranks, if most have equal ones; with a setting that differs;
+/// or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for values on a GPU; as
+/// store_gather
 void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
                              std::span<const Parameter> parameters, Deadline deadline, const std::string& when,
                              const std::string& end_name);
 
+/// Collective, blocking: compares the noted settings alone, over the store. @param key used once, the same on all ranks
+/// @throws Error (disagreement) on every rank, with a setting that differs; as store_gather
+void compare_settings_blocking(const group::GroupHandle& group, const std::string& key, Deadline deadline,
+                               const std::string& when);
+
 /// Compares a digest of all values, and noted settings, in the background, once every rank has called it: rank 0 warns
 /// in the log if two differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
-void compare_values_in_background(const group::GroupHandle& group, const std::string& name, std::uint64_t digest);
+/// @param compared_settings what compare_settings_in_background has returned: the same are not compared again
+void compare_values_in_background(const group::GroupHandle& group, const std::string& name, std::uint64_t digest,
+                                  const std::string& compared_settings = {});
+
+/// Compares noted settings in the background, likewise. @returns those of this rank
+std::string compare_settings_in_background(const group::GroupHandle& group, const std::string& name);
 
 /// Digest of all values, in host memory. Blocking: at the speed of memory.
 std::uint64_t digest_of_values(std::span<const Parameter> parameters);
@@ -27797,7 +28237,7 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 }  // namespace detail
 
 /// Checks parameters. Some have elements: a library may make them only in its first forward pass. Every gradient has
-/// memory, unless all gradients lack it (see Parameter) or the model has bind_gradient.
+/// memory, which no value shares, unless all gradients lack it (see Parameter) or the model has bind_gradient.
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
@@ -27908,6 +28348,43 @@ inline void check_apart(std::span<const Parameter> parameters, const TensorView&
   }
 }
 
+/// Checks that no gradient overlaps a value: the average would be written over weights.
+/// @throws Error (invalid_argument)
+inline void check_gradients_apart_from_values(std::span<const Parameter> parameters) {
+  struct TensorRange {
+    const std::byte* begin;
+    const std::byte* end;
+    std::size_t parameter;
+    bool is_gradient;
+  };
+  std::vector<TensorRange> ranges;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (const bool is_gradient : {false, true}) {
+      const TensorView& view = is_gradient ? parameters[i].gradient : parameters[i].value;
+      if (view.data != nullptr && view.bytes() != 0) {
+        ranges.push_back({view.data, view.data + view.bytes(), i, is_gradient});
+      }
+    }
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const TensorRange& a, const TensorRange& b) { return std::less<>{}(a.begin, b.begin); });
+  const TensorRange* furthest[2] = {nullptr, nullptr};  // of the values and of the gradients so far
+  for (const TensorRange& range : ranges) {
+    const TensorRange* const other = furthest[range.is_gradient ? 0 : 1];
+    if (other != nullptr && std::less<>{}(range.begin, other->end)) {
+      const std::size_t gradient = range.is_gradient ? range.parameter : other->parameter;
+      const std::size_t value = range.is_gradient ? other->parameter : range.parameter;
+      throw_error(
+          Errc::invalid_argument,
+          "the gradient of {} and the value of {} share memory, so that a step would write averaged gradients "
+          "over weights; give the gradient memory of its own",
+          {describe_parameter(gradient, parameters[gradient].name), describe_parameter(value, parameters[value].name)});
+    }
+    const TensorRange*& own = furthest[range.is_gradient ? 1 : 0];
+    if (own == nullptr || std::less<>{}(own->end, range.end)) own = &range;
+  }
+}
+
 DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, bool binds) {
   if (parameters.empty()) {
     throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
@@ -27948,6 +28425,7 @@ DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, b
   }
   check_apart(
       parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.gradient; }, "gradients");
+  if (!binds) check_gradients_apart_from_values(parameters);
 }
 
 DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
@@ -27997,7 +28475,7 @@ struct ModelSignature {
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
-  bool scales_averages = false;          ///< see setup/driver.hpp
+  bool scales_averages = false;          ///< see setup/scaled_averages.hpp
   std::string hook{};                    ///< its description; empty: none
   bool measures_plan = false;            ///< DdpOptions::plan
   std::uint64_t check_values_every = 0;  ///< DTRAIN_CHECK_VALUES
@@ -28330,6 +28808,9 @@ inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
 
 inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
 
+/// The tensor that only the checkpoint of a ShardedOptimizer has.
+inline constexpr std::string_view shard_id_tensor = "optimizer.shards.id";
+
 /// The bytes before the elements. @throws Error (limit) for a list that a reader would reject
 std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
 
@@ -28344,7 +28825,7 @@ void write_checkpoint_file(const std::string& path, std::span<const NamedTensor>
 /// Reads the tensors' values from `path`, and gives NamedBytes the file's length. Blocking: the file system. @returns
 /// false if there is no file
 /// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
-/// system's code)
+/// system's code). Where the folder is missing, too, a warning in the log says so
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
 
 /// Reads the list of a file's tensors, and checks that the file's length matches it. @returns nullopt if there is no
@@ -28441,7 +28922,10 @@ DTRAIN_DEFINED void HookRanks::refuse_state(const char* hook, int of_state, int 
 }
 
 DTRAIN_DEFINED void refuse_second_model(const char* hook) {
-  throw_error(Errc::invalid_argument, "a {} is given to a second model; each model needs its own", {hook});
+  throw_error(Errc::invalid_argument,
+              "a {} is given to a second model; each model needs its own (in an elastic job: make the hook in the "
+              "function of train())",
+              {hook});
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -30855,7 +31339,8 @@ std::optional<Error> different_work(const Group& group, const std::vector<std::s
 /// (timeout) if a rank does not come
 template <class Group, class Work>
 bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
-  const backend::StoreRef store = group.store().with_prefix("dtrain/rank 0/");
+  group::GroupAccess::of(group).rank_context()->require_may_block();
+  const backend::StoreRef store = with_call_purpose(group.store().with_prefix("dtrain/rank 0/"), doing);
   const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();
@@ -31007,7 +31492,8 @@ ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, 
 template <class Group>
 void write_timeline(const Group& group, const std::string& path, std::vector<StepRecord> records,
                     std::span<const std::string> parameters = {}) {
-  const auto store = group.store().with_prefix("dtrain/timeline/");
+  const auto store =
+      with_call_purpose(group.store().with_prefix("dtrain/timeline/"), "writing the file " + sanitize(path));
   const int ranks = group.world_size();
   group.start_pending();  // other ranks may wait for this work before they make this call
   const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());
@@ -31810,6 +32296,7 @@ namespace detail {
 /// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
 template <class Group>
 void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  group::GroupAccess::of(group).rank_context()->require_may_block();
   ModelSignature signature;
   signature.parameters = tensor_signatures(tensors, tensor_access(group).takes_device_memory());
   // Not in the file, but the device decides how the values are sent.
@@ -31934,6 +32421,7 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   PackedBroadcast packed(values, group.world_size() > 1);
   packed.launch(
       group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
+  group::GroupAccess::of(group).rank_context()->has_loaded = true;
   return true;
 }
 
@@ -32004,6 +32492,7 @@ class PendingCheckpoint {
 template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors) {
+  group::GroupAccess::of(group).rank_context()->require_may_block();
   group.check();
   detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
@@ -32438,7 +32927,7 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 
 DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
                                                             std::size_t count, Deadline deadline) {
-  const backend::StoreRef store = group.store_ref();
+  const backend::StoreRef store = group.store_ref().with_purpose("taking the order of the gradients from rank 0");
   std::string bytes;
   try {
     bytes = rendezvous::join_value_chunks(
@@ -33858,6 +34347,131 @@ class ReadyGradients {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/setup/backend_check.hpp
+
+/// @file
+/// check_backend(): rejects a model that a backend cannot reduce, before a channel is opened.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Reductions of a backend.
+struct BackendAbilities {
+  std::string_view name;
+  bool is_deterministic;
+  bool (*supports)(DeviceKind);
+  bool (*reduces)(DType);
+  bool (*averages)(DType);
+};
+
+/// @param communication device of the wrapper's stream
+/// @throws Error (unsupported)
+void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                   std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
+
+/// The abilities of `Backend`, for check_backend.
+template <class Backend>
+BackendAbilities abilities_of() {
+  return {Backend::name(), backend::determinism_of<Backend> != backend::Determinism::none,
+          [](DeviceKind kind) -> bool { return Backend::supports(kind); },
+          [](DType dtype) -> bool { return Backend::reduces(dtype); },
+          [](DType dtype) -> bool { return backend::averages<Backend>(dtype); }};
+}
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
+inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
+                         Device communication) {
+  if (!backend.supports(device.kind)) {
+    throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
+                {what, to_string(device), backend.name});
+  }
+  if (device != communication) {
+    throw_error(Errc::unsupported,
+                "{} is on {}, but this rank's communication is on {}; a rank's model is on one device",
+                {what, to_string(device), to_string(communication)});
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                                  std::span<const TensorView> buffers, const DdpOptions& options,
+                                  Device communication) {
+  if (options.deterministic && !backend.is_deterministic) {
+    throw_error(Errc::unsupported,
+                "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
+                "topology::Ring, whose order of summation is fixed, or another backend",
+                {backend.name});
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string described = describe_parameter(i, parameters[i].name);
+    const DType dtype = parameters[i].gradient.dtype;
+    detail::check_device(backend, described, parameters[i].value.device, communication);
+    if (!backend.reduces(dtype)) {
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
+                  "reduces, such as f32",
+                  {described, name(dtype), backend.name});
+    }
+    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
+                  "ReduceOp::sum reduces it, in a type that holds the sum",
+                  {described, name(dtype), backend.name});
+    }
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/setup/scaled_averages.hpp
+
+/// @file
+/// Scaled averages: whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a
+/// sum. Driver asks for each wrapper.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+#if DTRAIN_WITH_CUDA
+
+/// Loads the kernel for every element type of the parameters. @returns whether the driver has loaded all of them
+inline bool loads_scaling_kernels(std::span<const Parameter> parameters, stream::cuda::StreamRef stream) {
+  bool loads = true;
+  for (std::size_t i = 0; loads && i < parameters.size(); ++i) {
+    const DType dtype = parameters[i].value.dtype;
+    const bool is_loaded = std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
+                                       [dtype](const Parameter& before) { return before.value.dtype == dtype; });
+    loads = is_loaded || stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream);
+  }
+  return loads;
+}
+
+#endif  // DTRAIN_WITH_CUDA
+
+/// Whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a sum: if the backend
+/// sums better than it averages, and the driver loads the kernel for every element type. It must be the same on all
+/// ranks: the model signature has it. The kernels are loaded now, because loading may wait for work that waits for
+/// other ranks.
+template <class Communicator>
+bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[maybe_unused]] ReduceOp op,
+                     [[maybe_unused]] int ranks, [[maybe_unused]] typename Communicator::Stream stream) {
+  if constexpr (backend::PrefersSums<Communicator>) {
+    return op == ReduceOp::average && ranks > 1 && loads_scaling_kernels(parameters, stream);
+  } else {
+    return false;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/sharded/optimizer_rule.hpp
 
 /// @file
@@ -35119,8 +35733,8 @@ struct ShardIndex {
 
 /// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
 /// Blocking: the file system.
-/// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
-/// an error
+/// @throws Error (protocol) for files that are damaged, or of another optimizer; (ENOENT) for a missing file, for
+/// load_past_replacement; the state is undefined after an error
 void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank, int ranks,
                       TensorAccess&& access = {});
 
@@ -35129,8 +35743,41 @@ using WholeState = std::vector<std::vector<BufferView>>;
 
 /// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
 /// array, are left out. Blocking: the file system. @pre the rule has at least one state array
-/// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
+/// @throws Error (protocol) for files that are damaged, or of other parameters or arrays; (ENOENT) for a missing file
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
+
+namespace detail {
+
+/// Calls `load(index)`, which loads a checkpoint and its index, and then its shard files. Another job may replace the
+/// checkpoint between the two, and removes the former shard files: then `load(index)` is called again, as long as the
+/// id has changed, and at most 100 times. Collective if `load` is, whose results are the same on every rank.
+/// @returns the result of `load`: false if there is no checkpoint
+/// @throws as `load`; Error (protocol) for a shard file that is missing, though no other job replaces the checkpoint
+template <class Load>
+bool load_past_replacement(Load load) {
+  constexpr int most_loads = 100;
+  std::optional<Error> missing;
+  std::int64_t former = 0;
+  for (int loads = 0; loads < most_loads; ++loads) {
+    ShardIndex index;
+    try {
+      const bool is_there = load(index);
+      if (is_there || !missing) return is_there;
+      break;  // values are of the former checkpoint, and the one that replaced it has gone
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      if (error.code() != std::make_error_code(std::errc::no_such_file_or_directory)) throw;
+      if (missing && index.id == former) break;
+      missing = Error(make_error_code(Errc::protocol), error.what(), error.where());
+      if (error.rank()) missing->with_rank(*error.rank());
+      former = index.id;
+    }
+  }
+  throw Error(*missing);
+}
+
+}  // namespace detail
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -35682,7 +36329,8 @@ class StepWork {
 /// State of a reducer, for work of its steps that may outlive it.
 struct ReducerLifetime {
   bool has_ended = false;
-  bool leaves_work = false;  ///< whether a stream may still run such work
+  bool leaves_work = false;   ///< whether a stream may still run such work
+  bool is_step_open = false;  ///< stays true after a step that failed
 };
 
 /// The work of a step that has ended before the model had its new values, if there is any.
@@ -35918,7 +36566,7 @@ struct ReducerParts {
   std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
   BucketRebuild rebuild{};
   AddressCheck::Read read_parameters{};
-  bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
+  bool scales_averages = false;  ///< see setup/scaled_averages.hpp; the same on all ranks
   LateWrites late_writes = LateWrites::unchecked;
 };
 
@@ -36310,15 +36958,15 @@ class Reducer final : public Step::Target {
     or_report([&] { addresses_.begin_step(steps_ + 1); });
     reduction_.begin_step(step.measure_norm, work, caller);
     ready_.begin_step();
-    under_way_ = true;
+    lifetime_->is_step_open = true;
     return Step(*this);
   }
 
   /// Throws the errors of begin(), and waits for open work of the last step.
   void throw_if_unusable(const char* caller = "begin()") {
-    if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
+    if (lifetime_->is_step_open && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
-    if (under_way_) refuse_begin(caller, ready_.is_open());
+    if (lifetime_->is_step_open) refuse_begin(caller, ready_.is_open());
     wait_for_weights();
   }
 
@@ -36365,7 +37013,7 @@ class Reducer final : public Step::Target {
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
     ++steps_;
     rebuild_buckets();
-    under_way_ = false;
+    lifetime_->is_step_open = false;
   }
 
   void abandon(bool unwinding) noexcept override {
@@ -36545,7 +37193,6 @@ class Reducer final : public Step::Target {
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
   std::shared_ptr<ReducerLifetime> lifetime_ = std::make_shared<ReducerLifetime>();
-  bool under_way_ = false;  ///< stays true after a step that failed
 };
 
 // Outside the class, so that instances among the compiled definitions are not instantiated again.
@@ -36571,11 +37218,12 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
 
 template <backend::Communicator Communicator>
 Reducer<Communicator>::~Reducer() {
-  *lifetime_ = {true, true};
+  lifetime_->has_ended = lifetime_->leaves_work = true;
   try {
-    const bool is_idle = reduction_.end(
-        under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
-        Deadline::after(context_.timeout));
+    const bool is_idle =
+        reduction_.end(lifetime_->is_step_open,
+                       {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
+                       Deadline::after(context_.timeout));
     lifetime_->leaves_work = !is_idle;
     if (!is_idle) {
       static_cast<void>(owner_.release());  // leaked: its memory is still in use after the wait
@@ -36591,25 +37239,10 @@ Reducer<Communicator>::~Reducer() {
 // ---- dtrain/ddp/setup/driver.hpp
 
 /// @file
-/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; backend checks reject
-/// models that a backend cannot reduce, before a channel is opened. The wrapper owns it, shared_memory_instances.hpp
-/// instantiates it. DriverAccess gives it to sharded/, precision/, planning/ and libtorch/.
+/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; check_backend():
+/// rejects models that a backend cannot reduce, before a channel is opened.
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// Reductions of a backend.
-struct BackendAbilities {
-  std::string_view name;
-  bool is_deterministic;
-  bool (*supports)(DeviceKind);
-  bool (*reduces)(DType);
-  bool (*averages)(DType);
-};
-
-/// @param communication device of the wrapper's stream
-/// @throws Error (unsupported)
-void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
-                   std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
 
 /// Facts of a wrapped model for an elastic job, whose commit() reads them. @param values of the parameters @param read
 /// their present addresses; empty: they do not move @param weights_differ of the hook; empty: ranks have equal weights
@@ -36617,15 +37250,6 @@ void check_backend(const BackendAbilities& backend, std::span<const Parameter> p
 /// @throws Error (unsupported) for weights in device memory that may differ
 void describe_weights(group::WrappedModel& wrapped, const std::vector<TensorView>& values, const ReadValue& read,
                       std::function<bool()> weights_differ);
-
-/// The abilities of `Backend`, for check_backend.
-template <class Backend>
-BackendAbilities abilities_of() {
-  return {Backend::name(), backend::determinism_of<Backend> != backend::Determinism::none,
-          [](DeviceKind kind) -> bool { return Backend::supports(kind); },
-          [](DType dtype) -> bool { return Backend::reduces(dtype); },
-          [](DType dtype) -> bool { return backend::averages<Backend>(dtype); }};
-}
 
 /// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
 /// @param local_ranks ranks of the group on this node
@@ -36651,36 +37275,6 @@ const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]]
 std::unique_ptr<group::GradientBinding> register_gradient_bindings(
     std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
     std::span<const void* const> identities);
-
-#if DTRAIN_WITH_CUDA
-
-/// Loads the kernel for every element type of the parameters. @returns whether the driver has loaded all of them
-inline bool loads_scaling_kernels(std::span<const Parameter> parameters, stream::cuda::StreamRef stream) {
-  bool loads = true;
-  for (std::size_t i = 0; loads && i < parameters.size(); ++i) {
-    const DType dtype = parameters[i].value.dtype;
-    const bool is_loaded = std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
-                                       [dtype](const Parameter& before) { return before.value.dtype == dtype; });
-    loads = is_loaded || stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream);
-  }
-  return loads;
-}
-
-#endif  // DTRAIN_WITH_CUDA
-
-/// Whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a sum: if the backend
-/// sums better than it averages, and the driver loads the kernel for every element type. It must be the same on all
-/// ranks: the model signature has it. The kernels are loaded now, because loading may wait for work that waits for
-/// other ranks.
-template <class Communicator>
-bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[maybe_unused]] ReduceOp op,
-                     [[maybe_unused]] int ranks, [[maybe_unused]] typename Communicator::Stream stream) {
-  if constexpr (backend::PrefersSums<Communicator>) {
-    return op == ReduceOp::average && ranks > 1 && loads_scaling_kernels(parameters, stream);
-  } else {
-    return false;
-  }
-}
 
 /// Steps point into it, so it does not move with its wrapper. The reducer is destroyed before its stream.
 /// @tparam Backend of the group's channels
@@ -36722,9 +37316,10 @@ struct Driver {
                             format_text("after {} {}", {reducer->steps(), reducer->steps() == 1 ? "step" : "steps"}),
                             prefix + "end");
   }
-  /// The same before a step of which DTRAIN_CHECK_VALUES says so. @pre check_values_every is not 0
-  void compare_values_if_due(const Group& group, const char* caller) {
-    if (reducer->steps() != 0 && reducer->steps() % check_values_every == 0) compare_values(group, caller);
+  /// Before a step: the same where DTRAIN_CHECK_VALUES says so; before the first one the settings of the samplers, in
+  /// the background, but for newcomers of an elastic job, whom it rejects.
+  void compare_if_due(const Group& group, const char* caller) {
+    if (checks_.is_due(reducer->steps())) compare_now(group, caller);
   }
   /// Compares a digest of the values in the background, if there were steps, and warns if they are those that the ranks
   /// began with. Blocking: no, but for the digest.
@@ -36741,15 +37336,18 @@ struct Driver {
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
-  std::uint64_t check_values_every = 0;  ///< steps from one comparison of the values to the next; 0: none
   const char* why_nothing_is_hidden = nullptr;
   bool program_drives_steps = false;  ///< ReducerStatistics::program_drives_steps
 
  private:
+  void compare_now(const Group& group, const char* caller);
+
+  ValueChecks checks_;
   int agreements_ = 0;
   bool has_local_steps_ = false;  ///< by hooks::LocalSgd, or another hook with weights_differ()
   bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
   int comparisons_ = 0;
+  std::string compared_settings_;              ///< this rank's
   std::optional<std::uint64_t> first_values_;  ///< digest of the values at first, if they are compared at the end
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
@@ -36789,9 +37387,9 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
   has_local_steps_ = hook.weights_differ != nullptr;
-  const ValueChecks checks =
-      value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
-  check_values_every = checks.every;
+  checks_ = value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
+  const bool may_differ = handle->is_elastic() ? handle->has_newcomers() : checks_.compares_settings();
+  if (may_differ && members.world_size > 1) checks_.compare_settings();
   check_options(options);
   check_backend(abilities_of<Backend>(), parameters, model.buffers, options, stream.ref().device());
   if (model.bind_gradient) {
@@ -36802,7 +37400,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
   ModelSignature signature = model_signature(parameters, options, model.buffers, scales, hook.description);
-  signature.check_values_every = check_values_every;
+  signature.check_values_every = checks_.every();
   agree_blocking(*handle, prefix, signature, Deadline::after(context.timeout), "wrapping a model");
 
   std::vector<TensorView> values;
@@ -36836,6 +37434,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.late_writes = checked_late_writes(options);
   reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters, std::move(plan),
                                                     options, context, std::move(parts), std::move(hook));
+  wrapped->is_step_open = {reducer->lifetime(), &reducer->lifetime()->is_step_open};
   if (read_values) read_values(read_value);
   accumulation.emplace(reducer->accumulation());
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
@@ -36848,8 +37447,23 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
                            }));
   }
   reducer->remember_addresses();
-  if (checks.at_end && !handle->is_elastic()) first_values_ = digest_of_values({parameters.data(), parameters.size()});
+  if (checks_.at_end() && !handle->is_elastic())
+    first_values_ = digest_of_values({parameters.data(), parameters.size()});
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
+}
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::compare_now(const Group& group, const char* caller) {
+  const ValueChecks::Due due = checks_.take(reducer->steps());
+  const std::shared_ptr<const group::GroupHandle> handle = due.settings ? group.handle() : nullptr;
+  if (due.settings) reducer->throw_if_unusable(caller);
+  if (due.settings && handle->is_elastic()) {
+    compare_settings_blocking(*handle, prefix + "settings", Deadline::after(handle->timeout()),
+                              "before the first step");
+  } else if (due.settings) {
+    compared_settings_ = compare_settings_in_background(*handle, prefix + "settings");
+  }
+  if (due.values) compare_values(group, caller);
 }
 
 template <class Backend, class Group>
@@ -36864,7 +37478,9 @@ void Driver<Backend, Group>::compare_values_at_end(const Group& group) noexcept 
     const std::vector<Parameter>& present = present_parameters();
     const std::uint64_t digest = digest_of_values({present.data(), present.size()});
     if (digest == first_values_ && handle->members().rank == 0) warn_of_unchanged_values(reducer->steps());
-    if (handle->members().world_size > 1) compare_values_in_background(*handle, prefix + "end", digest);
+    if (handle->members().world_size > 1) {
+      compare_values_in_background(*handle, prefix + "end", digest, compared_settings_);
+    }
   } catch (...) {
     // A step is open or has failed, the rank has left, or values have moved or become another kind of tensor: no
     // comparison.
@@ -36899,55 +37515,6 @@ BucketRebuild Driver<Backend, Group>::bucket_rebuild(const std::shared_ptr<const
 }
 
 #if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-/// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
-inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
-                         Device communication) {
-  if (!backend.supports(device.kind)) {
-    throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
-                {what, to_string(device), backend.name});
-  }
-  if (device != communication) {
-    throw_error(Errc::unsupported,
-                "{} is on {}, but this rank's communication is on {}; a rank's model is on one device",
-                {what, to_string(device), to_string(communication)});
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
-                                  std::span<const TensorView> buffers, const DdpOptions& options,
-                                  Device communication) {
-  if (options.deterministic && !backend.is_deterministic) {
-    throw_error(Errc::unsupported,
-                "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
-                "topology::Ring, whose order of summation is fixed, or another backend",
-                {backend.name});
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string described = describe_parameter(i, parameters[i].name);
-    const DType dtype = parameters[i].gradient.dtype;
-    detail::check_device(backend, described, parameters[i].value.device, communication);
-    if (!backend.reduces(dtype)) {
-      throw_error(Errc::unsupported,
-                  "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
-                  "reduces, such as f32",
-                  {described, name(dtype), backend.name});
-    }
-    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
-      throw_error(Errc::unsupported,
-                  "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
-                  "ReduceOp::sum reduces it, in a type that holds the sum",
-                  {described, name(dtype), backend.name});
-    }
-  }
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
-  }
-}
 
 DTRAIN_DEFINED void describe_weights(group::WrappedModel& wrapped, const std::vector<TensorView>& values,
                                      const ReadValue& read, std::function<bool()> weights_differ) {
@@ -37931,16 +38498,14 @@ class ShardedOptimizer<R, C, Stage> {
     agree_on_kernels(ddp, *rule_, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
-    reduction_ = {
-        make_together(ddp, stage),
-        Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
+    const auto& context = group::GroupAccess::of(ddp.group()).rank_context();
+    reduction_ = {make_together(ddp, stage), Completion{&reducer, reducer.lifetime(), context}};
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
-      reduction_.get_deleter().pending->add(
-          reduction_.get(),
-          [completion = reduction_.get_deleter(), &reduction = *reduction_](group::PendingWeights::Ranges memory) {
-            if (completion.is_open(reduction) && reduction.shards().has_weights_in(memory)) completion.wait();
-          });
+      context->pending_weights->add(reduction_.get(), [completion = reduction_.get_deleter(),
+                                                       &reduction = *reduction_](group::PendingWeights::Ranges memory) {
+        if (completion.is_open(reduction) && reduction.shards().has_weights_in(memory)) completion.wait();
+      });
     }
   }
 
@@ -37994,6 +38559,7 @@ class ShardedOptimizer<R, C, Stage> {
   /// Blocking: with overlap_forward, and in device memory, until the model has all new weights of the last step; the
   /// program waits for replays of a captured step itself. @throws as backward()
   void wait() {
+    if (const auto context = reduction_.get_deleter().context.lock()) context->require_may_block();
     reduction_.get_deleter().wait();
     if constexpr (is_on_device) {
       if (!reduction_.get_deleter().lifetime->has_ended) reduction_->wait_for_step();
@@ -38076,7 +38642,7 @@ class ShardedOptimizer<R, C, Stage> {
   struct Completion {
     ddp::Reducer<C>* reducer = nullptr;  ///< valid until lifetime->has_ended
     std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
-    std::shared_ptr<group::PendingWeights> pending{};
+    std::weak_ptr<group::RankContext> context{};
     void wait() const {
       if (!lifetime->has_ended) reducer->wait_for_weights();
     }
@@ -38085,7 +38651,7 @@ class ShardedOptimizer<R, C, Stage> {
       return !lifetime->has_ended && reducer->open_work().is(reduction);
     }
     void operator()(Reduction* reduction) const noexcept {
-      pending->remove(reduction);
+      if (const auto shared = context.lock()) shared->pending_weights->remove(reduction);
       if (lifetime->leaves_work) return;  // the work still uses the reduction
       if (is_open(*reduction)) {
         try {
@@ -38171,10 +38737,11 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 /// Runs `work()` on every rank. Collective, blocking: until work() has ended on all ranks.
-/// @returns for backend::detail::decode: rank 0's text, or an error if work() threw on a rank or a rank is doing
-/// something else
+/// @returns for backend::detail::decode: rank 0's text, or an error, which names rank and host, if work() threw on a
+/// rank or a rank is doing something else
 template <class Group, class Work>
 std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
+  group::GroupAccess::of(group).rank_context()->require_may_block();
   const int number = group::GroupAccess::of(group).next_number("shards");
   group.start_pending();  // other ranks may wait for this work before they make this call
   const int rank = group.members().rank_in_job();
@@ -38186,7 +38753,19 @@ std::string result_of_all_ranks_blocking(const Group& group, const std::string& 
                           doing,
                           [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
   self.notice_after = std::chrono::milliseconds(0);  // a rank may write for minutes
-  const auto own = [&] { return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work, rank)}); };
+  const auto work_here = [&]() -> std::string {
+    try {
+      return backend::detail::with_error(doing, work);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      if (group.world_size() == 1) throw;
+      throw Error(error.code(), format_text("{} (on rank {} on host {})", {error.what(), rank, group.members().host}));
+    }
+  };
+  const auto own = [&] {
+    return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work_here, rank)});
+  };
   return backend::store_gather(self, std::to_string(number), own, [&](const std::vector<std::string>& texts) {
     std::vector<std::string> all;
     std::vector<std::string> results;
@@ -38322,7 +38901,7 @@ template <class Group, class R, class C, class Stage>
 
 /// Loads the tensors, as load_checkpoint(group, path, tensors), and the optimizer's state. Every rank reads its share
 /// of the state, which any number of ranks, with any buckets, may have saved. Call it after the construction of the
-/// optimizer.
+/// optimizer. Another job may save to `path` meanwhile: the call then loads one of its checkpoints.
 /// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
 /// shard file is missing or damaged; `tensors` are loaded after such an error, and the optimizer's state is undefined
 /// @ingroup checkpoints
@@ -38331,27 +38910,35 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                      ShardedOptimizer<R, C, Stage>& optimizer) {
   optimizer.wait();
   const ShardIndex own = ShardIndex::of(optimizer.shares());
-  ShardIndex index = own;
-  if (!load_checkpoint(group, path, detail::with_index(tensors, index))) {
+  std::int64_t steps = 0;
+  const auto load = [&](ShardIndex& index) {
+    index = own;
+    if (!load_checkpoint(group, path, detail::with_index(tensors, index))) {
+      return false;
+    }
+    if (index.model != own.model) {
+      throw_error(Errc::protocol,
+                  "the checkpoint {} has the state of an optimizer with other parameters or another rule; load it into "
+                  "one as it was saved from",
+                  {sanitize(path)});
+    }
+    if (index.steps < 0 || index.files < 1) {
+      throw_error(Errc::protocol,
+                  "the checkpoint {} says that {} shard files have the state after {} steps; load another",
+                  {sanitize(path), index.files, index.steps});
+    }
+    detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
+      read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size(),
+                       tensor_access(group));
+      return std::string();
+    });
+    steps = index.steps;
+    return true;
+  };
+  if (!detail::load_past_replacement(load)) {
     return false;
   }
-  if (index.model != own.model) {
-    throw_error(Errc::protocol,
-                "the checkpoint {} has the state of an optimizer with other parameters or another rule; load it into "
-                "one as it was saved from",
-                {sanitize(path)});
-  }
-  if (index.steps < 0 || index.files < 1) {
-    throw_error(Errc::protocol,
-                "the checkpoint {} says that {} shard files have the state after {} steps; name another",
-                {sanitize(path), index.files, index.steps});
-  }
-  detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
-    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size(),
-                     tensor_access(group));
-    return std::string();
-  });
-  optimizer.shares().loaded(static_cast<std::uint64_t>(index.steps));
+  optimizer.shares().loaded(static_cast<std::uint64_t>(steps));
   group::GroupAccess::of(group).rank_context()->sharded.has_loaded = true;
   return true;
 }
@@ -38445,8 +39032,10 @@ class KeptState {
   /// A step was given up: the tensors of keep_copy get the values of the last commit.
   void restore();
 
-  /// Whether the tensor lies in one of keep_copy.
-  DTRAIN_ON_USE bool is_copied(const TensorView& tensor) const noexcept;
+  /// Views of all tensors, at their present addresses.
+  std::vector<TensorView> values() const;
+  /// Memory of the tensors of keep_copy.
+  DTRAIN_ON_USE MemoryRanges copied_memory() const;
 
   /// The program loads the state in each attempt, and writes it outside of commits: the ranks' states may differ.
   void expect_differences() noexcept { may_differ_ = true; }
@@ -38468,6 +39057,74 @@ class KeptState {
   bool has_copies_ = false;
   std::vector<Source> sources_;
   bool may_differ_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+// ---- dtrain/elastic/commit.hpp
+
+/// @file
+/// StepCommits: the training state of an elastic job's worker, and the calls by which the program's function changes
+/// it: commit() and resume_at(). ElasticWorker is one, and sets the facts of each attempt.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+template <class>
+class FormationClient;
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+/// Threads: the program's one.
+class StepCommits {
+ public:
+  bool is_elastic() const noexcept { return is_elastic_; }
+  std::uint64_t step() const noexcept { return progress_.step(); }
+  std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
+
+  /// @name Calls of the user's function. @throws Error (invalid_argument) where it does not run
+  /// @{
+  /// A step is in the state as a whole.
+  DTRAIN_ON_USE void commit() {
+    commit([] {});
+  }
+  /// Throws what `write` threw: the state is torn, and this worker does not go on.
+  template <class F>
+  void commit(F&& write) {
+    begin_commit();
+    try {
+      write();
+    } catch (...) {
+      abandon_commit();
+      throw;
+    }
+    end_commit();
+  }
+  /// @throws Error (invalid_argument) for fewer steps than are done, unless a ShardedOptimizer's state was loaded; for
+  /// more, unless load_checkpoint() has loaded a file in this attempt, or a model was wrapped
+  DTRAIN_ON_USE void resume_at(std::uint64_t step);
+  /// @}
+
+ protected:
+  explicit StepCommits(bool is_elastic) : is_elastic_(is_elastic) {}
+  ~StepCommits() = default;
+
+  const bool is_elastic_;  ///< otherwise steps are counted only
+  KeptState state_;
+  rendezvous::WorkerProgress progress_;
+  rendezvous::Assignment assignment_{};
+  std::uint64_t committed_attempt_ = 0;                      ///< the last one in which the store was told of a commit
+  bool is_torn_ = false;                                     ///< the function of commit() runs, or has thrown
+  group::RankContext* context_ = nullptr;                    ///< of the present attempt
+  rendezvous::FormationClient<void>* reports_to_ = nullptr;  ///< the first commit of each attempt
+
+ private:
+  DTRAIN_ON_USE void require_function(const char* caller) const;
+  DTRAIN_ON_USE void require_equal_weights(const group::WrappedModel& model) const;
+  DTRAIN_ON_USE void begin_commit();
+  DTRAIN_ON_USE void abandon_commit() noexcept;
+  DTRAIN_ON_USE void end_commit();
+
+  bool is_writing_ = false;  ///< the function of commit() runs
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -38518,7 +39175,7 @@ struct WorkerEnded {
 
 /// A worker of an elastic job for its life. A forked process leaves its connection and store alone, for they are the
 /// worker's. Threads: the program's one.
-class ElasticWorker {
+class ElasticWorker : public StepCommits {
  public:
   /// Blocking, if the process hosts the job's store: as StoreHost. @throws as StoreHost. PID 1 ends at SIGTERM from
   /// here on: without a handler the kernel would drop the signal.
@@ -38527,15 +39184,12 @@ class ElasticWorker {
   ElasticWorker(const ElasticWorker&) = delete;
   ElasticWorker& operator=(const ElasticWorker&) = delete;
 
-  bool is_elastic() const noexcept { return process_.min_ranks != 0; }
   const launch::RankProcess& process() const noexcept { return process_; }
   /// The kept state, with the present addresses. @throws as KeptState::locate
   const KeptState& state() {
     state_.locate();
     return state_;
   }
-  std::uint64_t step() const noexcept { return progress_.step(); }
-  std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
 
   /// Blocking: until the job has finished. SIGTERM makes the worker leave (Termination).
@@ -38550,31 +39204,10 @@ class ElasticWorker {
   /// The kept state, to add tensors to it. @throws Error (invalid_argument) after train()
   DTRAIN_ON_USE KeptState& state_before_train();
 
-  /// @name Calls of the user's function. @throws Error (invalid_argument) where it does not run
-  /// @{
-  /// A step is in the state as a whole.
-  DTRAIN_ON_USE void commit() {
-    commit([] {});
-  }
-  /// Throws what `write` threw: the state is torn, and this worker does not go on.
-  template <class F>
-  void commit(F&& write) {
-    begin_commit();
-    write();
-    end_commit();
-  }
-  /// @throws Error (invalid_argument) for fewer steps than are done, unless a ShardedOptimizer's state was loaded
-  DTRAIN_ON_USE void resume_at(std::uint64_t step);
-  /// @}
-
  private:
-  DTRAIN_ON_USE void require_function(const char* caller) const;
-  DTRAIN_ON_USE void require_equal_weights(const group::WrappedModel& model) const;
-  DTRAIN_ON_USE void begin_commit();
-  DTRAIN_ON_USE void end_commit();
   DTRAIN_ON_USE rendezvous::Announce announce(const std::string& settings) const;
-  DTRAIN_ON_USE bool is_own_error(group::RankContext* context, const std::exception_ptr& error,
-                                  const std::string& text) const;
+  DTRAIN_ON_USE bool announce_blocking(const std::string& settings);
+  DTRAIN_ON_USE bool may_go_on(group::RankContext* context, const std::string& text);
   DTRAIN_ON_USE int run_attempts(AttemptBody& body, const std::string& settings);
   DTRAIN_ON_USE void end(group::RankContext& context);
   DTRAIN_ON_USE std::shared_ptr<Termination<void>> handle_termination();
@@ -38582,15 +39215,13 @@ class ElasticWorker {
   DTRAIN_ON_USE void report_leaving();
 
   const launch::RankProcess& process_;
-  KeptState state_;
-  rendezvous::WorkerProgress progress_;
   rendezvous::WorkerId id_;
-  rendezvous::Assignment assignment_{};
-  std::uint64_t committed_attempt_ = 0;  ///< the last one in which the store was told of a commit
   bool has_run_ = false;
-  bool is_torn_ = false;
-  int exit_code_ = 0;                      ///< of the function's last call
-  group::RankContext* context_ = nullptr;  ///< of the present attempt
+  bool has_reminded_ = false;       ///< RankContext::has_reminded, of earlier attempts
+  int exit_code_ = 0;               ///< of the function's last call
+  std::exception_ptr error_;        ///< that ended the last attempt on this rank
+  std::optional<Cause> announced_;  ///< what the store is told of it: Announce::error
+  int shortages_ = 0;               ///< attempts in a row that this process lacked the means to join
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::mutex mutex_;
@@ -38606,8 +39237,7 @@ class ElasticWorker {
 // ---- dtrain/elastic/state_transfer.hpp
 
 /// @file
-/// State transfer: the ranks of an attempt that lack the state of rank 0 receive it. Elastic (elastic.hpp) calls
-/// transfer_state(), ElasticWorker weights_digest() at a commit.
+/// transfer_state(): the ranks of an attempt that lack the state of rank 0 receive it.
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -38621,6 +39251,9 @@ inline std::vector<bool> receivers(const std::vector<std::int64_t>& cards) {
   }
   return found;
 }
+
+/// @returns views of other memory for all kept tensors, without values @param memory owns it
+std::vector<TensorView> stage(const KeptState& state, std::unique_ptr<std::byte[]>& memory);
 
 /// Collective, blocking: gives every rank the state of rank 0. A rank that has trained, and each rank before the first
 /// commit, keeps its state until the source's is here as a whole (rule 4 of a formation). @throws as the group's
@@ -38645,24 +39278,18 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   if (is_current && receives[rank] && own.steps > 0 && !state.may_differ()) {
     log(LogLevel::warning,
         format_text(
-            "rank {}: its state differs from rank 0's after as many steps, and is replaced; what is kept must be "
-            "written inside commit() only",
+            "rank {}: its state differs from rank 0's after as many steps, and is replaced: what is kept was written "
+            "outside of commit(), or this host's processor or libraries round a step differently",
             {rank}));
   }
   // Where no step was committed, a rank that has not trained may be the next source: what it has stays whole, too.
   const bool stages = receives[rank] && (own.has_trained() || assignment.source.steps == 0);
-  std::vector<std::vector<std::byte>> staged;
+  std::unique_ptr<std::byte[]> staged;
+  const std::vector<TensorView> places = stages ? stage(state, staged) : state.values();
   const auto send = [&](const Group& among) {
-    for (const ddp::NamedTensor& each : state.tensors()) {
-      BufferView values = each.value.flat();
-      if (stages) {
-        staged.emplace_back(each.value.bytes());
-        values.data = staged.back().data();
-      }
-      if (values.count != 0) {
-        among.broadcast(values, 0);
-      }
-    }
+    ddp::PackedBroadcast packed(places, true);
+    packed.launch(
+        rank == 0, [&among](const BufferView& value) { among.broadcast(value, 0); }, [](auto copy) { copy(); });
   };
   if (count + 1 == group.world_size()) {
     send(group);
@@ -38673,15 +39300,11 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
       send(among);
     }
   }
-  for (std::size_t i = 0; i < staged.size(); ++i) {
-    std::memcpy(state.tensors()[i].value.data, staged[i].data(), staged[i].size());
+  for (std::size_t i = 0; stages && i < places.size(); ++i) {
+    std::copy_n(places[i].data, places[i].bytes(), state.tensors()[i].value.data);
   }
   state.commit();
 }
-
-/// The digest of what this rank has wrapped in host memory: the same on all ranks if those that received the state got
-/// all of it.
-DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context);
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
@@ -38986,9 +39609,9 @@ class DistributedDataParallel {
   /// overlap_forward, runs. While an exception unwinds, the group keeps the channel, so that the other ranks fail with
   /// the exception's text. Else, after a step, the destructor reads the model's values, in host memory, for a digest
   /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ, or if they have given a
-  /// DistributedSampler of the group different options; and after 10 steps, if no value has changed since the
-  /// construction. Not if a value has moved (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor
-  /// with DTRAIN_CHECK_VALUES=0.
+  /// DistributedSampler of the group different options, which the first step also compares, for samplers made before
+  /// it; and after 10 steps, if no value has changed since the construction. Not if a value has moved
+  /// (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
     if (!driver_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -39150,7 +39773,10 @@ class DistributedDataParallel {
   }
 
   /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
-  void wait_for(std::size_t i) { driver_->reducer->wait_for_weights(i); }
+  void wait_for(std::size_t i) {
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    driver_->reducer->wait_for_weights(i);
+  }
   /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
   /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
@@ -39210,6 +39836,12 @@ class DistributedDataParallel {
     }
   }
 
+  /// A step that reduces has begun.
+  void count_step() {
+    driver_->wrapped->has_unreduced = false;
+    if (driver_->wrapped->is_commit_overdue()) group::GroupAccess::of(group_).rank_context()->remind_of_commit();
+  }
+
   Step begin(const char* caller, StepOptions options) {
     group::GroupAccess::of(group_).rank_context()->require_may_block();
     if (!reduces()) {
@@ -39217,9 +39849,9 @@ class DistributedDataParallel {
       driver_->wrapped->has_unreduced = true;
       return driver_->accumulation->begin();
     }
-    if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
+    driver_->compare_if_due(group::GroupAccess::of(group_), caller);
     Step step = driver_->reducer->begin(caller, options);
-    driver_->wrapped->has_unreduced = false;
+    count_step();
     return step;
   }
 
@@ -39232,11 +39864,11 @@ class DistributedDataParallel {
     }
     group::RankContext& context = *group::GroupAccess::of(group_).rank_context();
     context.require_may_block();
-    if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
+    driver_->compare_if_due(group::GroupAccess::of(group_), caller);
     optimizer.template require_usable<I>(inspect);
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
-    driver_->wrapped->has_unreduced = false;
+    count_step();
     or_report([&] {
       optimizer.inspect_with(std::forward<I>(inspect));
       optimizer.renew_values();
@@ -39510,8 +40142,8 @@ class Elastic {
 
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
-  /// @throws Error (invalid_argument), before `write`, under no_sync(), and while no step has reduced what it left;
-  /// with hooks::LocalSgd between two averages, or if the weights are not given to keep_copy()
+  /// @throws Error (invalid_argument), before `write`, in a step that has not ended, under no_sync(), and while no step
+  /// has reduced what it left; with hooks::LocalSgd between two averages, or if the weights are not given to keep_copy()
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
@@ -39520,9 +40152,11 @@ class Elastic {
   /// @throws as the other commit()
   void commit() const { worker_->commit(); }
 
-  /// After load_checkpoint(): that many steps are done. On all ranks. Fewer than step() only after the state of a
-  /// ShardedOptimizer was loaded: rank 0 logs the number of steps that are trained again. @throws Error
-  /// (invalid_argument) for fewer steps otherwise
+  /// After load_checkpoint(): that many steps are done. On all ranks, each of which has the state by then. A program
+  /// that loads it by its own code does so on all ranks, and calls this after wrapping the model. Fewer than step()
+  /// only after the state of a ShardedOptimizer was loaded: rank 0 logs the number of steps that are trained again.
+  /// @throws Error (invalid_argument) for fewer steps otherwise, and for more before both load_checkpoint() and
+  /// wrapping
   void resume_at(std::uint64_t step) const { worker_->resume_at(step); }
 
   /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job that is not elastic.
@@ -39739,6 +40373,78 @@ DTRAIN_DEFINED std::string exception_text() {
     return "an exception that is not a std::exception";
   }
 }
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/close_on_fork.hpp
+
+/// @file
+/// CloseOnForkDescriptor: a descriptor that a forked child does not keep open, as O_CLOEXEC does for a program that is
+/// executed. A child that outlives its parent would hold the parent's port.
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// The open descriptors plus one; 0: free.
+inline std::array<std::atomic<int>, 64> close_on_fork_table{};
+
+inline void close_in_forked_child() noexcept {
+  for (std::atomic<int>& each : close_on_fork_table) {
+    if (const int entry = each.exchange(0); entry != 0) {
+      static_cast<void>(::close(entry - 1));
+    }
+  }
+}
+
+/// @returns a place in the table; null if it is full, or the system has no memory for a handler of fork()
+inline std::atomic<int>* add_to_close_on_fork_table(int descriptor) noexcept {
+  static const bool is_handled = ::pthread_atfork(nullptr, nullptr, &close_in_forked_child) == 0;
+  for (std::atomic<int>& each : close_on_fork_table) {
+    int free = 0;
+    if (is_handled && each.compare_exchange_strong(free, descriptor + 1)) {
+      return &each;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace detail
+
+/// Owns its descriptor. A child made by fork(), but not by vfork() or clone(), closes it first of all; there, the copy
+/// of this object owns nothing. Beyond 64 such descriptors at once, the others are ordinary ones.
+class CloseOnForkDescriptor {
+ public:
+  explicit CloseOnForkDescriptor(Descriptor owned) noexcept
+      : descriptor_(std::move(owned)),
+        entry_(descriptor_ ? detail::add_to_close_on_fork_table(descriptor_.get()) : nullptr) {}
+  CloseOnForkDescriptor(CloseOnForkDescriptor&& other) noexcept
+      : descriptor_(std::move(other.descriptor_)), entry_(std::exchange(other.entry_, nullptr)) {}
+  CloseOnForkDescriptor& operator=(CloseOnForkDescriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      descriptor_ = std::move(other.descriptor_);
+      entry_ = std::exchange(other.entry_, nullptr);
+    }
+    return *this;
+  }
+  ~CloseOnForkDescriptor() { reset(); }
+
+  int get() const noexcept { return descriptor_.get(); }
+
+ private:
+  void reset() noexcept {
+    const bool was_closed_by_fork = entry_ != nullptr && entry_->exchange(0) == 0;
+    entry_ = nullptr;
+    if (was_closed_by_fork) {
+      static_cast<void>(descriptor_.release());  // the number may be another file's by now
+    }
+    descriptor_.reset();
+  }
+
+  Descriptor descriptor_;
+  std::atomic<int>* entry_;  ///< in the table
+};
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -42080,6 +42786,13 @@ struct IoResult {
   }
 };
 
+/// No connection could be made by the deadline. The other host or the network may be the cause, so a later attempt may
+/// succeed. An Error of the same code that is no Unreachable is this process's own, such as EAGAIN of a thread's start.
+class Unreachable final : public Error {
+ public:
+  using Error::Error;
+};
+
 namespace detail {
 
 /// Errors that the network or the peer can cause; on a connection, any other is a programming error.
@@ -42106,7 +42819,7 @@ inline bool is_retriable(int error) noexcept {
 }
 
 /// Reports that the connection is tried again.
-/// @throws Error (posix) if another attempt cannot succeed, or it is too late for it
+/// @throws Unreachable if it is too late for another attempt; Error (posix) if none can succeed
 inline void note_unconnected(int number, const std::string& host, std::uint16_t port, Deadline::Clock::time_point begin,
                              Deadline::Clock::time_point last, const Backoff& backoff) {
   const Deadline::Clock::time_point now = Deadline::Clock::now();
@@ -42124,9 +42837,8 @@ inline void note_unconnected(int number, const std::string& host, std::uint16_t 
   const Error error = posix_error(
       number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
       what_to_do);
-  if (loopback_is_down || !is_retriable(number) || now >= last) {
-    throw error;
-  }
+  if (loopback_is_down || !is_retriable(number)) throw error;
+  if (now >= last) throw Unreachable(error.code(), error.what());
   backoff.on_retry(error.what());
 }
 
@@ -42282,20 +42994,28 @@ inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::ve
 
 /// Connects to a host that may not listen yet, or whose name may not resolve yet: resolves the name, tries its
 /// addresses in order, and retries with growing delays until the deadline.
-/// @throws Error (refused) for a name that does not resolve, or is invalid; Error (posix) at the deadline, or at once
-/// for an error that a retry cannot change: with the host, the port, the last reason and the time spent
+/// @throws Error (refused) for a name that does not resolve, or is invalid; Unreachable at the deadline, Error (posix)
+/// at once for an error that a retry cannot change: with the host, the port, the last reason and the time spent
 inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  int error = 0;  // of the last attempt
   for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
-    async::Task<std::vector<SocketAddress>> lookup = resolve_with_backoff(loop, host, port, deadline, backoff);
-    std::vector<SocketAddress> addresses = co_await std::move(lookup);
+    std::vector<SocketAddress> addresses;
+    try {
+      async::Task<std::vector<SocketAddress>> lookup = resolve_with_backoff(loop, host, port, deadline, backoff);
+      addresses = co_await std::move(lookup);
+    } catch (const Error&) {
+      if (error == 0 || !deadline.passed()) throw;
+      detail::note_unconnected(error, host, port, begin, begin, backoff);  // throws: it was too late to resolve again
+    }
     async::Task<ConnectResult> attempt = connect_to_any(loop, std::move(addresses), deadline, backoff.attempt_timeout);
     ConnectResult result = co_await std::move(attempt);
     if (result.connection) {
       co_return *std::move(result.connection);
     }
-    detail::note_unconnected(result.error, host, port, begin, deadline.instant() - delay, backoff);
+    error = result.error;
+    detail::note_unconnected(error, host, port, begin, deadline.instant() - delay, backoff);
     co_await loop.sleep_for(delay);
   }
 }
@@ -42707,7 +43427,7 @@ class Listener {
   static constexpr int default_backlog = 4096;  // the system lowers it to its own bound
 
   Listener(async::EventLoop& loop, Descriptor socket, const SocketAddress& local)
-      : loop_(&loop), socket_(std::move(socket)), local_(local) {}
+      : loop_(&loop), socket_(CloseOnForkDescriptor(std::move(socket))), local_(local) {}
 
   static Listener open(async::EventLoop& loop, const SocketAddress& address, int backlog, bool dual_stack) {
     const std::string doing = dual_stack ? format_text("listening at port {} of every address", {address.port()})
@@ -42786,7 +43506,7 @@ class Listener {
   }
 
   async::EventLoop* loop_;
-  Descriptor socket_;
+  CloseOnForkDescriptor socket_;
   SocketAddress local_;
   bool has_warned_ = false;  ///< whether a failure to accept was logged
 };
@@ -44444,7 +45164,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 /// If TORCHELASTIC_RUN_ID is set (elastic), torchrun set the variables for this process, and the source trusts them.
 /// Otherwise they may have been exported before a launcher started the processes, so the source compares them with
-/// Slurm's, Open MPI's and PMI's variables.
+/// that launcher's variables.
 struct TorchSource {
   static constexpr const char* name = "torch";
 
@@ -44456,10 +45176,11 @@ struct TorchSource {
     identity.job = variables.text("TORCHELASTIC_RUN_ID");
     const bool elastic = identity.elastic = identity.job.has_value();
     identity.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
+    const std::optional<int> argument = local_rank_argument(arguments);
     if (!elastic) {
       check_conflicts(variables, identity);
+      if (identity.world_size == 1 && !argument && !is_inner(variables)) check_alone(variables);
     }
-    const std::optional<int> argument = local_rank_argument(arguments);
     read_local(variables, argument, elastic, identity);
     read_node(variables, elastic, identity);
     if (!elastic) {
@@ -44502,6 +45223,34 @@ struct TorchSource {
           "DTRAIN_RANK and DTRAIN_WORLD_SIZE",
           {variables.stated({"RANK"}), variables.stated({variable}), identity.world_size});
     }
+  }
+
+  /// Whether a launcher that itself runs in each process of another one has set RANK and WORLD_SIZE: DeepSpeed, a Ray
+  /// worker, whose raylet srun may have started, or what the user says is one.
+  static bool is_inner(const Variables& variables) {
+    return variables.has("CROSS_SIZE") || variables.has("RAY_JOB_ID") || variables.has("DTRAIN_LAUNCHER");
+  }
+
+  /// With RANK=0 and WORLD_SIZE=1, exported before the processes were started, each would train alone.
+  static void check_alone(const Variables& variables) {
+    const LauncherVariables step{"slurm", "SLURM_PROCID", slurm_size_variable(variables)};
+    if (slurm_step_rank_and_size(variables)) check_alone_beside(variables, step);
+    for (const LauncherVariables* const names :
+         {&horovod_names, &OpenMpiSource::names, &jsrun_names, &mvapich_names, &flux_names, &PmiSource::names}) {
+      check_alone_beside(variables, *names);
+    }
+  }
+
+  static void check_alone_beside(const Variables& variables, const LauncherVariables& other) {
+    const std::optional<RankAndSize> job = other.rank_and_size(variables);
+    if (!job || job->world_size <= 1) return;
+    throw_identity_error(
+        IdentityErrc::conflict_rank,
+        "{} say that this process is alone, but {} that it is one of {}; were RANK and WORLD_SIZE exported before the "
+        "processes were started? Unset RANK and WORLD_SIZE, or set DTRAIN_LAUNCHER={}, or DTRAIN_LAUNCHER=none for a "
+        "process that is meant to be alone",
+        {variables.stated({"RANK", "WORLD_SIZE"}), variables.stated({other.rank, other.world_size}), job->world_size,
+         other.launcher});
   }
 
   static void read_local(const Variables& variables, const std::optional<int>& argument, bool elastic,
@@ -45188,12 +45937,23 @@ inline void check_wanted_pair(const Variables& variables, std::optional<std::str
   refuse_launcher(variables, *wanted, there + names_of_present(variables));
 }
 
-/// Checks that a number of nodes has a node rank, too. @throws IdentityError: no-rank, elastic-range
-inline void check_unpaired_count(const Variables& variables) {
+/// Checks that a number of nodes has a node rank, too. @param least_nodes of the variables' MIN:MAX; 0: one number
+/// @throws IdentityError: no-rank, elastic-range
+inline void check_unpaired_count(const Variables& variables, int least_nodes) {
   for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
                                     std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
     const std::optional<int> nodes = read_node_count(variables, count);
     if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
+      if (least_nodes != 0) {
+        const bool is_pod = variables.has("PET_RDZV_ENDPOINT");
+        throw_identity_error(
+            IdentityErrc::no_rank,
+            "{} says how many nodes there are, but not which of them this is; set {} to 0 on the node whose address is "
+            "the MASTER_ADDR of all, and to another number on the others{}",
+            {quoted(count, format_text("{}:{}", {least_nodes, *nodes})), rank,
+             is_pod ? " (in a pod of Kubeflow: PET_NODE_RANK=${HOSTNAME##*-} MASTER_ADDR=${PET_RDZV_ENDPOINT%:*})"
+                    : ""});
+      }
       throw_identity_error(
           IdentityErrc::no_rank,
           "{} says how many nodes there are, but not which of them this is; set {} to 0..{}, another on each node",
@@ -45205,9 +45965,9 @@ inline void check_unpaired_count(const Variables& variables) {
 }  // namespace detail
 
 /// Node rank, node count and, if a source has them, node 0's address and port, from the environment, which includes the
-/// flags (see with_flags). The caller lets flags override the result. @throws IdentityError if the environment is
-/// contradictory or incomplete
-inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables) {
+/// flags (see with_flags). The caller lets flags override the result. @param least_nodes that take_least_nodes took
+/// @throws IdentityError if the environment is contradictory or incomplete
+inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables, int least_nodes) {
   const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
   if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
     return *pair;
@@ -45228,7 +45988,7 @@ inline NodeIdentity node_of_environment(const Environment& environment, const Va
   if (identity.launcher != SingleSource::name) {
     node.warnings = identity.warnings;
   } else if (!wanted) {
-    detail::check_unpaired_count(variables);
+    detail::check_unpaired_count(variables, least_nodes);
     node.warnings = detail::allocation_warnings(variables);
     SingleSource::warn_of_first_node(variables, node.warnings);
   }
@@ -45238,7 +45998,7 @@ inline NodeIdentity node_of_environment(const Environment& environment, const Va
 namespace detail {
 
 /// Node rank and count; flags override the environment. With both flags, or --nnodes=1, the environment is not read.
-inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Variables& variables) {
+inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Variables& variables, int least_nodes) {
   const std::optional<int> rank = variables.integer("--node-rank");
   const std::optional<int> count = read_node_count(variables, "--nnodes");
   NodeIdentity node;
@@ -45250,7 +46010,7 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
         with_master["MASTER_ADDR"] = *address;
       }
     }
-    node = node_of_environment(with_master, Variables(with_master));
+    node = node_of_environment(with_master, Variables(with_master), least_nodes);
   }
   node.node_rank = rank.value_or(node.node_rank);
   node.node_count = count.value_or(node.node_count);
@@ -45307,7 +46067,7 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
   Environment joined = with_flags(environment, flags);
   const int least_nodes = flags.is_elastic ? take_least_nodes(joined) : 0;
   const Variables variables(joined);
-  NodeIdentity node = detail::rank_and_count_of_node(joined, variables);
+  NodeIdentity node = detail::rank_and_count_of_node(joined, variables, least_nodes);
   node.least_nodes = least_nodes;
   const bool has_any_rank = least_nodes != 0 && node.node_count > 1;
   if (node.node_rank >= node.node_count && !has_any_rank) {
@@ -45501,6 +46261,156 @@ class SlowNotice {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/formation/formation_options.hpp
+
+/// @file
+/// FormationOptions: sizes and waiting times of an elastic job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct FormationOptions {
+  int min_workers = 1;  ///< an attempt with fewer workers does not form
+  int max_workers = 1;  ///< further workers wait
+
+  std::chrono::milliseconds first_formation{30000};    ///< for workers up to max_workers, once min_workers are there
+  std::chrono::milliseconds rejoin_timeout{60000};     ///< for a rank to join an attempt
+  std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
+  std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state; for a
+                                                       ///< rank whose heartbeats come to leave a failed attempt
+  std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
+  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end (NewcomerLimits)
+  std::chrono::seconds least_bar{1};     ///< for newcomers of a host, one of which broke an attempt before a commit
+  std::chrono::seconds longest_bar{60};  ///< it doubles each time up to here
+  int attempts_without_commit = 10;      ///< so many in a row end the job
+  std::chrono::milliseconds least_pause{100};      ///< after the second attempt in a row without a commit; it doubles
+  std::chrono::milliseconds longest_pause{10000};  ///< up to here
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/formation/failure_history.hpp
+
+/// @file
+/// FailureHistory of a FormationState: an elastic job's failures and commits, the pauses between attempts, and which
+/// failure ends the job. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Threads: one. A template, so that a program without an elastic job parses it and compiles nothing of it.
+template <class = void>
+class FailureHistory {
+ public:
+  explicit FailureHistory(const FormationOptions& options)
+      : most_(options.attempts_without_commit), least_pause_(options.least_pause), longest_(options.longest_pause) {}
+
+  bool has_committed() const noexcept { return has_committed_; }
+  /// Whether a step of the present attempt, or of the last one, is known to be committed.
+  bool committed_here() const noexcept { return committed_here_; }
+  /// Attempts in a row that have failed before a commit.
+  int without_commit() const noexcept { return without_commit_; }
+
+  /// The first cause since the last commit, and the last one after it, if it is another; nullopt without a failure.
+  std::optional<Cause> cause() const {
+    std::optional<Cause> found = first_;
+    if (found && last_ && last_->text != found->text) {
+      append_text(found->text, "; the last of {} attempts without a commit: {}", {without_commit_, last_->sentence()});
+    }
+    return found;
+  }
+
+  void on_attempt() noexcept { committed_here_ = false; }
+
+  /// @param failed the attempt in which the step was committed has failed since
+  void on_commit(bool failed) {
+    has_committed_ = committed_here_ = true;
+    without_commit_ = 0;
+    if (!failed) {
+      first_.reset();
+      last_.reset();
+      own_error_.clear();
+    }
+  }
+
+  /// An attempt has failed. @returns the cause with which the job ends; nullopt: the next attempt may form
+  std::optional<Cause> on_failure(const Cause& of) {
+    if (of.kind != CauseKind::resized) {
+      last_ = of;
+      first_ = first_ ? first_ : last_;
+    }
+    if (of.kind == CauseKind::stopped || (of.kind == CauseKind::disagreement && !has_committed_)) return of;
+    without_commit_ = committed_here_ ? 0 : without_commit_ + 1;
+    return without_commit_ >= most_ ? std::optional<Cause>(cause().value_or(of)) : std::nullopt;
+  }
+
+  /// Gives the last cause the text of the rank that it names, which knows more.
+  void explain(int rank, const std::string& text) {
+    if (!last_ || last_->rank != rank) return;
+    if (first_->text == last_->text) first_->text = text;
+    last_->text = text;
+  }
+
+  /// A worker ends by an error of its own. @returns the cause with which the job ends: another worker ended by the
+  /// same error before, and no step was committed since
+  std::optional<Cause> on_own_error(const Cause& of) {
+    const bool repeats = !committed_here_ && of.text == own_error_;
+    own_error_ = of.text;
+    return repeats ? std::optional<Cause>(of) : std::nullopt;
+  }
+
+  /// From the failure of the last attempt to the next attempt: none after a single attempt without a commit.
+  std::chrono::milliseconds pause() const noexcept {
+    return without_commit_ <= 1 ? std::chrono::milliseconds(0)
+                                : std::min(least_pause_ * (1 << std::min(without_commit_ - 2, 16)), longest_);
+  }
+
+ private:
+  int most_;
+  std::chrono::milliseconds least_pause_;
+  std::chrono::milliseconds longest_;
+  int without_commit_ = 0;
+  bool committed_here_ = false;
+  bool has_committed_ = false;
+  std::optional<Cause> first_;  ///< since the last commit
+  std::optional<Cause> last_;
+  std::string own_error_;  ///< the last one, if nothing was committed since
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/formation/weights_summary.hpp
+
+/// @file
+/// WeightsSummary: a rank's weights in few numbers, by which an elastic job compares its ranks; differs_by_rounding().
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Equal weights have equal digests. The sums tell how far unequal ones are from each other: each is of an eighth of
+/// the weights, with a random sign for each weight, the same on every rank. So the squares of the differences of two
+/// ranks' sums add up to the square of the norm of their weights' difference, in the mean. (Johnson and Lindenstrauss,
+/// "Extensions of Lipschitz mappings into a Hilbert space", 1984; the signs: Achlioptas, "Database-friendly random
+/// projections", 2001.)
+struct WeightsSummary {
+  std::uint64_t digest = 0;  ///< 0: the weights are not compared
+  double rounding = 0;       ///< norm that differences of rounding may have
+  std::array<double, 8> sums{};
+};
+
+/// Whether the weights of two ranks that have unequal digests may differ by rounding alone, as those of hosts whose
+/// processors or libraries round an optimizer's step differently. A step without a part of the optimizer's state
+/// differs by far more.
+inline bool differs_by_rounding(const WeightsSummary& a, const WeightsSummary& b) noexcept {
+  double squares = 0;
+  for (std::size_t i = 0; i < a.sums.size(); ++i) {
+    const bool is_finite = kernels::is_finite(a.sums[i]);
+    if (is_finite != kernels::is_finite(b.sums[i])) return false;
+    const double difference = is_finite ? a.sums[i] - b.sums[i] : 0;
+    squares += difference * difference;
+  }
+  return std::sqrt(squares) <= a.rounding + b.rounding;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/membership/host_identity.hpp
 
 /// @file
@@ -45638,6 +46548,7 @@ inline void fields(Serializer& of, Request& message) {
   of.choice(message.kind, RequestKind{}, RequestKind{any});
   of.list(message.keys, 1, takes_many(message.kind) ? max_keys_per_wait : 1,
           [&of](std::string& key) { of.raw_text(key, max_key_bytes); });
+  of.text(message.purpose, max_name_bytes);
   switch (message.kind) {  // without a default: the compiler names a kind that is missing here
     case RequestKind::compare_set: of.maybe(message.expected, value); return value(message.value);
     case RequestKind::set:
@@ -45730,7 +46641,7 @@ DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<con
       fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
     }
   };
-  reader.choice(kind, MessageKind::hello, MessageKind::barred);
+  reader.choice(kind, MessageKind::hello, MessageKind::own_error);
   (read(std::type_identity<Messages>()), ...);
   if (!reader.finished()) {
     message.reset();
@@ -45875,8 +46786,7 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
 
 /// @file
 /// Formation messages between the workers of an elastic job and the store, beside the attempts; this comment describes
-/// the protocol. FormationClient and FormationServer exchange them; ElasticWorker (elastic/), FormationState,
-/// FormationWorkers and NewcomerLimits make and read them.
+/// the protocol.
 ///
 /// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
 /// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:
@@ -45889,10 +46799,13 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
 ///                                                    attempts; the store may send further ones
 ///                                <-      Assignment  the worker's rank in the next attempt, which it joins as a rank
 ///   Committed                    ->              once an attempt, after the first step that it has committed there
+///                                <-      CallRequest newcomers wait: the worker reports the program's next call of
+///   Called                       ->              dtrain, so that no attempt ends while the program evaluates
 ///   Finished                     ->              its function has returned in this attempt
 ///                                <-      Finished    on all ranks of the attempt: the job has finished
 ///   Announce                     ->              its attempt has failed, and the worker has ended all of it
-///                                <-      Barred, Assignment, Finished, or Failure: the job's cause
+///                                <-      Barred, Assignment, Finished, or Failure: the job's cause; OwnError: the
+///                                        error of the attempt is the worker's own, which ends by it
 ///   FailureReport                ->              the worker ends for this cause; the store closes the connection
 ///   Heartbeat                    <->
 ///
@@ -45909,19 +46822,39 @@ struct Announce {
   std::uint64_t job = 0;  ///< Assignment::job; 0 before the first
   TrainingProgress progress;
   std::string settings;  ///< a line that names the job, then lines "name=value"; equal on all workers
-  Proof proof{};         ///< of the first Announce of a connection
+  /// What ended the worker's part in its last attempt, if it was no failure of others. Of kind exception or
+  /// disagreement: the program threw it, and the store judges whose it is (announced_errors.hpp); `rank` is the one
+  /// that it names. Of kind lost: the worker could not take part, and tries again.
+  std::optional<Cause> error{};
+  Proof proof{};  ///< of the first Announce of a connection
 };
 
 struct Committed {
   static constexpr MessageKind message_kind = MessageKind::committed;
   std::uint64_t attempt = 0;
-  std::uint64_t digest = 0;  ///< of the wrapped weights, equal on all ranks; 0 in an attempt without receivers
+  WeightsSummary weights{};  ///< of the wrapped weights in an attempt with receivers
 };
 
 struct Finished {
   static constexpr MessageKind message_kind = MessageKind::finished;
   std::uint64_t attempt = 0;
-  bool is_member = false;  ///< from the store: the receiver was a rank of that attempt
+  bool is_member = false;    ///< from the store: the receiver was a rank of that attempt
+  std::uint64_t digest = 0;  ///< from a worker: of the kept state; 0: it is not compared
+};
+
+struct CallRequest {
+  static constexpr MessageKind message_kind = MessageKind::call_request;
+  std::uint64_t attempt = 0;
+};
+
+struct Called {
+  static constexpr MessageKind message_kind = MessageKind::called;
+  std::uint64_t attempt = 0;
+};
+
+struct OwnError {
+  static constexpr MessageKind message_kind = MessageKind::own_error;
+  std::string sentence;
 };
 
 struct Barred {
@@ -45947,6 +46880,7 @@ inline void fields(Serializer& of, Announce& message) {
   of.number(message.job);
   fields(of, message.progress);
   of.raw_text(message.settings, max_settings_bytes);
+  of.maybe(message.error, [&of](Cause& cause) { fields(of, cause); });
   of.bytes(message.proof);
 }
 
@@ -45959,14 +46893,36 @@ inline void fields(Serializer& of, Assignment& message) {
   of.number(message.receivers, 0, message.world_size);
 }
 
+inline void fields(Serializer& of, WeightsSummary& summary) {
+  const auto real = [&of](double& value) {
+    auto bits = std::bit_cast<std::uint64_t>(value);
+    of.number(bits);
+    value = std::bit_cast<double>(bits);
+  };
+  of.number(summary.digest);
+  real(summary.rounding);
+  std::for_each(summary.sums.begin(), summary.sums.end(), real);
+}
+
 inline void fields(Serializer& of, Committed& message) {
   of.number(message.attempt);
-  of.number(message.digest);
+  fields(of, message.weights);
 }
 
 inline void fields(Serializer& of, Finished& message) {
   of.number(message.attempt);
   of.flag(message.is_member);
+  of.number(message.digest);
+}
+
+inline void fields(Serializer& of, CallRequest& message) {
+  of.number(message.attempt);
+}
+inline void fields(Serializer& of, Called& message) {
+  of.number(message.attempt);
+}
+inline void fields(Serializer& of, OwnError& message) {
+  of.text(message.sentence, max_sentence_bytes);
 }
 
 inline void fields(Serializer& of, Barred& message) {
@@ -45976,19 +46932,17 @@ inline void fields(Serializer& of, Barred& message) {
 /// @}
 
 /// From a worker to the store, once the store has accepted its first Announce.
-using FromWorker = std::variant<Announce, Committed, Finished, FailureReport>;
+using FromWorker = std::variant<Announce, Committed, Called, Finished, FailureReport>;
 
 /// From the store to a worker.
-using ToWorker = std::variant<Assignment, Finished, Failure, Refused, Barred>;
+using ToWorker = std::variant<Assignment, Finished, Failure, Refused, Barred, CallRequest, OwnError>;
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/formation/formation_workers.hpp
 
 /// @file
-/// FormationWorkers: the elastic job's known workers, connections and last ranks; FailureHistory: the job's failures
-/// and commits, and when they end it. No I/O. FormationState owns one of each; FormationServer and ElasticSupervisor
-/// (launch/) look workers up, NewcomerLimits reads a Worker.
+/// FormationWorkers of a FormationState: the elastic job's known workers, connections and last ranks. No I/O.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -46014,6 +46968,11 @@ struct Worker {
   TrainingProgress progress;                 ///< as the worker announced it
   TrainingProgress source;                   ///< of its last attempt
   std::string error;                         ///< with which it ends; empty: none is known
+  std::optional<Cause> thrown;               ///< in the last attempt, by the program; until it is judged
+  std::string unlike;                        ///< why its program is unlike that of the others, if it is
+  bool is_asked = false;                     ///< for its next call of dtrain
+  bool has_called = false;                   ///< since
+  std::uint64_t state = 0;                   ///< digest of its kept state when its function returned; 0: none
   std::uint64_t order = 0;                   ///< position of its announcement
   Deadline::Clock::time_point since{};       ///< its announcement, its exclusion, or the end of its connection
   Deadline::Clock::time_point told_until{};  ///< end of its host's bar, as the worker was told last
@@ -46039,6 +46998,15 @@ class FormationWorkers {
   }
   bool has_excluded() const {
     return find_that([](const Worker& each) { return each.standing == Standing::excluded; }) != nullptr;
+  }
+  /// Whether the job keeps its state without that worker: another one is connected that has trained as late, or whose
+  /// state was the source of a later attempt.
+  bool can_spare(const Worker& worker) const {
+    const Worker* const other = find_that([&](const Worker& each) {
+      const bool was_source = each.attempt > worker.attempt && each.progress == each.source;
+      return &each != &worker && each.connection != 0 && (each.progress.attempt >= worker.attempt || was_source);
+    });
+    return other != nullptr;
   }
   Worker* member(int rank) const {
     return rank < 0 || rank >= static_cast<int>(members_.size()) ? nullptr : members_[static_cast<std::size_t>(rank)];
@@ -46067,6 +47035,7 @@ class FormationWorkers {
                                           {difference->first, difference->second})});
     }
     const Worker* const worker = find(message.worker);
+    if (worker != nullptr && !worker->unlike.empty()) return refuse(message, {worker->unlike});
     const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
     const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
     const bool was_dropped = worker == nullptr && message.job == job && message.progress.attempt < needed;
@@ -46101,6 +47070,16 @@ class FormationWorkers {
     if (worker.attempt == 0 && worker.connection == 0 && worker.error.empty()) {
       std::erase_if(workers_, [&](const auto& each) { return each.get() == &worker; });
     }
+  }
+
+  /// Notes that the ranks are asked for their next call of dtrain, or are not any more. @returns those to ask now
+  std::vector<const Worker*> ask_members(bool asks) {
+    std::vector<const Worker*> found;
+    for (Worker* each : members_) {
+      if (!std::exchange(each->is_asked, asks) && asks && each->connection != 0) found.push_back(each);
+      each->has_called = each->has_called && asks;
+    }
+    return found;
   }
 
   /// Sets the ranks of the next attempt, in order. Drops workers that are gone, and those excluded before `long_ago`
@@ -46154,50 +47133,110 @@ inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most
   return candidates;
 }
 
-class FailureHistory {
- public:
-  /// @param most attempts in a row without a commit
-  explicit FailureHistory(int most) : most_(most) {}
-
-  bool has_committed() const noexcept { return has_committed_; }
-  /// Whether a step of the present attempt, or of the last one, is known to be committed.
-  bool committed_here() const noexcept { return committed_here_; }
-  /// The first cause since the last commit; nullopt without a failure.
-  const std::optional<Cause>& first_cause() const noexcept { return first_cause_; }
-
-  void on_attempt() noexcept { committed_here_ = false; }
-
-  /// @param failed the attempt in which the step was committed has failed since
-  void on_commit(bool failed) {
-    has_committed_ = committed_here_ = true;
-    without_commit_ = 0;
-    if (!failed) {
-      first_cause_.reset();
-      last_exception_.clear();
-    }
-  }
-
-  /// An attempt has failed. @returns the cause with which the job ends; nullopt: the next attempt may form
-  std::optional<Cause> on_failure(const Cause& cause) {
-    const bool is_exception = cause.kind == CauseKind::exception;
-    const bool repeats = is_exception && !committed_here_ && cause.text == last_exception_;  // on another worker
-    if (is_exception) last_exception_ = cause.text;
-    if (!first_cause_ && cause.kind != CauseKind::resized) first_cause_ = cause;
-    if (repeats || cause.kind == CauseKind::stopped || (cause.kind == CauseKind::disagreement && !has_committed_)) {
-      return cause;
-    }
-    without_commit_ = committed_here_ ? 0 : without_commit_ + 1;
-    return without_commit_ >= most_ ? std::optional<Cause>(first_cause_.value_or(cause)) : std::nullopt;
-  }
-
- private:
-  int most_;
-  int without_commit_ = 0;  ///< attempts in a row
-  bool committed_here_ = false;
-  bool has_committed_ = false;
-  std::optional<Cause> first_cause_;
-  std::string last_exception_;  ///< its text, if nothing was committed since
+struct LastAttempt {
+  std::uint64_t attempt = 0;
+  TrainingProgress source;   ///< of its rank 0
+  TrainingProgress needed;   ///< the least progress that sufficed to form it
+  bool is_complete = false;  ///< all of its ranks have joined it
 };
+
+/// Rule 6 of FormationState: the least progress with which a worker has the job's state after the last attempt. All
+/// ranks of an attempt take part in each step. So if one of its ranks is here and has not trained in it, that attempt
+/// committed no step. A worker whose progress sufficed to form that attempt then still has the job's state, even if the
+/// source had more.
+inline TrainingProgress least_with_state(const std::vector<Worker*>& ranks, const LastAttempt& last) {
+  const bool has_rank_before = std::any_of(ranks.begin(), ranks.end(), [&last](const Worker* each) {
+    return each->standing == Standing::waiting && each->progress.attempt < last.attempt;
+  });
+  // A receiver keeps its state until the source's is whole.
+  const bool is_staged = last.source.steps == last.needed.steps;
+  if (has_rank_before) return last.needed.has_trained() || is_staged ? last.needed : last.source;
+  return last.is_complete ? TrainingProgress{last.attempt, last.source.steps} : is_staged ? last.needed : last.source;
+}
+
+/// Why the ranks of an attempt that has finished the job have not the same state: a sentence; empty if they have.
+inline std::string differing_states(const std::vector<Worker*>& ranks) {
+  const auto differs = [first = ranks.front()](const Worker* each) { return each->state != first->state; };
+  const auto found = std::find_if(ranks.begin(), ranks.end(), differs);
+  if (found == ranks.end()) return {};
+  return format_text(
+      "the job has finished, and the kept state of rank {} on host {} differs from that of rank 0: a rank "
+      "wrote what is kept outside of commit(), or its step does not depend on the reduced gradients and "
+      "the kept state alone, or the ranks' processors or libraries round it differently; "
+      "DTRAIN_CHECK_VALUES=1 compares the ranks' values after each step",
+      {(*found)->rank, (*found)->host});
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/formation/announced_errors.hpp
+
+/// @file
+/// judge_errors(): who ends by the errors that the program's function threw on ranks of a failed attempt of an elastic
+/// job. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// What judge_errors() has decided. Empty: nothing is decided yet, or there is no error.
+struct ErrorVerdict {
+  Cause error{CauseKind::exception, -1, {}, {}};
+  std::vector<Worker*> ends;      ///< their errors are their own
+  std::vector<Worker*> rejected;  ///< newcomers whose program is unlike that of the ranks that have the state
+  std::optional<Cause> of_job;    ///< ends the job
+  bool is_of_all = false;         ///< all ranks threw it alike: it ends nobody, and the ranks are formed anew
+
+  bool is_decided() const noexcept { return !ends.empty() || !rejected.empty() || of_job || is_of_all; }
+};
+
+/// Attempts in a row that may fail by one error of all ranks before the rank that it names ends.
+inline constexpr int most_shared_errors = 3;
+
+/// An error that every rank threw with one text, such as that of a failed save, says nothing about the rank that
+/// reported it first:
+/// - a disagreement, whoever threw it, rejects the newcomers of an attempt without a commit, or ends the rank that it
+///   names, because most ranks agree, or the job;
+/// - any other error ends nobody, unless it comes again and names a rank. Before the job's first commit it ends all of
+///   them: there is no state to lose.
+/// An error that only some ranks threw is their own. So each error waits until one rank without it has announced
+/// itself, or all have announced themselves.
+/// @param members ranks of the failed attempt
+inline ErrorVerdict judge_errors(const std::vector<Worker*>& members, const FailureHistory<>& history) {
+  ErrorVerdict verdict;
+  std::vector<Worker*> throwers, newcomers;
+  const Worker* disagreeing = nullptr;
+  bool all_are_here = true;
+  bool has_other = false;  // a rank that came to another end
+  for (Worker* each : members) {
+    all_are_here = all_are_here && each->standing != Standing::assigned;
+    if (each->is_newcomer) newcomers.push_back(each);
+    if (each->standing != Standing::waiting) continue;
+    if (each->thrown) throwers.push_back(each);
+    if (each->thrown && each->thrown->kind == CauseKind::disagreement) disagreeing = each;
+    has_other = has_other || !each->thrown || each->thrown->text != throwers.front()->thrown->text;
+  }
+  if (throwers.empty()) return verdict;
+  verdict.error = *(disagreeing != nullptr ? disagreeing : throwers.front())->thrown;
+  const int rank = verdict.error.rank;
+  Worker* const named =
+      rank < 0 || rank >= static_cast<int>(members.size()) ? nullptr : members[static_cast<std::size_t>(rank)];
+  if (disagreeing != nullptr && !newcomers.empty() && !history.committed_here()) {
+    verdict.rejected = std::move(newcomers);
+  } else if (disagreeing != nullptr && named == nullptr) {
+    verdict.of_job = Cause{CauseKind::disagreement, -1, {}, verdict.error.text};
+  } else if (disagreeing != nullptr) {
+    if (named->standing == Standing::waiting) verdict.ends = {named};
+    verdict.is_of_all = named->standing == Standing::excluded || named->standing == Standing::gone;
+  } else if (!has_other && !all_are_here) {
+    return verdict;
+  } else if (has_other || throwers.size() == 1 || !history.has_committed()) {
+    verdict.ends = std::move(throwers);
+  } else if (named != nullptr && named->thrown && history.without_commit() > most_shared_errors) {
+    verdict.ends = {named};
+  } else {
+    verdict.is_of_all = true;
+  }
+  return verdict;
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -46216,6 +47255,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// 2. A newcomer that breaks an attempt before it has committed a step there bars its host for 1, 2, 4 ... 60 s: from
 ///    FormationOptions::least_bar to longest_bar. The next newcomer of the host that commits a step resets the time to
 ///    least_bar. A bar is for newcomers: a worker that has trained becomes a rank all the same.
+/// 3. An attempt that times out before a commit bars the hosts of all its newcomers, whichever rank reports that, for
+///    20 times as long as the attempt took, because all ranks waited so long.
 /// Threads: one. Memory: an entry for each host that has broken an attempt. A template, so that a program without an
 /// elastic job parses it and compiles nothing of it.
 template <class = void>
@@ -46264,6 +47305,16 @@ class NewcomerLimits {
                              {attempt, cause.sentence()});
   }
 
+  /// An attempt with a newcomer of the host timed out before a commit. @param lasted time that the attempt took
+  void on_timeout(const std::string& host_id, std::uint64_t attempt, const Cause& cause,
+                  Deadline::Clock::duration lasted, Instant now) {
+    on_broken(host_id, attempt, cause, now);
+    Bar& bar = bars_[host_id];
+    bar.until = std::max(bar.until, now + 20 * lasted);
+    bar.reason = format_text("attempt {}, which had a new worker of this host, timed out before a commit: {}",
+                             {attempt, cause.sentence()});
+  }
+
   /// A newcomer of the host has committed a step.
   void on_success(const std::string& host_id) { bars_.erase(host_id); }
 
@@ -46286,33 +47337,145 @@ class NewcomerLimits {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/formation/attempt_failures.hpp
+
+/// @file
+/// AttemptFailures of a FormationState: what commits, failures and errors of an elastic job's attempts mean for its
+/// workers, their hosts and the job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Each event returns the cause with which the job ends, or nullopt. Threads: one.
+/// @tparam Sink as that of FormationState, which outlives this: `send(connection, message)` and `warn(sentence)`
+template <class Sink>
+class AttemptFailures {
+ public:
+  using Instant = Deadline::Clock::time_point;
+
+  AttemptFailures(Sink& sink, const FormationOptions& options)
+      : sink_(sink), limits_(options.least_resize_gap, options.least_bar, options.longest_bar), history_(options) {}
+
+  const FailureHistory<>& history() const noexcept { return history_; }
+  NewcomerLimits<>& limits() noexcept { return limits_; }
+  std::chrono::milliseconds pause() const noexcept { return history_.pause(); }
+
+  void on_attempt(std::uint64_t attempt, Instant now) {
+    attempt_ = attempt;
+    formed_at_ = now;
+    weights_.reset();
+    history_.on_attempt();
+  }
+
+  /// @param failed the attempt in which the step was committed has failed since
+  void on_commit(Worker& worker, bool failed) {
+    history_.on_commit(failed);
+    if (std::exchange(worker.is_newcomer, false) && !failed) limits_.on_success(worker.id.host_id);
+  }
+
+  /// The weights of a rank after the attempt's first step.
+  std::optional<Cause> on_weights(const Worker& worker, const WeightsSummary& weights) {
+    weights_ = weights_.value_or(weights);
+    if (weights_->digest == weights.digest) return std::nullopt;
+    const std::string difference = format_text(
+        "the weights of rank {} on host {} differ from another rank's after the first step of attempt {}, "
+        "in which a worker received the state",
+        {worker.rank, worker.host, attempt_});
+    if (!differs_by_rounding(*weights_, weights)) {
+      return Cause{
+          CauseKind::disagreement, worker.rank, worker.host,
+          format_text("{}; give keep() all that a step writes (DTRAIN_CHECK_VALUES=0 compares nothing)", {difference})};
+    }
+    if (!std::exchange(has_warned_of_rounding_, true)) {
+      sink_.warn(
+          format_text("{}, but by no more than rounding: the ranks' processors, libraries or numbers of threads "
+                      "round a step differently, and their weights drift apart slowly",
+                      {difference}));
+    }
+    return std::nullopt;
+  }
+
+  /// The attempt has failed. @param origin worker of the cause's rank; null: there is none
+  std::optional<Cause> on_failure(const Cause& cause, Worker* origin, const std::vector<Worker*>& members,
+                                  Instant now) {
+    const std::optional<Cause> last = history_.on_failure(cause);
+    if (history_.without_commit() > 0 && !last) {
+      const std::string when = pause().count() == 0 ? "at once" : format_text("in {}", {duration_text(pause())});
+      sink_.warn(format_text("attempt {} has ended without a commit: {}; the ranks are formed anew {}",
+                             {attempt_, cause.sentence(), when}));
+    }
+    if (origin != nullptr && origin->is_newcomer) {
+      limits_.on_broken(origin->id.host_id, attempt_, cause, now);
+      if (cause.kind == CauseKind::disagreement) origin->unlike = cause.text;
+    } else if (cause.kind == CauseKind::timeout && !history_.committed_here()) {  // maybe no data reaches them
+      for (const Worker* each : members) {
+        if (each->is_newcomer) limits_.on_timeout(each->id.host_id, attempt_, cause, now - formed_at_, now);
+      }
+    }
+    return last;
+  }
+
+  /// A worker that could not take part in the last attempt explains why.
+  void on_explained(const Worker& worker, const Cause& error) { history_.explain(worker.rank, error.text); }
+
+  /// A worker ends by an error of its own.
+  std::optional<Cause> on_own_error(const Worker& worker, const std::string& text) {
+    return history_.on_own_error({CauseKind::exception, worker.rank, worker.host, text});
+  }
+
+  /// Ends, rejects and keeps ranks of the failed attempt as judge_errors() says.
+  std::optional<Cause> judge(const std::vector<Worker*>& members, Instant now) {
+    const ErrorVerdict verdict = judge_errors(members, history_);
+    if (!verdict.is_decided()) return std::nullopt;
+    std::optional<Cause> last = verdict.of_job;
+    for (Worker* each : verdict.rejected) {
+      each->unlike = verdict.error.text;  // it may come later
+      if (each->standing == Standing::waiting) leave_out(*each, Refused{each->unlike}, now);
+    }
+    for (Worker* each : verdict.ends) {
+      each->error = verdict.error.text;
+      leave_out(*each, OwnError{each->error}, now);
+      const std::optional<Cause> repeated = on_own_error(*each, each->error);
+      last = last ? last : repeated;
+    }
+    if (verdict.is_of_all) {
+      sink_.warn(format_text("every rank of attempt {} failed alike: {}", {attempt_, verdict.error.text}));
+    }
+    for (Worker* each : members) {
+      each->thrown.reset();
+    }
+    return last;
+  }
+
+ private:
+  /// The worker's connection stays until the worker ends it.
+  void leave_out(Worker& worker, const ToWorker& message, Instant now) {
+    worker.standing = Standing::excluded;
+    worker.since = now;
+    sink_.send(worker.connection, message);
+  }
+
+  Sink& sink_;
+  NewcomerLimits<> limits_;
+  FailureHistory<> history_;
+  std::uint64_t attempt_ = 0;
+  Instant formed_at_{};
+  std::optional<WeightsSummary> weights_;  ///< of the rank that committed a step first in the attempt
+  bool has_warned_of_rounding_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/formation/formation_state.hpp
 
 /// @file
 /// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
-/// FormationOptions: sizes and waiting times of an elastic job, which formation_at() (launch/) sets; RemoteFormation
-/// has its own.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-struct FormationOptions {
-  int min_workers = 1;  ///< an attempt with fewer workers does not form
-  int max_workers = 1;  ///< further workers wait
-
-  std::chrono::milliseconds first_formation{30000};    ///< for workers up to max_workers, once min_workers are there
-  std::chrono::milliseconds rejoin_timeout{60000};     ///< for a rank to leave a failed attempt, and to join the next
-  std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
-  std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state
-  std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
-  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end (NewcomerLimits)
-  std::chrono::seconds least_bar{1};     ///< for newcomers of a host, one of which broke an attempt before a commit
-  std::chrono::seconds longest_bar{60};  ///< it doubles each time up to here
-  int attempts_without_commit = 10;      ///< so many in a row end the job
-};
-
 /// Gives out the ranks of each attempt. The rules, each of which tests/unit/rendezvous/formation shows to be needed:
 /// 1. An attempt forms when every rank of the last one has announced itself, is gone, or is excluded: its connection is
-///    closed first, and it may come back as any other worker.
+///    closed first, and it may come back as any other worker. A rank whose heartbeats come is in the program's own
+///    code: it is excluded after wait_timeout at the earliest, and only if the others can form an attempt without it.
 /// 2. The worker with the greatest progress is rank 0, and the source of the state. Ties keep their former order.
 /// 3. A worker without rank 0's progress receives the state, and the progress with it (WorkerProgress).
 /// 4. A receiver that has trained, and each receiver before the first commit, keeps its state until the source's is
@@ -46321,13 +47484,17 @@ struct FormationOptions {
 ///   that attempt have success.
 /// 6. A job that may have committed a step forms only with a worker that has its state, and waits for one.
 /// 7. Ranks of equal progress compare a digest of their states (elastic/state_transfer.hpp).
+/// 8. An attempt ends for newcomers only once all of its ranks have called dtrain since the formation asked for it: a
+///    rank that evaluates is not disturbed.
+/// 9. An error that all ranks threw alike is not its first reporter's (judge_errors()).
 /// Threads: one. Memory: bounded by the number of connections and of ranks.
 ///
 /// @tparam Sink opens the attempts and sends the messages, and does not call the state back:
 /// - `open_attempt(attempt, world_size)`, in place of the last one; returns a Cause if it could not: the job then ends;
 /// - `fail_attempt(cause)`: fails the one that was opened last, which the state counts as failed from now on;
 /// - `send(connection, message)`, a ToWorker; `close(connection)`;
-/// - `on_end(cause)`: the job has failed; null: it has finished.
+/// - `on_end(cause)`: the job has failed; null: it has finished;
+/// - `warn(sentence)`: for the log.
 template <class Sink>
 class FormationState {
  public:
@@ -46335,11 +47502,7 @@ class FormationState {
 
   /// @param sink outlives the state @param job random number of the job
   FormationState(Sink& sink, const FormationOptions& options, std::uint64_t job)
-      : sink_(sink),
-        options_(options),
-        job_(job),
-        limits_(options.least_resize_gap, options.least_bar, options.longest_bar),
-        history_(options.attempts_without_commit) {}
+      : sink_(sink), options_(options), job_(job), failures_(sink, options) {}
   FormationState(const FormationState&) = delete;
   FormationState& operator=(const FormationState&) = delete;
 
@@ -46348,7 +47511,7 @@ class FormationState {
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
-    std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, needed_.attempt);
+    std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, last_.needed.attempt);
     if (refused) return refused;
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
@@ -46365,13 +47528,16 @@ class FormationState {
       worker->connection = connection;
     }
     if (worker->standing == Standing::assigned && worker->is_member() && !failed_) {
-      fail(loss_of(*worker, "it has left the attempt"), now);
+      fail(loss_of(*worker, message.error ? message.error->text : "it has left the attempt"), now);
     }
+    const bool is_judged = worker->is_member() && failed_ && message.error && message.error->kind != CauseKind::lost;
+    worker->thrown = is_judged ? message.error : std::nullopt;
+    if (worker->is_member() && failed_ && message.error && !is_judged) failures_.on_explained(*worker, *message.error);
     worker->standing = Standing::waiting;
     worker->error.clear();
     worker->progress = message.progress;
-    if (message.progress.attempt == attempt_ && message.progress.steps > source_.steps) {
-      note_commit(*worker);
+    if (message.progress.attempt == last_.attempt && message.progress.steps > last_.source.steps) {
+      failures_.on_commit(*worker, failed_);
     }
     worker->told_until = {};
     worker->since = now;
@@ -46383,28 +47549,34 @@ class FormationState {
   /// A rank has committed its first step in an attempt.
   void committed(ConnectionId connection, const Committed& message, Instant now) {
     Worker* const worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member() || message.attempt != attempt_ || is_over_) return;
-    note_commit(*worker);
-    if (weights_.value_or(message.digest) != message.digest) {
-      const Cause cause{CauseKind::disagreement, worker->rank, worker->host,
-                        format_text("the weights of rank {} differ from another rank's after the first step of attempt "
-                                    "{}, in which a worker received the state; give keep() all that a step writes",
-                                    {worker->rank, attempt_})};
-      if (!failed_) fail(cause, now);
-      end(cause);
+    if (worker == nullptr || !worker->is_member() || message.attempt != last_.attempt || is_over_) return;
+    failures_.on_commit(*worker, failed_);
+    if (const std::optional<Cause> difference = failures_.on_weights(*worker, message.weights)) {
+      if (!failed_) fail(*difference, now);
+      end(*difference);
     }
-    weights_ = message.digest;
+    settle(now);
+  }
+
+  /// The program of a rank calls dtrain, after it was asked for it.
+  void called(ConnectionId connection, std::uint64_t attempt, Instant now) {
+    Worker* const worker = workers_.find(connection);
+    if (worker == nullptr || !worker->is_member() || attempt != last_.attempt || !worker->is_asked) return;
+    worker->has_called = true;
     settle(now);
   }
 
   /// The function of a rank has returned in an attempt.
-  void finished(ConnectionId connection, std::uint64_t attempt, Instant now) {
+  void finished(ConnectionId connection, const Finished& message, Instant now) {
     Worker* worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member() || attempt != attempt_ || failed_ || is_over_) {
+    if (worker == nullptr || !worker->is_member() || message.attempt != last_.attempt || failed_ || is_over_) {
       return;  // the attempt has failed: the worker gets its cause as a rank
     }
     worker->has_finished = true;
+    worker->state = message.digest;
     if (std::all_of(members().begin(), members().end(), [](const Worker* each) { return each->has_finished; })) {
+      const std::string difference = differing_states(members());
+      if (!difference.empty()) sink_.warn(difference);
       end({});
     }
     settle(now);
@@ -46420,7 +47592,7 @@ class FormationState {
       workers_.forget_if_unknown(*worker);
     } else if (worker->standing == Standing::waiting) {
       worker->standing = Standing::assigned;  // expected again
-    } else if (!is_complete_ && !failed_) {
+    } else if (!last_.is_complete && !failed_) {
       fail(loss_of(*worker, "its connection ended while the ranks were joining"), now);
     }
     settle(now);
@@ -46431,6 +47603,8 @@ class FormationState {
     Worker* const worker = workers_.find(connection);
     if (worker == nullptr) return;
     worker->error = kind == CauseKind::exception ? text : worker->error;
+    if (kind == CauseKind::exception && worker->standing != Standing::excluded)
+      end_if(failures_.on_own_error(*worker, text));
     if (worker->is_member() && worker->standing == Standing::assigned && !failed_ && !is_over_) {
       fail({kind, worker->rank, worker->host, text}, now);
     }
@@ -46440,16 +47614,16 @@ class FormationState {
 
   /// All ranks of the attempt have joined it.
   void joined(std::uint64_t attempt, Instant now) {
-    if (attempt == attempt_) {
-      is_complete_ = true;
-      limits_.on_joined(failed_ ? std::nullopt : failed_at_, now);
+    if (attempt == last_.attempt) {
+      last_.is_complete = true;
+      failures_.limits().on_joined(failed_ ? std::nullopt : failed_at_, now);
       settle(now);
     }
   }
 
   /// The attempt has failed, by the first cause that its store received.
   void failed(std::uint64_t attempt, const Cause& cause, Instant now) {
-    if (attempt != attempt_ || failed_ || is_over_) return;
+    if (attempt != last_.attempt || failed_ || is_over_) return;
     Worker* const origin = workers_.member(cause.rank);
     note_failure(cause, origin, now);
     if (origin != nullptr && cause.kind == CauseKind::lost && origin->standing == Standing::assigned) {
@@ -46465,7 +47639,7 @@ class FormationState {
     Worker* const worker = workers_.find(host_id, process);
     const std::string error = workers_.error_of(host_id, process);
     const std::string text = error.empty() ? how : format_text("{}: {}", {how, error});
-    if (exit_code == exit_code_usage && !history_.has_committed()) {
+    if (exit_code == exit_code_usage && !failures_.history().has_committed()) {
       end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, text} : loss_of(*worker, text));
     }
     if (worker != nullptr) {
@@ -46480,20 +47654,19 @@ class FormationState {
     settle(now);
   }
 
-  /// How many workers' processes run or will be started, announced workers included. Before the first call: unlimited.
-  void set_running_workers(int count, Instant now) {
+  /// How many workers' processes run or will be started, announced workers included; before the first call: unlimited.
+  /// @param last_start of a process, often in the future: the job waits for workers from then on
+  void set_running_workers(int count, Instant now, Instant last_start = {}) {
     running_workers_ = count;
+    last_start_ = last_start;
     settle(now);
   }
 
   /// The job ends, because its launcher was told to.
   void stop(const std::string& why, Instant now) {
     const Cause cause{CauseKind::stopped, -1, {}, why};
-    if (attempt_ == 0 || failed_) {
-      end(cause);
-    } else if (!is_over_) {
-      fail(cause, now);
-    }
+    if (last_.attempt == 0 || failed_) end(cause);
+    if (!is_over_) fail(cause, now);
     settle(now);
   }
 
@@ -46502,7 +47675,7 @@ class FormationState {
 
   /// When on_time() is due; nullopt if only another event changes the state.
   const std::optional<Instant>& next() const noexcept { return next_; }
-  std::uint64_t attempt() const noexcept { return attempt_; }
+  std::uint64_t attempt() const noexcept { return last_.attempt; }
   const FormationWorkers& workers() const noexcept { return workers_; }
   bool is_over() const noexcept { return is_over_; }
   /// Why the job has ended without success.
@@ -46525,23 +47698,19 @@ class FormationState {
     workers_.forget_if_unknown(worker);
   }
 
-  void note_commit(Worker& worker) {
-    history_.on_commit(failed_);
-    if (std::exchange(worker.is_newcomer, false) && !failed_) limits_.on_success(worker.id.host_id);
-  }
-
   void fail(const Cause& cause, Instant now) {
     note_failure(cause, workers_.member(cause.rank), now);
     sink_.fail_attempt(cause);
   }
 
-  void note_failure(const Cause& cause, const Worker* origin, Instant now) {
+  void note_failure(const Cause& cause, Worker* origin, Instant now) {
     failed_ = true;
     failed_at_ = now;
-    if (const std::optional<Cause> last = history_.on_failure(cause)) end(*last);
-    if (origin != nullptr && origin->is_newcomer) {
-      limits_.on_broken(origin->id.host_id, attempt_, cause, now);
-    }
+    end_if(failures_.on_failure(cause, origin, members(), now));
+  }
+
+  void end_if(const std::optional<Cause>& cause) {
+    if (cause) end(*cause);
   }
 
   /// @param cause nothing: the job has finished
@@ -46556,17 +47725,21 @@ class FormationState {
 
   ToWorker end_of(const Worker* worker) const {
     const bool is_member = worker != nullptr && worker->is_member();
-    return cause_ ? ToWorker(Failure{*cause_}) : ToWorker(Finished{attempt_, is_member});
+    return cause_ ? ToWorker(Failure{*cause_}) : ToWorker(Finished{last_.attempt, is_member});
   }
 
   void settle(Instant now) {
     next_.reset();
     waits_.clear();
     if (is_over_) return;
-    if (attempt_ != 0 && !failed_) return resize(now);
-    const bool waits = wait_for_members(now);
+    if (last_.attempt != 0 && !failed_) return resize(now);
+    end_if(failures_.judge(members(), now));
+    if (is_over_) return;
     std::vector<Worker*> candidates = candidates_at(now);
-    if (!waits && may_form(candidates, now)) form(std::move(candidates), now);
+    if (!wait_for_members(candidates, now) && may_form(candidates, now) &&
+        (!failed_at_ || is_due(*failed_at_ + failures_.pause(), now))) {
+      form(std::move(candidates), now);
+    }
   }
 
   bool is_due(Instant at, Instant now) {
@@ -46575,18 +47748,27 @@ class FormationState {
   }
 
   /// Rule 1.
-  bool wait_for_members(Instant now) {
+  bool wait_for_members(const std::vector<Worker*>& candidates, Instant now) {
+    const bool suffice = static_cast<int>(candidates.size()) >= options_.min_workers && has_state(candidates);
     bool waits = false;
     for (Worker* each : members()) {
-      if (each->standing != Standing::assigned) continue;
-      const bool is_late = is_due(*failed_at_ + options_.rejoin_timeout, now);
-      if (is_late ||
-          (each->connection == 0 && is_due(std::max(each->since, *failed_at_) + options_.reconnect_timeout, now))) {
+      const bool is_judged = each->standing == Standing::waiting && each->thrown;  // once another rank is here
+      if (each->standing != Standing::assigned && !is_judged) continue;
+      const bool is_alive = each->connection != 0;
+      const Instant latest = is_alive ? *failed_at_ + options_.wait_timeout
+                                      : std::max(each->since, *failed_at_) + options_.reconnect_timeout;
+      if (!is_judged && is_due(latest, now) && (suffice || !is_alive)) {
         exclude(*each, now);
-      } else {
-        waits = true;
-        waits_ = format_text("for rank {}, which has not left the failed attempt yet", {each->rank});
+        settle(now);  // it may decide about errors
+        return true;
       }
+      if (!is_judged || waits_.empty()) {
+        waits_ = format_text(
+            "for rank {} on host {}, which has not left the failed attempt yet: {}",
+            {each->rank, each->host,
+             is_alive ? "it is in the program's own code, and its heartbeats come" : "its connection has ended"});
+      }
+      waits = true;
     }
     return waits;
   }
@@ -46596,7 +47778,7 @@ class FormationState {
     has_barred_ = false;
     for (const std::unique_ptr<Worker>& each : workers_.all()) {
       if (each->standing != Standing::waiting) continue;
-      if (const auto* const bar = limits_.bar_of(*each, now)) {
+      if (const auto* const bar = failures_.limits().bar_of(*each, now)) {
         has_barred_ = !is_due(bar->until, now);
         if (std::exchange(each->told_until, bar->until) != bar->until) sink_.send(each->connection, bar->message(now));
       } else {
@@ -46614,7 +47796,7 @@ class FormationState {
                            {count, count == 1 ? "is" : "are", options_.min_workers});
       return end_unless_somebody_comes(has_barred_ || workers_.connected() < running_workers_, now), false;
     }
-    if (attempt_ == 0 && count < options_.max_workers) {  // they start together
+    if (last_.attempt == 0 && count < options_.max_workers) {  // they start together
       enough_since_ = enough_since_.value_or(now);
       waits_ = format_text("until {} workers are here", {options_.max_workers});
       return is_due(*enough_since_ + options_.first_formation, now);
@@ -46627,68 +47809,67 @@ class FormationState {
   }
 
   void end_unless_somebody_comes(bool may_come, Instant now) {
-    waiting_since_ = waiting_since_.value_or(now);
+    waiting_since_ = std::max(waiting_since_.value_or(now), last_start_);
     if (!may_come || is_due(*waiting_since_ + options_.wait_timeout, now)) {
-      Cause cause = history_.first_cause().value_or(Cause{CauseKind::timeout, -1, {}, "no attempt was formed"});
+      Cause cause = failures_.history().cause().value_or(Cause{CauseKind::timeout, -1, {}, "no attempt was formed"});
       append_text(cause.text, "; the job waited {}", {waits_for()});
       end(cause);
     }
   }
 
-  /// Rule 6: the least progress with which a worker has the job's state after the last attempt. All ranks of an attempt
-  /// take part in each step. So if one of its ranks is here and has not trained in it, that attempt committed no step.
-  /// A worker whose progress sufficed to form that attempt then still has the job's state, even if the source had more.
-  TrainingProgress least_with_state() const {
-    const bool has_rank_before = std::any_of(members().begin(), members().end(), [this](const Worker* each) {
-      return each->standing == Standing::waiting && each->progress.attempt < attempt_;
-    });
-    const bool is_staged = source_.steps == needed_.steps;  // a receiver keeps its state until the source's is whole
-    if (has_rank_before) return needed_.has_trained() || is_staged ? needed_ : source_;
-    return is_complete_ ? TrainingProgress{attempt_, source_.steps} : is_staged ? needed_ : source_;
-  }
-
   bool has_state(const std::vector<Worker*>& candidates) const {
-    return std::any_of(candidates.begin(), candidates.end(),
-                       [least = least_with_state()](const Worker* each) { return each->progress >= least; });
+    return std::any_of(
+        candidates.begin(), candidates.end(),
+        [least = least_with_state(members(), last_)](const Worker* each) { return each->progress >= least; });
   }
 
   void resize(Instant now) {
     const std::vector<Worker*> waiting = candidates_at(now);
-    if (waiting.empty() || !is_complete_ || !history_.committed_here() ||
+    if (waiting.empty() || !last_.is_complete || !failures_.history().committed_here() ||
         static_cast<int>(members().size()) >= options_.max_workers) {
+      workers_.ask_members(false);
       return;
     }
     const Worker* const first = *std::min_element(waiting.begin(), waiting.end(),
                                                   [](const Worker* a, const Worker* b) { return a->since < b->since; });
     const bool is_collected = is_due(first->since + options_.collect, now);
-    if (is_due(limits_.next_resize().value_or(now), now) && is_collected) {
-      limits_.on_resize(now);
-      fail({CauseKind::resized, -1, {}, format_text("workers that wait to become ranks: {}", {waiting.size()})}, now);
-      settle(now);
+    if (!is_due(failures_.limits().next_resize().value_or(now), now) || !is_collected) return;
+    for (const Worker* each : workers_.ask_members(true)) {
+      sink_.send(each->connection, CallRequest{last_.attempt});
     }
+    for (const Worker* each : members()) {
+      if (each->has_called || each->connection == 0) continue;
+      waits_ = format_text(
+          "for a call of dtrain by rank {} on host {}, which is in the program's own code: new workers "
+          "that become ranks then: {}",
+          {each->rank, each->host, waiting.size()});
+      return;
+    }
+    failures_.limits().on_resize(now);
+    fail({CauseKind::resized, -1, {}, format_text("workers that wait to become ranks: {}", {waiting.size()})}, now);
+    settle(now);
   }
 
   void form(std::vector<Worker*> candidates, Instant now) {
-    needed_ = least_with_state();
+    last_.needed = least_with_state(members(), last_);
     const Instant long_ago = now - 2 * options_.rejoin_timeout;  // this host's launcher has killed its excluded workers
-    workers_.set_members(next_ranks(std::move(candidates), options_.max_workers), needed_.attempt, long_ago);
-    source_ = members().front()->progress;
-    ++attempt_;
-    failed_ = is_complete_ = false;
-    weights_.reset();
-    history_.on_attempt();
-    enough_since_.reset();
-    waiting_since_.reset();
-    Assignment assignment{job_, attempt_, 0, static_cast<int>(members().size()), source_, 0};
+    workers_.set_members(next_ranks(std::move(candidates), options_.max_workers), last_.needed.attempt, long_ago);
+    last_.source = members().front()->progress;
+    ++last_.attempt;
+    failed_ = last_.is_complete = false;
+    failures_.on_attempt(last_.attempt, now);
+    enough_since_ = waiting_since_ = std::nullopt;
+    Assignment assignment{job_, last_.attempt, 0, static_cast<int>(members().size()), last_.source, 0};
     for (Worker* each : members()) {
-      each->has_finished = false;
-      each->is_newcomer = source_.has_trained() && !each->progress.has_trained();
+      each->has_finished = each->is_asked = each->has_called = false;
+      each->thrown.reset();
+      each->is_newcomer = last_.source.has_trained() && !each->progress.has_trained();
       each->standing = Standing::assigned;
-      each->attempt = attempt_;
-      each->source = source_;
-      assignment.receivers += each->progress == source_ ? 0 : 1;
+      each->attempt = last_.attempt;
+      each->source = last_.source;
+      assignment.receivers += each->progress == last_.source ? 0 : 1;
     }
-    if (const std::optional<Cause> cause = sink_.open_attempt(attempt_, assignment.world_size)) {
+    if (const std::optional<Cause> cause = sink_.open_attempt(last_.attempt, assignment.world_size)) {
       failed_ = true;
       return end(*cause);
     }
@@ -46702,17 +47883,13 @@ class FormationState {
   const FormationOptions options_;
   const std::uint64_t job_;
   FormationWorkers workers_;
-  NewcomerLimits<> limits_;
-  FailureHistory history_;
-  std::uint64_t attempt_ = 0;
+  AttemptFailures<Sink> failures_;
   std::uint64_t announcements_ = 0;
-  TrainingProgress source_;               ///< of the last attempt
-  TrainingProgress needed_;               ///< the least progress that sufficed to form the last attempt
-  std::optional<std::uint64_t> weights_;  ///< digest after the last attempt's first step
-  bool failed_ = false;                   ///< the last attempt
-  bool is_complete_ = false;              ///< all ranks have joined the last attempt
-  bool has_barred_ = false;               ///< a worker waits that must not be a rank yet
+  LastAttempt last_;
+  bool failed_ = false;      ///< the last attempt
+  bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
   int running_workers_ = std::numeric_limits<int>::max();
+  Instant last_start_{};
   bool is_over_ = false;
   std::optional<Cause> cause_;
   std::optional<Instant> failed_at_, enough_since_, waiting_since_, next_;
@@ -46782,7 +47959,8 @@ class RankTable {
 
   /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, such as every process
   /// that comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
-  JoinResult admit(SessionId session, const Join& join) {
+  /// @param silence how long ago the process that has this rank was heard of
+  JoinResult admit(SessionId session, const Join& join, std::chrono::milliseconds silence) {
     const int rank = join.info.rank;
     if (join.world_size != world_size()) {
       const std::string text = format_text("rank {} on host {} says that the world has {} ranks, {} that it has {}",
@@ -46800,15 +47978,8 @@ class RankTable {
     }
     RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
     if (entry.state != RankState::not_joined) {
-      const char* state = entry.state == RankState::joined ? ""
-                          : entry.state == RankState::left ? ", which has left"
-                                                           : ", which was lost";
-      return Refused{format_text("rank {} is taken: {} has it{}{}",
-                                 {rank, entry.process_text(), state,
-                                  entry.info.host_id == join.info.host_id && entry.process == join.process
-                                      ? ", and is this process; a process joins a job once: call dtrain::run() or "
-                                        "init_process_group() only once"
-                                      : "; give each process its own rank"})};
+      return Refused{format_text("rank {} is taken: {} has it{}",
+                                 {rank, entry.process_text(), about_holder(entry, join, silence)})};
     }
     if (joined_ == 0) {
       settings_ = join.info.settings;
@@ -46873,6 +48044,22 @@ class RankTable {
   }
 
  private:
+  /// Why a process does not get the rank that another one has, or had, and what to do.
+  static std::string about_holder(const RankEntry& entry, const Join& join, std::chrono::milliseconds silence) {
+    const bool is_same_host = entry.info.host_id == join.info.host_id;
+    if (is_same_host && entry.process == join.process) {
+      return ", and is this process; a process joins a job once: call dtrain::run() or init_process_group() only once";
+    }
+    if (entry.state != RankState::joined) {
+      return format_text(", which {}; give each process its own rank",
+                         {entry.state == RankState::left ? "has left" : "was lost"});
+    }
+    return format_text(
+        ", {}, and was heard of {} ago; give each process its own rank, or, if this process was started in that one's "
+        "place (a restarted pod), start the job again once that one is lost, after DTRAIN_LIVENESS_SECONDS of silence",
+        {is_same_host ? "another process of this host" : "a process of another host", duration_text(silence)});
+  }
+
   std::string owner_;
   std::string settings_;       ///< of the first rank that joined
   std::string settings_from_;  ///< that rank and its host
@@ -47401,6 +48588,11 @@ class RequestHandler {
 
   /// A rank's activity, from its pending requests, for error sentences: "while it waited in barrier 'a'".
   std::string doing(SessionId session) const {
+    for (const auto& [request, purpose] : clients_.at(session).pending) {
+      if (!purpose.empty()) {
+        return format_text("while it waited for other ranks ({})", {purpose});
+      }
+    }
     if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
       return format_text("while it waited in barrier {}", {in_quotes(*barrier)});
     }
@@ -47416,7 +48608,7 @@ class RequestHandler {
       return refuse(id, format_text("this rank has {} requests without an answer, the limit; await some first",
                                     {client.pending.size()}));
     }
-    if (!client.pending.insert(request.id).second) {
+    if (!client.pending.emplace(request.id, std::move(request.purpose)).second) {
       return;  // an id that is used twice: its first use gets the response
     }
     serve(id, client.rank, request, now);
@@ -47426,7 +48618,8 @@ class RequestHandler {
   void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
     const RequestKey id{session, cancel.id};
     if (const std::optional<KeyValueMap::Cancelled> wait = keys_.cancel(id)) {
-      answer(id, Status::cancelled, sentence(*wait, now));
+      const bool has_purpose = !clients_.at(id.session).pending.at(id.request).empty();
+      answer(id, Status::cancelled, sentence(*wait, has_purpose, now));
     } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(id)) {
       answer(id, Status::cancelled, sentence(*barrier, now));
     }
@@ -47435,11 +48628,15 @@ class RequestHandler {
  private:
   struct ClientRequests {
     int rank = 0;
-    std::set<std::uint64_t> pending;  ///< requests without a response
-    std::size_t released_bytes = 0;   ///< of the responses that the present change releases
+    std::map<std::uint64_t, std::string> pending;  ///< requests without a response, with their purposes
+    std::size_t released_bytes = 0;                ///< of the responses that the present change releases
   };
 
-  static std::string sentence(const KeyValueMap::Cancelled& wait, Instant now) {
+  static std::string sentence(const KeyValueMap::Cancelled& wait, bool has_purpose, Instant now) {
+    const std::string waited = duration_text(now - wait.since);
+    if (has_purpose) {
+      return format_text("another rank had not done its part after {}", {waited});
+    }
     std::string text;
     for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
       append_entry(text, ", ", in_quotes(wait.missing[i]));
@@ -47447,8 +48644,7 @@ class RequestHandler {
     if (wait.keys > 1) {
       append_text(text, " ({} of {} keys)", {wait.missing.size(), wait.keys});
     }
-    return format_text("no rank set {} in the {} since this rank began to wait",
-                       {text, duration_text(now - wait.since)});
+    return format_text("no rank set {} in the {} since this rank began to wait", {text, waited});
   }
 
   std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
@@ -47788,7 +48984,8 @@ class JobState {
   bool has_joined(SessionId session) const { return request_handler_.rank_of(session).has_value(); }
 
   /// Handles the Join of a process that has proved the secret. @pre the session is new
-  JoinResult join(SessionId session, const Join& join) {
+  /// @param silence how long ago the process that has the same rank was heard of, if there is one
+  JoinResult join(SessionId session, const Join& join, std::chrono::milliseconds silence = {}) {
     const JobComparison compared = join_check_.compare(join);
     if (compared.relation == JobComparison::Relation::other) {
       record_refusal(compared.sentence);
@@ -47797,7 +48994,7 @@ class JobState {
     if (cause_) {
       return Failure{*cause_};
     }
-    JoinResult result = claim(session, join);
+    JoinResult result = claim(session, join, silence);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       record_refusal(refused->sentence);
       return result;
@@ -47858,6 +49055,11 @@ class JobState {
     request_handler_.fail(cause);
   }
 
+  /// " (a process was refused: ...)", which may be a missing rank; empty if none was.
+  std::string refusal_text() const {
+    return last_refusal_.empty() ? std::string() : format_text(" (a process was refused: {})", {last_refusal_});
+  }
+
   /// The ranks that have not joined yet.
   std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
 
@@ -47870,16 +49072,14 @@ class JobState {
         "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
         {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
          join_check_.listens_at().empty() ? "" : format_text(": {}", {join_check_.listens_at()})});
-    if (!last_refusal_.empty()) {
-      append_text(text, " (a process was refused: {})", {last_refusal_});
-    }
+    text += refusal_text();
     post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
   }
 
  private:
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
   /// it. The cause may be two jobs at one port that no fact distinguishes.
-  JoinResult claim(SessionId session, const Join& join) {
+  JoinResult claim(SessionId session, const Join& join, std::chrono::milliseconds silence) {
     const bool opens_another = join_check_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
     const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
@@ -47897,7 +49097,7 @@ class JobState {
                                  {join_check_.opener(), detail::distinct_name_remedy}),
                      true};
     }
-    return rank_table_.admit(session, join);
+    return rank_table_.admit(session, join, silence);
   }
 
   /// Sends Welcome to every rank, or fails the job. @param only to this session alone
@@ -48104,6 +49304,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
   /// This side's address; 0.0.0.0:0 once the connection has ended.
   net::SocketAddress local() const noexcept { return tcp_.local(); }
+  net::SocketAddress peer() const noexcept { return tcp_.peer(); }
 
  private:
   static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
@@ -48299,10 +49500,17 @@ struct StoreAddress {
 
 /// The connection closed, or the deadline passed, before the store accepted or refused this rank.
 struct HandshakeError {
-  std::string reason;
+  std::string reason;  ///< what is at the address: "what listens there closed the connection without an answer (...)"
   bool timed_out = false;
   bool request_sent = false;  ///< the store may have acted on the request
 };
+
+/// The Error of a client whose deadline has passed. @param why what is at the store's address
+inline Error late_error(const std::string& doing, const std::string& why) {
+  return {Errc::timeout, format_text("{}: the deadline passed; {}; check that MASTER_ADDR and MASTER_PORT are those of "
+                                     "this job's store",
+                                     {doing, why})};
+}
 
 using HandshakeResult = std::variant<Accepted, Refused, Failure, HandshakeError>;
 
@@ -48328,7 +49536,13 @@ class ClientHandshake {
   bool finish_step(const net::IoResult& sent, const net::FrameResult& reply) {
     if (!sent.ok() || !reply.ok()) {
       const bool timed_out = sent.status == net::IoStatus::timed_out || reply.status == net::FrameStatus::timed_out;
-      result_ = HandshakeError{sent.ok() ? reply.reason : sent.reason(), timed_out, !sends_hello_};
+      const bool is_other_program = reply.status == net::FrameStatus::too_long;  // its bytes are no frame of dtrain's
+      result_ = HandshakeError{is_other_program ? "what answers there is another program, and no store of dtrain's"
+                               : timed_out      ? silence()
+                                                : format_text("what listens there closed the connection without an "
+                                                                   "answer ({})",
+                                                              {sent.ok() ? reply.reason : sent.reason()}),
+                               timed_out, !sends_hello_};
       return true;
     }
     std::optional<HandshakeReply> message = rendezvous::decode<HandshakeReply>(reply.payload);
@@ -48359,6 +49573,12 @@ class ClientHandshake {
   HandshakeResult& result() noexcept { return result_; }
 
  private:
+  std::string silence() const {
+    return sends_hello_ ? "what listens there took the connection and does not answer: it is another program, or a "
+                          "store of dtrain's whose process is stopped"
+                        : "the store took the connection but does not answer";
+  }
+
   void answer_challenge(const Challenge* challenge, const Frame& frame) {
     if (challenge == nullptr) {
       throw_no_store();
@@ -48470,6 +49690,7 @@ class StoreConnector {
         async::Task<net::Connection> connecting =
             net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
         net::Connection connection = co_await std::move(connecting);
+        notice_->note("what listens there took the connection and has not answered yet");
         connected.session = std::make_shared<Session>(std::move(connection));
         async::Task<HandshakeResult> shaking =
             handshake(*connected.session, address_, encode(make_join()), doing_, earlier_of_several(port_timeout),
@@ -48480,7 +49701,7 @@ class StoreConnector {
           co_return std::move(connected);
         }
       } catch (const Error& error) {
-        keep_error(error);
+        keep_error(error, connected.session != nullptr);
       }
       connected.session.reset();
       const std::chrono::milliseconds delay = choose_next_try();
@@ -48534,10 +49755,9 @@ class StoreConnector {
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
       if (error->timed_out) {
-        throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
-                    {doing_});
+        throw late_error(doing_, error->reason);
       }
-      last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
+      last_error_ = error->reason;
       return false;
     }
     connected.accepted = std::get<Accepted>(result);
@@ -48546,10 +49766,13 @@ class StoreConnector {
   }
 
   /// Throws the error in handling again, unless another of several ports may have this job's store.
-  void keep_error(const Error& error) {
+  void keep_error(const Error& error, bool has_connected) {
     const bool is_address = net::SocketAddress::from_numeric(address_.host, address_.port).has_value();
     const bool is_final = !is_other_job_ || (!is_address && !net::invalid_name_reason(address_.host).empty());
     const bool was_refused = error.code() == make_error_code(Errc::refused);
+    if (address_.ports == 1 && !has_connected && deadline_.passed() && !last_error_.empty()) {
+      throw late_error(doing_, reason());  // it was too late for another try, which explains less
+    }
     if (address_.ports == 1 || failure_->failed() || (was_refused && is_final)) {
       throw;
     }
@@ -48562,9 +49785,7 @@ class StoreConnector {
   /// @returns how long to wait before the next try @throws Error (timeout) if it is too late for one
   std::chrono::milliseconds choose_next_try() {
     if (Deadline::Clock::now() + delay_ >= deadline_.instant()) {
-      throw_error(Errc::timeout,
-                  "{}: the deadline passed; {}; check that MASTER_ADDR and MASTER_PORT are those of this job's store",
-                  {doing_, reason()});
+      throw late_error(doing_, reason());
     }
     is_again_ = has_sent_request_ && !is_again_;
     if (is_again_) {  // a store that took the Join waits for this rank, Limits::rejoin
@@ -48918,8 +50139,12 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-/// Beginning of an error sentence about a request: "setting key 'a' and 2 more". @pre the request has a key
+/// Beginning of an error sentence about a request: its purpose, else "setting key 'a' and 2 more". @pre the request has
+/// a key
 inline std::string describe(const Request& request) {
+  if (!request.purpose.empty()) {
+    return request.purpose;
+  }
   const char* verb = "";
   switch (request.kind) {
     case RequestKind::set:
@@ -49037,6 +50262,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind k
   }
   StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
   made.request.kind = kind;
+  made.request.purpose = purpose_;
   made.request.keys = std::move(keys);
   return made;
 }
@@ -49055,10 +50281,14 @@ template <class = void>
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting @param reconnect_timeout the same, once the
-  /// worker has been a rank
+  /// worker has been a rank @param notice_after how long the worker connects until a warning in the log says so
   FormationClient(StoreAddress address, std::chrono::nanoseconds timeout,
-                  std::optional<std::chrono::nanoseconds> reconnect_timeout = {})
-      : address_(std::move(address)), timeout_(timeout), reconnect_timeout_(reconnect_timeout.value_or(timeout)) {
+                  std::optional<std::chrono::nanoseconds> reconnect_timeout = {},
+                  std::chrono::milliseconds notice_after = std::chrono::seconds(10))
+      : address_(std::move(address)),
+        timeout_(timeout),
+        reconnect_timeout_(reconnect_timeout.value_or(timeout)),
+        notice_after_(notice_after) {
     address_.role = ClientRole::worker;
     address_.attempt = 0;
   }
@@ -49081,7 +50311,7 @@ class FormationClient final : private SessionHandler {
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
   /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. Once its
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
-  /// @returns an Assignment, or Finished
+  /// @returns an Assignment, Finished, or OwnError if the announced error is the worker's own
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one without the job's secret,
   /// (protocol) if no store of dtrain is there; JobFailed with the cause that has ended the job, if the store does not
   /// answer in time or is another job's than this rank's, and after leave(); Error (posix) if this process lacks what
@@ -49099,12 +50329,12 @@ class FormationClient final : private SessionHandler {
         throw_if_leaving();
         const bool is_posix = error.code().category() == std::generic_category();
         const bool is_mistake = !was_rank && is_reached_ && error.code() != make_error_code(Errc::timeout);
-        const bool is_local = !net::detail::is_retriable(error.code().value());  // no descriptors are left
+        const bool is_local = dynamic_cast<const net::Unreachable*>(&error) == nullptr;  // no descriptors are left
         if (is_posix ? is_local : is_mistake) throw;
         throw_cause({CauseKind::lost,
                      -1,
                      {},
-                     format_text("its store does not answer{}: {}", {was_rank ? " any more" : "", error.what()})});
+                     format_text("{}{}", {was_rank ? "its store does not answer any more: " : "", error.what()})});
       }
       const std::optional<ToWorker> answer = await_answer();
       if (!answer) continue;
@@ -49125,6 +50355,9 @@ class FormationClient final : private SessionHandler {
     changed_.notify_all();
   }
 
+  /// Whether the store wants to know of the program's next call of dtrain.
+  const std::shared_ptr<CallReport>& call_report() const noexcept { return call_report_; }
+
   /// For tasks that end with this object.
   const std::shared_ptr<async::LoopHandle>& loop() const noexcept { return thread_.handle(); }
 
@@ -49139,12 +50372,13 @@ class FormationClient final : private SessionHandler {
   /// Reports to the store that the function has returned in the attempt. Blocking: until the function has returned on
   /// all ranks, the attempt has failed, or the connection has ended.
   /// @returns the end of the job; nullopt: call announce_blocking() next
-  std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch) {
+  /// @param digest Finished::digest
+  std::optional<Finished> finish_blocking(std::uint64_t attempt, std::uint64_t digest, FailureLatch& attempt_latch) {
     const FailureLatch::Subscription waking = attempt_latch.subscribe([this](const Cause&) {
       const std::lock_guard lock(mutex_);
       changed_.notify_all();
     });
-    post(encode(Finished{attempt, false}));
+    post(encode(Finished{attempt, false, digest}));
     {
       std::unique_lock lock(mutex_);
       block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
@@ -49258,19 +50492,30 @@ class FormationClient final : private SessionHandler {
     }
     const std::string doing = format_text("joining the elastic job at {}", {address_.text()});
     net::Backoff backoff;
-    backoff.on_retry = [this](const std::string&) { throw_if_leaving(); };
+    SlowNotice notice(thread_.loop(), doing, "nothing has answered there yet", notice_after_);
+    backoff.on_retry = [this, &notice](std::string why) {
+      throw_if_leaving();
+      notice.note(std::move(why));
+    };
+    std::string last_answer;
     for (is_reached_ = false;; throw_if_leaving()) {
-      async::Task<net::Connection> connecting =
-          net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline, backoff);
-      net::Connection connection = co_await std::move(connecting);
+      std::optional<net::Connection> connection;
+      try {
+        async::Task<net::Connection> connecting =
+            net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline, backoff);
+        connection.emplace(co_await std::move(connecting));
+      } catch (const Error&) {
+        if (last_answer.empty() || !deadline.passed()) throw;
+        throw late_error(doing, last_answer);  // it was too late for another try, which explains less
+      }
       is_reached_ = true;
-      auto session = std::make_shared<Session>(std::move(connection));
+      notice.note("what listens there took the connection and has not answered yet");
+      auto session = std::make_shared<Session>(*std::move(connection));
       async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
       const HandshakeResult result = co_await std::move(shaking);
       if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
-        if (error->timed_out || deadline.passed()) {
-          throw_error(Errc::timeout, "{}: the deadline passed; {}", {doing, error->reason});
-        }
+        if (error->timed_out || deadline.passed()) throw late_error(doing, error->reason);
+        notice.note(last_answer = error->reason);
         co_await thread_.loop().sleep_for(std::chrono::milliseconds(50));
       } else if (const Accepted* accepted = std::get_if<Accepted>(&result)) {
         start(std::move(session), *accepted);
@@ -49307,8 +50552,13 @@ class FormationClient final : private SessionHandler {
 
   bool on_frame(std::span<const std::byte> frame) override {
     std::optional<ToWorker> message = decode<ToWorker>(frame);
-    if (message) answer(*std::move(message));
-    return message.has_value();
+    if (!message) return false;
+    if (const CallRequest* request = std::get_if<CallRequest>(&*message)) {
+      call_report_->request(request->attempt);
+    } else {
+      answer(*std::move(message));
+    }
+    return true;
   }
   void on_disconnected(const std::string&) override { end_connection(); }
   /// @}
@@ -49316,6 +50566,7 @@ class FormationClient final : private SessionHandler {
   StoreAddress address_;
   const std::chrono::nanoseconds timeout_;
   const std::chrono::nanoseconds reconnect_timeout_;
+  const std::chrono::milliseconds notice_after_;
   std::mutex mutex_;
   std::condition_variable changed_;
   /// @name Guarded by the mutex
@@ -49324,6 +50575,8 @@ class FormationClient final : private SessionHandler {
   bool is_connected_ = false;
   bool is_leaving_ = false;
   /// @}
+  const std::shared_ptr<CallReport> call_report_ =
+      std::make_shared<CallReport>([this](std::uint64_t attempt) { post(encode(Called{attempt})); });
   bool is_reached_ = false;           ///< the last announce_blocking() has made a connection
   std::shared_ptr<Session> session_;  ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;
@@ -49447,7 +50700,7 @@ class JobServer final : private JobSink {
     }
     const SessionId id = ++last_id_;
     clients_.emplace(id, std::make_unique<ClientEntry>(*this, id, session));
-    const JoinResult result = job_.join(id, join);
+    const JoinResult result = job_.join(id, join, silence_of(join.info.rank));
     Admission admission;
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       admission.frame = encode(*refused);
@@ -49514,10 +50767,20 @@ class JobServer final : private JobSink {
         job_.on_join_timeout(so_far);
         settle();
       } else if (notice.passed() && !job_.formed() && !job_.cause()) {
-        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_.missing(), so_far}));
+        log(LogLevel::warning,
+            format_text("the job's store waits for {}, {} so far{}", {job_.missing(), so_far, job_.refusal_text()}));
         notice = Deadline::after(notice_interval);
       }
     }
+  }
+
+  /// How long ago the process that has the rank was heard of; 0 if none has it.
+  std::chrono::milliseconds silence_of(int rank) const {
+    const RankTable::RankEntry* const entry = job_.rank_table().find(rank);
+    const auto holder = entry == nullptr ? clients_.end() : clients_.find(entry->session);
+    return holder == clients_.end() ? std::chrono::milliseconds(0)
+                                    : std::chrono::duration_cast<std::chrono::milliseconds>(
+                                          Deadline::Clock::now() - holder->second->session->last_alive());
   }
 
   Admission accept(SessionId id) const { return {id, accepted_frame(limits_, heartbeat())}; }
@@ -50185,14 +51448,15 @@ class StoreServer {
     if (!hello) {
       return false;
     }
-    if (const Refused* refused = std::get_if<Refused>(&*hello)) {
-      handshake.answer = encode(*refused);
+    if (Refused* refused = std::get_if<Refused>(&*hello)) {
+      handshake.answer = refuse(*without_hello_.at(id).session, std::move(*refused));
       return false;
     }
     handshake.hello = std::get<Hello>(std::move(*hello));
     if (options_.secret && !handshake.hello->has_secret) {
-      handshake.answer = encode(
-          Refused{"the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+      handshake.answer =
+          refuse(*without_hello_.at(id).session,
+                 {"the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
                   "DTRAIN_SECRET_FILE",
                   true});
       return false;
@@ -50204,6 +51468,16 @@ class StoreServer {
     return true;
   }
 
+  /// The frame of a refusal by the server itself. A job whose ranks are missing names it: the process may be one.
+  Frame refuse(const Session& session, Refused refused) {
+    for (const std::unique_ptr<JobServer>& job : jobs_) {
+      if (job)
+        job->record_refusal(
+            format_text("one at {}, to which the store said: {}", {session.peer().host(), refused.sentence}));
+    }
+    return encode(refused);
+  }
+
   void answer_join(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
     const bool is_worker = handshake.hello->role == ClientRole::worker;
     const auto join = is_worker ? std::nullopt : decode<std::variant<Join>>(received);
@@ -50211,8 +51485,9 @@ class StoreServer {
       return;
     }
     if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, received)) {
-      handshake.answer = encode(Refused{
-          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE", true});
+      handshake.answer = refuse(
+          *with_hello_.at(id).session,
+          {"its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE", true});
       return;
     }
     handshake.transcript.add(received);
@@ -50582,8 +51857,8 @@ class FormationServer final : public WorkerConnections {
     state_.process_ended(host_id, process, exit_code, how, now());
     changed_.set();
   }
-  void set_running_workers(int count) {
-    state_.set_running_workers(count, now());
+  void set_running_workers(int count, Deadline::Clock::time_point last_start) {
+    state_.set_running_workers(count, now(), last_start);
     changed_.set();
   }
   void stop(const std::string& why) {
@@ -50629,6 +51904,7 @@ class FormationServer final : public WorkerConnections {
   };
   friend ServedSession<FormationServer>;
   friend FormationState<FormationServer>;
+  friend AttemptFailures<FormationServer>;
 
   /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
@@ -50647,11 +51923,13 @@ class FormationServer final : public WorkerConnections {
       if (const std::optional<Refused> refused = state_.announce(id, *announce, now())) send(id, *refused);
     } else if (const Committed* committed = std::get_if<Committed>(&*message)) {
       state_.committed(id, *committed, now());
+    } else if (const Called* called = std::get_if<Called>(&*message)) {
+      state_.called(id, called->attempt, now());
     } else if (const FailureReport* report = std::get_if<FailureReport>(&*message)) {
       const bool is_loss = report->cause.kind == CauseKind::lost;  // SIGTERM; any other kind is the worker's own error
       state_.lost(id, is_loss ? CauseKind::lost : CauseKind::exception, report->cause.text, now());
     } else {
-      state_.finished(id, std::get<Finished>(*message).attempt, now());
+      state_.finished(id, std::get<Finished>(*message), now());
     }
     changed_.set();
     return true;
@@ -50729,6 +52007,7 @@ class FormationServer final : public WorkerConnections {
   }
   void close(ConnectionId id) { connections_.erase(id); }
   void on_end(const Cause*) { launcher_.on_end(); }
+  void warn(const std::string& sentence) { log(LogLevel::warning, sentence); }
   /// @}
 
   async::EventLoop& loop_;
@@ -52191,7 +53470,7 @@ inline constexpr const char* help_text =
     "                           several nodes has a folder DIR/HOST for each host\n"
     "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
     "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
-    "  --wrap-rank=R            in front of rank R alone\n"
+    "  --wrap-rank=R            in front of rank R alone (elastic: of this launcher's worker R)\n"
     "  --bind=HOW               where workers run. core: each on cores of its own; numa: each on a NUMA node; none:\n"
     "                           anywhere; auto (default): core where workers compute on the host and cores suffice,\n"
     "                           and near each worker's GPU where the system names its NUMA node\n"
@@ -52655,7 +53934,8 @@ inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
 inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
   const identity::Variables variables(environment);
   const std::optional<std::string_view> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
-  const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
+  const bool is_rank = variables.has("DTRAIN_RANK") || is_elastic_worker(variables);
+  const bool is_wrapped = variables.has(wrapped_variable) && is_rank && launcher;
   return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
 }
 
@@ -53767,15 +55047,29 @@ inline bool is_same_program(pid_t a, pid_t b) {
 
 }  // namespace detail
 
-/// Whether `ancestor` is an ancestor of this process. Also true if a process namespace in between hides it.
-inline bool has_ancestor(pid_t ancestor) {
+/// `ancestor`, if it is an ancestor of this process; 0 if a process namespace in between hides whether it is; else
+/// nullopt.
+inline std::optional<pid_t> ancestor_like(pid_t ancestor) {
   constexpr int deepest = 64;
   std::optional<pid_t> process = ::getppid();
   for (int depth = 0; depth < deepest && process && *process > 1 && *process != ancestor; ++depth) {
     const std::optional<detail::ProcessStatus> status = detail::status_of(*process);
     process = status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;  // 0: of another namespace
   }
-  return process == ancestor || process == pid_t{0};
+  return process == ancestor || process == pid_t{0} ? process : std::nullopt;
+}
+
+/// Whether a signal would end a process by default: the process neither handles nor ignores it, and its first thread
+/// does not block it, as for another one that waits for it. False for a process that has ended.
+inline bool would_end(pid_t process, int signal, const SystemFiles& files = SystemFiles()) {
+  const std::string status = files.text(format_text("/proc/{}/status", {process})).value_or("");
+  bool is_taken = status.empty();
+  for (const char* const name : {"SigBlk:", "SigIgn:", "SigCgt:"}) {
+    const std::size_t at = status.find(name);
+    const char* const mask = at == std::string::npos ? "" : status.c_str() + at + 7;
+    is_taken = is_taken || (std::strtoull(mask, nullptr, 16) >> (signal - 1) & 1U) != 0;
+  }
+  return !is_taken;
 }
 
 /// The process itself and its descendants, breadth first; stops when it has found 4096 or more.
@@ -54208,21 +55502,27 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
 }
 
 /// The least number of ranks of an elastic program's job; 0: the job is not elastic.
-/// @throws Error (usage) for an elastic job that its backend, or any, cannot have on so many nodes
-inline int least_ranks(int given, const NodeLauncherOptions& options, const BackendFacts& backend) {
+/// @throws Error (usage) for an elastic job of too many workers
+inline int least_ranks(int given, const NodeLauncherOptions& options) {
   const int nodes = options.node.node_count;
   if (given == 0 && options.node.least_nodes == 0) return 0;
   if (std::int64_t{options.workers} * nodes > rendezvous::max_world_size) {
     throw_error(Errc::usage, "--nproc-per-node={} on {} nodes are more workers than the {} that a job may have",
                 {options.workers, nodes, rendezvous::max_world_size});
   }
-  if (nodes > 1 && backend.most_ranks != 0) {
-    throw_error(Errc::usage,
-                "backend::{} joins the ranks of one host, and this job has up to {} nodes (from {}); use backend::Gloo "
-                "or backend::Nccl for several hosts",
-                {backend.name, nodes, options.node_source});
-  }
   return given != 0 ? given : options.node.least_nodes * options.workers;
+}
+
+/// @throws Error (usage) for several nodes, if the backend joins the ranks of one host
+inline void require_one_host(const NodeLauncherOptions& options, const BackendFacts& backend) {
+  if (backend.most_ranks != 0 && options.node.node_count > 1) {
+    throw_error(
+        Errc::usage,
+        "backend::{} joins the ranks of one host, and this job has {}{} nodes (from {}); if all is one host, "
+        "start one launcher there, with --nnodes=1 and all workers (--nproc-per-node); for several hosts, use "
+        "backend::Gloo or backend::Nccl",
+        {backend.name, options.node.least_nodes == 0 ? "" : "up to ", options.node.node_count, options.node_source});
+  }
 }
 
 }  // namespace detail
@@ -54250,11 +55550,6 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
                 "a dtrain::Elastic; leave the flag out",
                 {options.min_ranks});
   }
-  if (!options.program.wrapper.empty()) {
-    throw_error(Errc::usage,
-                "an elastic job (--min-ranks, or --nnodes=MIN:MAX) and --wrap do not go together yet; leave one of "
-                "them out");
-  }
   const int nodes = options.node.node_count;
   if (options.min_ranks > std::int64_t{options.workers} * nodes) {
     throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}{}; lower it, or start more workers",
@@ -54265,15 +55560,15 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
 /// The launcher's configuration.
 /// @param cores number of cores that this process may use
 /// @param visible_devices called for --nproc-per-node=auto; may be null
-/// @param elastic the backend of a program whose body takes an Elastic; null: the body takes none
+/// @param backend that of the program; null: any
 /// @throws Error (usage, identity). Blocking: reads the secret's file
 inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
                                                  VisibleDevices visible_devices = nullptr,
-                                                 const BackendFacts* elastic = nullptr) {
+                                                 const BackendFacts* backend = nullptr) {
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeLauncherOptions options;
-  flags.node.is_elastic = elastic != nullptr;
+  flags.node.is_elastic = backend != nullptr && backend->run_elastic != nullptr;
   options.node = detail::node_of(environment, flags.node);
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
@@ -54284,7 +55579,8 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
                                        {flags.mpirun_workers}));
   }
   options.max_restarts = flags.max_restarts;
-  options.min_ranks = elastic == nullptr ? flags.min_ranks : detail::least_ranks(flags.min_ranks, options, *elastic);
+  options.min_ranks = flags.node.is_elastic ? detail::least_ranks(flags.min_ranks, options) : flags.min_ranks;
+  if (backend != nullptr) detail::require_one_host(options, *backend);
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   if (visible_devices != nullptr) {
@@ -54513,7 +55809,8 @@ class NodeRendezvous {
     request.world_size = options_->node.node_count;
     request.job = options_->job;
     session_ = co_await rendezvous::StoreClient::join(*loop_, address, std::move(request), failure_, deadline);
-    store_.emplace(session_->weak_from_this(), nullptr);
+    store_ = with_call_purpose(rendezvous::Store(session_->weak_from_this(), nullptr),
+                               "agreeing with the other nodes' launchers");
     co_await exchange_node_info();
   }
 
@@ -55421,10 +56718,16 @@ struct AttemptLog {
   void on_end() const {}
 };
 
-/// Whether a store answers at the address, or accepts a connection in silence: its process may be stopped. A program
-/// that only forwards the address ends the connection. 1.5 s later at most. A name that does not resolve has none.
+/// The answer of a store's address.
+enum class Listening : std::uint8_t {
+  none = 1,  ///< also a program that only forwards the address: it ends the connection; and a name without an address
+  store,
+  silent,  ///< takes the connection, and says nothing
+};
+
+/// Blocking: no. 1.5 s later at most.
 template <class = void>
-async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uint16_t port, bool has_secret) {
+async::Task<Listening> listening_at(async::EventLoop& loop, std::string host, std::uint16_t port, bool has_secret) {
   const Deadline soon = Deadline::after(std::chrono::milliseconds(1500));
   try {
     async::Task<net::Connection> connecting =
@@ -55435,10 +56738,10 @@ async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uin
         rendezvous::Hello{version_text, rendezvous::ClientRole::worker, 0, random_bytes<16>(), has_secret});
     static_cast<void>(co_await session.write_frame(hello, soon));
     const net::FrameResult reply = co_await session.read_frame(soon);
-    co_return reply.ok() ? rendezvous::decode<rendezvous::HandshakeReply>(reply.payload).has_value()
-                         : reply.status == net::FrameStatus::timed_out;
+    if (reply.ok() && rendezvous::decode<rendezvous::HandshakeReply>(reply.payload)) co_return Listening::store;
+    co_return reply.status == net::FrameStatus::timed_out ? Listening::silent : Listening::none;
   } catch (const Error&) {
-    co_return false;
+    co_return Listening::none;
   }
 }
 
@@ -55453,8 +56756,8 @@ async::Task<bool> is_answered(async::EventLoop& loop, std::string host, std::uin
 template <class = void>
 class StoreHost {
  public:
-  /// Waits while another store answers at the address, or the port is in use: a replacement may start before the
-  /// process that it replaces has ended. Blocking: `process.timeout` at most.
+  /// Waits while a store answers at the address, or a silent process has the port, or it is in use: a replacement may
+  /// start before the process that it replaces has ended. Blocking: `process.timeout` at most.
   /// @throws Error (posix) if the port is in use then; as listen_for_ranks
   explicit StoreHost(const RankProcess& process) {
     const Deadline deadline = Deadline::after(process.timeout);
@@ -55483,17 +56786,29 @@ class StoreHost {
   const net::SocketAddress& address() const noexcept { return address_; }
 
  private:
+  static Error taken_error(const std::string& host, std::uint16_t port, Listening found) {
+    const std::string text = format_text(
+        "{} at {}:{}, and the store of this elastic job is to listen there",
+        {found == Listening::silent ? "a process takes connections in silence" : "another store answers", host, port});
+    return posix_error(EADDRINUSE, text,
+                       found == Listening::silent
+                           ? format_text("it is a store whose process is stopped, another program, or a child of the "
+                                         "process that had index 0 before, which has kept its port: end it (ss -ltnp "
+                                         "'sport = :{}' names it)",
+                                         {port})
+                           : std::string());
+  }
+
   async::Task<void> open(async::EventLoop& loop, const RankProcess& process, Deadline deadline) {
     const std::string host = process.identity.master_addr.value_or("");
     const auto port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
     const rendezvous::ListenOptions options{process.interface, process.secret.has_value(), true};
     std::vector<net::Listener> listeners;
     for (bool has_waited = false; listeners.empty(); has_waited = true) {
-      Error taken(posix_error(EADDRINUSE, format_text("another store answers at {}:{}, and the store of this elastic "
-                                                      "job is to listen there",
-                                                      {host, port})));
-      async::Task<bool> asking = is_answered(loop, host, port, process.secret.has_value());
-      if (!co_await std::move(asking)) {
+      async::Task<Listening> asking = listening_at(loop, host, port, process.secret.has_value());
+      const Listening found = co_await std::move(asking);
+      Error taken = taken_error(host, port, found);
+      if (found == Listening::none) {
         try {
           async::Task<std::vector<net::Listener>> listening =
               rendezvous::listen_for_ranks(loop, host, port, deadline, options);
@@ -55661,15 +56976,22 @@ inline void become_subreaper() {
 /// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
 /// Threads: any. A thread of a library that reads the environment meanwhile may miss a variable: glibc's unsetenv moves
 /// other variables, and frees nothing. @throws Error (usage) if no ancestor is the launcher
-inline void end_with_launcher(pid_t launcher) {
+/// @param is_elastic the launcher knows this worker by its process
+inline void end_with_launcher(pid_t launcher, bool is_elastic) {
   if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
     throw_errno("making this worker end with the command of --wrap");
   }
-  if (!has_ancestor(launcher)) {
+  const std::optional<pid_t> ancestor = ancestor_like(launcher);
+  if (!ancestor) {
     throw_error(Errc::usage,
                 "process {}, the launcher of this worker, is none of its ancestors: it has ended, or the command of "
                 "--wrap does not stay the parent of what it starts; wrap in one that does",
                 {launcher});
+  }
+  if (is_elastic && *ancestor != launcher) {
+    throw_error(Errc::usage,
+                "the command of --wrap runs this worker in a process namespace, where it has another number than its "
+                "launcher knows; wrap an elastic job in a command that makes none");
   }
 }
 
@@ -56111,9 +57433,10 @@ class RemoteFormation {
     return is_member ? &rank_ : nullptr;
   }
   std::string error_of(const std::string&, std::int64_t) const { return {}; }
+  bool can_spare(const rendezvous::Worker&) const noexcept { return true; }
 
   void process_ended(const std::string&, std::int64_t, int, const std::string&) noexcept {}
-  void set_running_workers(int) noexcept {}
+  void set_running_workers(int, Deadline::Clock::time_point) noexcept {}
   /// The job goes on without this node: the others see that its workers' connections end.
   void stop(const std::string&) noexcept {}
 
@@ -56327,13 +57650,37 @@ class Workers {
         std::count_if(workers_.begin(), workers_.end(), [](const ChildProcess& worker) { return worker.process > 0; }));
   }
 
+  /// The workers that run, ascending.
+  std::vector<int> running_ranks() const {
+    std::vector<int> ranks;
+    for (const ChildProcess& worker : workers_) {
+      if (worker.process > 0) ranks.push_back(worker.rank);
+    }
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
+
   /// Sends a signal to each worker, but not to its descendants, and not to a wrapper that is its parent. The signal
   /// would end a wrapper such as a shell or perf, and the worker's last output would be lost.
   void signal_each(int signal) const {
     for (const ChildProcess& worker : workers_) {
-      const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
-      send(worker, rank.empty() ? worker.process : rank.front(), signal);
+      send(worker, process_of(worker), signal);
     }
+  }
+
+  /// The same for a signal that means what a program makes of it. @param spares whether it is not sent to
+  /// those that it would end @returns the ranks of these, ascending
+  std::vector<int> signal_handlers(int signal, bool spares) const {
+    std::vector<int> unready;
+    for (const ChildProcess& worker : workers_) {
+      if (worker.process == 0) continue;
+      const pid_t process = process_of(worker);
+      const bool is_unready = would_end(process, signal);
+      if (is_unready) unready.push_back(worker.rank);
+      if (!is_unready || !spares) send(worker, process, signal);
+    }
+    std::sort(unready.begin(), unready.end());
+    return unready;
   }
 
   /// Sends a signal to each worker's group, as a terminal does, and to a worker that has moved to another group. For a
@@ -56485,6 +57832,12 @@ class Workers {
     });
   }
 
+  /// The rank's, not its wrapper's.
+  static pid_t process_of(const ChildProcess& worker) {
+    const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
+    return rank.empty() ? worker.process : rank.front();
+  }
+
   static void send(const ChildProcess& worker, pid_t process, int signal) noexcept {
     if (worker.process > 0) {
       static_cast<void>(::kill(process, signal));  // no error for a zombie
@@ -56595,8 +57948,15 @@ class SignalReader {
 
   int descriptor() const noexcept { return descriptor_.get(); }
 
-  /// The signal mask before construction, for child processes.
-  const sigset_t& original_mask() const noexcept { return original_mask_; }
+  /// The signal mask before construction, without the forwarded signals. The launcher inherits a mask that blocks these
+  /// from a program that takes its own signals in one thread (Java, .NET); a worker with it would not end at SIGTERM.
+  sigset_t mask_for_workers() const noexcept {
+    sigset_t mask = original_mask_;
+    for (const int signal : forwarded_signals) {
+      sigdelset(&mask, signal);
+    }
+    return mask;
+  }
 
  private:
   static constexpr std::array<int, 4> ignored{SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU};
@@ -56689,8 +58049,11 @@ class SignalForwarder {
   SignalForwarder& operator=(const SignalForwarder&) = delete;
 
   /// Forwards signals to these workers from now on; null: there are none. Lifetime: `workers` lives until the next
-  /// call.
-  void forward_to(const Workers* workers) noexcept { workers_ = workers; }
+  /// call. @param spares whether SIGUSR1 and SIGUSR2 are kept from workers that they would end; else these end the job
+  void forward_to(const Workers* workers, bool spares = false) noexcept {
+    workers_ = workers;
+    spares_ = spares;
+  }
 
   /// The handler is called for each stop request to this process. `count`: how many have arrived. Stop requests are
   /// SIGINT and SIGTERM and, while there are no workers, SIGHUP and SIGQUIT. Workers may handle these two and go on.
@@ -56713,7 +58076,8 @@ class SignalForwarder {
   /// Number of stop requests at the launcher of the job that received most of them.
   int stop_requests() const noexcept { return std::max(local_stops_, remote_stops_); }
 
-  /// The first signal that requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT. 0 if none has arrived.
+  /// The first signal that requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT, or SIGUSR1 or SIGUSR2 that ends
+  /// a worker. 0 if none has arrived.
   int interrupt_signal() const noexcept { return interrupt_signal_; }
   bool interrupted() const noexcept { return interrupt_signal_ != 0; }
 
@@ -56757,13 +58121,21 @@ class SignalForwarder {
 
   /// Signals that a terminal sends to a group go to each worker's group. SIGTERM, SIGUSR1 and SIGUSR2 go to the worker
   /// only, which may pass them on.
-  void forward(int signal) const {
-    constexpr std::array<int, 3> single{SIGTERM, SIGUSR1, SIGUSR2};
+  void forward(int signal) {
     if (workers_ == nullptr) {
       return;
     }
-    if (std::find(single.begin(), single.end(), signal) != single.end()) {
+    if (signal == SIGTERM) {
       workers_->signal_each(signal);
+    } else if (signal == SIGUSR1 || signal == SIGUSR2) {
+      const std::vector<int> unready = workers_->signal_handlers(signal, spares_);
+      if (unready.empty()) return;
+      if (!spares_) return note_interrupt(signal);
+      log(LogLevel::warning,
+          format_text(
+              "{} came to the launcher, and is not forwarded to {}, where the program has no handler for it: it "
+              "would end them",
+              {signal_name(signal), rendezvous::rank_list(unready, 16, "worker")}));
     } else {
       workers_->signal_groups(signal);
     }
@@ -56773,6 +58145,7 @@ class SignalForwarder {
   SignalReader* signals_;
   async::AutoResetEvent* changed_;
   const Workers* workers_ = nullptr;
+  bool spares_ = false;
   std::function<void(int, int)> on_stop_;
   int stop_signal_ = 0;
   int local_stops_ = 0;
@@ -56802,10 +58175,11 @@ class MemoryKills {
         groups_(control_groups(files_.text("/proc/self/cgroup").value_or(""), "memory")),
         explained_(count()) {}
 
-  /// Call it for each worker that SIGKILL ended. @returns " (out of memory: the cgroup's limit is 4 GiB)" if there was
-  /// a kill that no earlier call explained; else an empty text
-  std::string explain() {
-    if (count() <= explained_) {
+  /// Call it once for each worker's end. @param has_killed whether the launcher has sent SIGKILL
+  /// @returns " (out of memory: the cgroup's limit is 4 GiB)" for SIGKILL if there was a kill that no earlier call
+  /// explained; else an empty text
+  std::string explain(const ExitStatus& status, bool has_killed) {
+    if (status.signal != SIGKILL || has_killed || count() <= explained_) {
       return {};
     }
     ++explained_;
@@ -56869,6 +58243,25 @@ struct AttemptServices {
   JobCoordinator& coordinator;
 };
 
+/// Request that workers end, which those did not follow that a launcher kills.
+struct EndRequest {
+  int signal = 0;             ///< forwarded one; 0: the launcher has sent SIGTERM itself
+  const char* noun = "rank";  ///< of a worker, in the sentence
+};
+
+/// Does what the schedule says, and says whom it kills.
+inline void follow(ShutdownSchedule& schedule, Deadline::Clock::time_point now, const Workers& workers,
+                   const AttemptServices& services, const EndRequest& request) {
+  const ShutdownSchedule::Action action = schedule.due(now);
+  if (action == ShutdownSchedule::Action::kill && workers.running() != 0) {
+    const std::string list = rendezvous::rank_list(workers.running_ranks(), 16, request.noun);
+    services.output.error().line("dtrain: ",
+                                 format_text("the launcher kills what has not ended after {}: {}",
+                                             {signal_name(request.signal == 0 ? SIGTERM : request.signal), list}));
+  }
+  workers.act(action);
+}
+
 /// When a worker fails, here or on another node, the supervisor ends the other workers. If they end within a second of
 /// SIGTERM, the attempt ends at most 1.3 s after the first failure, or 6 s if they compute on devices.
 /// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
@@ -56899,7 +58292,7 @@ class Supervisor {
       const Deadline::Clock::time_point now = Deadline::Clock::now();
       note_stopped(now);
       take_requests(now);
-      workers_.act(schedule_.due(now));
+      follow(schedule_, now, workers_, services_, {services_.forwarder.stop_signal(), "rank"});
       report_waiting(now);
       if (schedule_.has_given_up(now)) {
         break;  // the kernel has not ended a process yet, and does so later
@@ -56946,9 +58339,7 @@ class Supervisor {
 
   async::Task<void> note(Workers::Ended ended) {
     WorkerEnd end{.rank = ended.rank, .status = ended.status, .stopped = schedule_.has_acted()};
-    if (ended.status.signal == SIGKILL && !end.stopped) {
-      end.explanation = memory_kills_.explain();
-    }
+    end.explanation = memory_kills_.explain(ended.status, end.stopped);
     if (ended.status == ExitStatus{}) {
       end.left = co_await services_.coordinator.has_left(ended.rank);
     }
@@ -57026,7 +58417,7 @@ class Attempt {
       log_directory_ = log_directory(folder, plan.attempt);
       make_directories(*log_directory_);
     }
-    services_.forwarder.forward_to(&workers_);
+    services_.forwarder.forward_to(&workers_, plan.min_ranks != 0);
   }
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -57064,7 +58455,7 @@ class Attempt {
     auto stdin_forwarder = is_forwarded
                                ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer))
                                : nullptr;
-    const bool is_wrapped = program_->wraps(rank);
+    const bool is_wrapped = wraps(local_rank);
     CommandLine command = command_line_of(*program_, rank);
     SpawnRequest request;
     request.executable = std::move(command.executable);
@@ -57083,7 +58474,7 @@ class Attempt {
     if (!program_->cpus.empty()) {
       request.cpus = program_->cpus[static_cast<std::size_t>(local_rank)];
     }
-    request.signal_mask = services_.signals.original_mask();
+    request.signal_mask = services_.signals.mask_for_workers();
     const pid_t process = spawn(request);
     workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay),
                  std::move(stdin_forwarder));
@@ -57125,6 +58516,8 @@ class Attempt {
   const AttemptServices& services() const noexcept { return services_; }
   const NodePlan& plan() const noexcept { return *plan_; }
   Workers& workers() noexcept { return workers_; }
+  MemoryKills& memory_kills() noexcept { return memory_kills_; }
+  bool wraps(int local_rank) const { return program_->wraps(plan_->first_rank + local_rank); }
   /// Whether a stop request has arrived since the last worker ended. Then the launcher no longer waits for output.
   bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
 
@@ -57251,16 +58644,18 @@ class NodeLauncher {
         output_.error().line("dtrain: ", format_text("slow path: {}", {warning}));
       }
     }
-    if (const std::optional<int>& rank = options_.program.wrapped_rank; rank && *rank >= plan->world_size) {
-      throw_error(Errc::usage, "--wrap-rank={} is no rank of this job, which has {}: 0 to {}",
-                  {*rank, plan->world_size, plan->world_size - 1});
+    const bool is_elastic = options_.min_ranks != 0;
+    const int most = is_elastic ? plan->workers : plan->world_size;
+    if (const std::optional<int>& rank = options_.program.wrapped_rank; rank && *rank >= most) {
+      throw_error(Errc::usage, "--wrap-rank={} is no {}, which has {}: 0 to {}",
+                  {*rank, is_elastic ? "worker of this launcher" : "rank of this job", most, most - 1});
     }
     plan->cores = options_.cores;
     plan->is_bound = !options_.program.cpus.empty();
     plan->launcher_process = std::to_string(::getpid());
     plan->stdout_is_terminal = output_.output().is_terminal();
     plan->stderr_is_terminal = output_.error().is_terminal();
-    if (options_.min_ranks != 0) {
+    if (is_elastic) {
       plan->min_ranks = options_.min_ranks;
       const JobResult result = co_await run_elastic(*plan);
       co_return result.exit_code;
@@ -57367,7 +58762,8 @@ class NodeLauncher {
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
-/// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
+/// process is reaped: its device memory is free then. Each worker that the launcher kills is named at once, and counts
+/// as lost. Lifetime: the constructor's arguments outlive it. Threads: the
 /// loop's. @tparam Formation a FormationServer, or a RemoteFormation
 template <class Formation>
 class ElasticSupervisor {
@@ -57381,6 +58777,7 @@ class ElasticSupervisor {
         hosts_store_(options.node.node_rank == 0),
         formation_(formation),
         state_(formation.state()),
+        most_restarts_(options.max_restarts),
         left_to_replace_(options.max_restarts),
         schedule_(options.stop_grace, options.shutdown_timeouts),
         slots_(static_cast<std::size_t>(attempt.plan().workers)) {}
@@ -57403,7 +58800,7 @@ class ElasticSupervisor {
         }
       }
       if (state_.cause()) schedule_.on_failure(now);
-      workers_.act(schedule_.due(now));
+      follow(schedule_, now, workers_, services_, {interrupt_signal(), "worker"});
       kill_left_out(now);
       start_due(now);
       tell_formation();
@@ -57438,6 +58835,11 @@ class ElasticSupervisor {
     for (const std::string& each : losses_) {
       result.report.push_back(format_text("    {}", {each}));
     }
+    if (unlisted_ > 0) result.report.push_back(format_text("    and {} more", {unlisted_}));
+    if (workers_.running() != 0) {
+      result.report.push_back(format_text("killed, and not ended yet: {}",
+                                          {rendezvous::rank_list(workers_.running_ranks(), 16, "worker")}));
+    }
     return result;
   }
 
@@ -57454,11 +58856,13 @@ class ElasticSupervisor {
 
   struct Slot {
     pid_t process = 0;  ///< 0: no process runs
+    pid_t wrapped = 0;  ///< worker's process that a wrapper has started; 0: the wrapper has become the worker, or will
     bool is_exiting = false;
-    bool is_killed = false;
-    bool is_rank = false;  ///< of the last attempt, as far as it is known
-    std::string error{};   ///< with which the worker ends, if it is known
-    int failures = 0;      ///< in a row
+    bool outlives_job = false;  ///< the process ends after the job
+    bool is_rank = false;       ///< of the last attempt, as far as it is known
+    std::string error{};        ///< with which the worker ends, if it is known
+    std::string killed_for{};   ///< the clause why this launcher has killed it; empty: it has not
+    int failures = 0;           ///< in a row
     Deadline::Clock::time_point started_at{};
     std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< at first: at once
   };
@@ -57472,16 +58876,28 @@ class ElasticSupervisor {
   int interrupt_signal() const noexcept { return services_.forwarder.interrupt_signal(); }
 
   void look_at_exit_flags() {
-    for (Slot& each : slots_) {
-      if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
-        each.is_exiting = true;
-        process_ended(each, each.process, 0, "its process ended");
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      Slot& each = slots_[index];
+      if (each.process == 0 || each.is_exiting) continue;
+      if (each.wrapped == 0 && attempt_.wraps(static_cast<int>(index))) {
+        const std::vector<pid_t> below = rank_below(each.process);
+        each.wrapped = below.empty() ? 0 : below.front();
+      }
+      if (is_exiting(each)) {
+        process_ended(each, 0, each.killed_for.empty() ? "its process ended" : own_kill(each));
       }
     }
   }
 
-  /// The formation forgets a worker whose process has ended: the slot keeps what the report needs.
-  void process_ended(Slot& slot, pid_t process, int exit_code, const std::string& how) {
+  static std::string own_kill(const Slot& slot) {
+    return format_text("its launcher killed it, because it {}", {slot.killed_for});
+  }
+
+  /// The formation forgets a worker whose process has ended, and the job may end with it: the slot keeps what the
+  /// report needs.
+  void process_ended(Slot& slot, int exit_code, const std::string& how) {
+    const pid_t process = worker_of(slot);
+    if (!std::exchange(slot.is_exiting, true)) slot.outlives_job = state_.is_over();
     if (const rendezvous::Worker* worker = state_.workers().find(host_id_, process)) {
       slot.is_rank = worker->is_member();
     }
@@ -57489,37 +58905,71 @@ class ElasticSupervisor {
     formation_.process_ended(host_id_, process, exit_code, how);
   }
 
-  static bool is_exiting(pid_t process) {
-    const std::optional<detail::ProcessStatus> status = detail::status_of(process);
-    return status && (status->flags & exiting_flag) != 0;
+  /// The process that is known to the formation.
+  static pid_t worker_of(const Slot& slot) noexcept { return slot.wrapped != 0 ? slot.wrapped : slot.process; }
+
+  static bool is_exiting(const Slot& slot) {
+    const std::optional<detail::ProcessStatus> status = detail::status_of(worker_of(slot));
+    return status ? (status->flags & exiting_flag) != 0 : slot.wrapped != 0;  // the wrapper has reaped it
   }
 
   void note(const Workers::Ended& ended) {
     Slot& slot = slots_[static_cast<std::size_t>(ended.rank)];
-    const pid_t process = std::exchange(slot.process, 0);
-    const bool was_over = state_.is_over();
-    process_ended(slot, process, ended.status.code, ended.status.text());
-    if (was_over || schedule_.has_acted() || services_.forwarder.interrupted()) {
-      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
+    const bool is_own_kill = !slot.killed_for.empty() && ended.status.signal == SIGKILL;
+    const std::string how =
+        is_own_kill ? own_kill(slot)
+        : ended.status == ExitStatus{}
+            ? "exit code 0 before the job had finished"
+            : ended.status.text() + attempt_.memory_kills().explain(ended.status, schedule_.has_acted());
+    process_ended(slot, ended.status.code, how);
+    slot.process = slot.wrapped = 0;
+    std::string line =
+        format_text("worker {} was lost: {}{}{}", {ended.rank, how, slot.error.empty() ? "" : ": ", slot.error});
+    if (slot.outlives_job || schedule_.has_acted() || services_.forwarder.interrupted()) {
+      const bool counts = slot.is_rank && slot.outlives_job && failed_after_end_ == 0;  // later ones do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
+      if (is_own_kill) count_loss(std::move(line));
       return;
     }
     const int code = ended.status.exit_code();
     last_failure_ = std::max(code, 1);
     if (Deadline::Clock::now() - slot.started_at > long_life) slot.failures = 0;
-    const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
-    const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
-    const bool is_replaced = !is_final && left_to_replace_ > 0;
-    std::string line = format_text("worker {} was lost: {}{}{}",
-                                   {ended.rank, ended.status.text(), slot.error.empty() ? "" : ": ", slot.error});
-    if (is_final) line += "; it is not replaced";
+    const char* const final_for = message_of(ended.status);
+    const bool is_replaced = final_for == nullptr && left_to_replace_ > 0 && !state_.is_over();
+    if (final_for != nullptr) {
+      append_text(line, "; it is not replaced, because that exit code says that {}", {final_for});
+    } else if (left_to_replace_ == 0 && !state_.is_over()) {
+      line += most_restarts_ == 0 ? "; no other one starts without --max-restarts"
+                                  : "; no other one starts, because --max-restarts is used up";
+    }
     if (is_replaced) {
       --left_to_replace_;
       append_text(line, "; another one starts in its place{}", {plan_start(slot)});
     }
     services_.output.error().line("dtrain: ", line);
+    count_loss(std::move(line));
+  }
+
+  void count_loss(std::string line) {
     ++lost_;
-    if (losses_.size() < most_losses) losses_.push_back(std::move(line));
+    list_loss(std::move(line));
+  }
+  void list_loss(std::string line) {
+    if (losses_.size() < most_losses) {
+      losses_.push_back(std::move(line));
+    } else {
+      ++unlisted_;
+    }
+  }
+
+  /// Message of an exit code after which a worker is not replaced; null for others, and for signals.
+  static const char* message_of(const ExitStatus& status) noexcept {
+    switch (status.code) {
+      case exit_code_usage: return "its command line or environment is wrong";
+      case exit_code_job_failed: return "the job has failed";
+      case 128 + SIGTERM: return "its machine goes away";
+      default: return nullptr;
+    }
   }
 
   /// 0, 1, 2, 4 ... 60 s from now. @returns " in 4 s"
@@ -57530,19 +58980,45 @@ class ElasticSupervisor {
     return delay == 0 ? "" : format_text(" in {} s", {delay});
   }
 
-  /// Kills workers for which the formation does not wait: a worker that was excluded long ago, so that another takes
-  /// its place, and workers that are no ranks of an attempt that has finished the job.
+  /// Kills workers for which the formation does not wait: a worker that was excluded long ago, if another can take its
+  /// place and the job has its state elsewhere, and workers that are no ranks of an attempt that has finished the job.
   void kill_left_out(Deadline::Clock::time_point now) {
     if (state_.is_over() && !ended_at_) ended_at_ = now;
-    for (Slot& slot : slots_) {
-      if (slot.process == 0 || slot.is_killed || state_.cause()) continue;
-      const rendezvous::Worker* const worker = state_.workers().find(host_id_, slot.process);
-      const bool is_rank = worker != nullptr && worker->is_member();
-      const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
-      slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
-                                 : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
-      if (slot.is_killed) workers_.kill_group(slot.process);
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      Slot& slot = slots_[index];
+      if (slot.process == 0 || slot.is_exiting || !slot.killed_for.empty() || state_.cause()) continue;
+      const rendezvous::Worker* const worker = state_.workers().find(host_id_, worker_of(slot));
+      if (ended_at_) {
+        const bool is_rank = worker != nullptr && worker->is_member();
+        if (!is_rank && now - *ended_at_ > end_timeout) {
+          kill(index,
+               format_text("was no rank at the end of the job, and had not ended {} later",
+                           {duration_text(end_timeout)}),
+               "");
+        }
+      } else if (worker != nullptr && worker->standing == rendezvous::Standing::excluded && left_to_replace_ > 0 &&
+                 !attempt_.wraps(static_cast<int>(index)) &&  // its debugger may have stopped it
+                 now - worker->since > excluded_timeout() && state_.workers().can_spare(*worker)) {
+        const std::string time = duration_text(excluded_timeout());
+        std::string why = worker->error.empty()
+                              ? format_text("was silent for more than {}", {time})
+                              : format_text("had failed more than {} before, and had not ended", {time});
+        kill(index, std::move(why), ", so that another one takes its place");
+      }
     }
+  }
+
+  std::chrono::milliseconds excluded_timeout() const {
+    return std::min(formation_.options().rejoin_timeout, formation_.options().wait_timeout);
+  }
+
+  /// @param why a clause without subject @param aim is another one, or empty
+  void kill(std::size_t index, std::string why, const char* aim) {
+    Slot& slot = slots_[index];
+    services_.output.error().line("dtrain: ", format_text("worker {} (process {}) {}, and is killed by its launcher{}",
+                                                          {index, worker_of(slot), why, aim}));
+    slot.killed_for = std::move(why);
+    workers_.kill_group(slot.process);
   }
 
   void start_due(Deadline::Clock::time_point now) {
@@ -57557,18 +59033,25 @@ class ElasticSupervisor {
     }
   }
 
-  /// A start that fails, for lack of processes or descriptors, is repeated: the other workers go on.
+  /// A start that fails, for lack of processes or descriptors, is repeated, or given up: the other workers go on.
   void start(Slot& slot, int index) {
     try {
       slot.process = attempt_.start_worker(index);
-      slot.is_exiting = slot.is_killed = slot.is_rank = false;
+      slot.is_exiting = slot.is_rank = false;
       slot.error.clear();
+      slot.killed_for.clear();
       slot.started_at = Deadline::Clock::now();
     } catch (const std::exception& error) {
-      if (left_to_replace_ == 0 || state_.attempt() == 0) throw;
-      --left_to_replace_;
-      services_.output.error().line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
-                                                            {index, error.what(), plan_start(slot)}));
+      if (state_.attempt() == 0 || (left_to_replace_ == 0 && workers_.running() == 0 && !next_start())) throw;
+      std::string line = format_text("starting worker {} failed: {}; ", {index, error.what()});
+      if (left_to_replace_ > 0) {
+        --left_to_replace_;
+        append_text(line, "this is tried again{}", {plan_start(slot)});
+      } else {
+        line += "its place stays empty";
+      }
+      services_.output.error().line("dtrain: ", line);
+      if (!slot.start_at) list_loss(std::move(line));
     }
   }
 
@@ -57585,7 +59068,12 @@ class ElasticSupervisor {
     const auto here = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
     const int running = is_on_hosts_ ? std::numeric_limits<int>::max() : here;
-    if (std::exchange(running_, running) != running) formation_.set_running_workers(running);
+    Deadline::Clock::time_point last_start{};
+    for (const Slot& each : slots_) {
+      last_start = std::max(last_start, each.start_at.value_or(each.started_at));
+    }
+    const bool has_started = std::exchange(last_start_, last_start) != last_start;
+    if (std::exchange(running_, running) != running || has_started) formation_.set_running_workers(running, last_start);
   }
 
   Attempt& attempt_;
@@ -57596,13 +59084,16 @@ class ElasticSupervisor {
   const bool hosts_store_;
   Formation& formation_;
   decltype(std::declval<Formation&>().state()) state_;  ///< a reference
+  const int most_restarts_;
   int left_to_replace_;
   ShutdownSchedule schedule_;
   std::vector<Slot> slots_;
   std::vector<std::string> losses_;  ///< the first ones
   std::size_t lost_ = 0;
+  std::size_t unlisted_ = 0;
   int stops_noted_ = 0;
   int running_ = -1;
+  Deadline::Clock::time_point last_start_{};             ///< of a worker, often in the future
   std::optional<Deadline::Clock::time_point> ended_at_;  ///< the job
   int last_failure_ = 0;
   int failed_after_end_ = 0;
@@ -57626,8 +59117,8 @@ async::Task<void> watch_store(async::EventLoop& loop, const NodePlan& plan, cons
   const auto longest = in_milliseconds(options.join_timeout) + std::chrono::seconds(10);
   for (Deadline latest = Deadline::after(longest); !formation.is_over();) {
     co_await loop.sleep_for(std::chrono::seconds(5));
-    async::Task<bool> asking = is_answered(loop, plan.master_addr, port, options.secret.has_value());
-    if (co_await std::move(asking)) {
+    async::Task<Listening> asking = listening_at(loop, plan.master_addr, port, options.secret.has_value());
+    if (co_await std::move(asking) != Listening::none) {
       latest = Deadline::after(longest);
     } else if (latest.passed() && !formation.is_over()) {
       formation.lose_store(
@@ -57707,7 +59198,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     const pid_t parent = ::getppid();
     const bool is_worker = launcher || is_worker_environment(environment, parent);
     if (launcher) {
-      end_with_launcher(*launcher);
+      end_with_launcher(*launcher, is_elastic_worker(identity::Variables(environment)));
     } else if (const int error = is_worker ? end_with_parent(parent) : 0; error != 0) {
       throw_posix(error, "making this worker end with its launcher");  // exec may have reset it: see end_with_parent()
     }
@@ -57730,9 +59221,8 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
     refuse_initialised_runtimes();
-    NodeLauncherOptions options =
-        node_launcher_options(std::move(flags), without_outer_job(environment), available_cores(),
-                              backend.visible_devices, backend.run_elastic == nullptr ? nullptr : &backend);
+    NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
+                                                        available_cores(), backend.visible_devices, &backend);
     check_most_workers(options.workers, backend);
     check_min_ranks(options, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
@@ -57920,17 +59410,18 @@ inline std::string summary_of(std::string_view bytes) {
   return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
 }
 
-inline std::string difference_to_rank_0(const group::GroupHandle& group, const std::string& prefix,
-                                        std::string_view summary, const ModelSignature& mine, Deadline deadline) {
+inline std::string difference_to_rank_0(const group::GroupHandle& group, const backend::StoreRef& store,
+                                        const std::string& prefix, std::string_view summary, const ModelSignature& mine,
+                                        Deadline deadline) {
   const int rank = group.members().rank_in_job();
   const int rank_0 = group.members().rank_in_job(0);
   const std::string_view digits = summary.substr(summary.find(' ') + 1);
   std::size_t length = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), length);
   const bool is_length = error == std::errc{} && end == digits.data() + digits.size() && length <= max_signature_bytes;
-  const std::string bytes = rendezvous::join_value_chunks(
-      prefix + "signature", is_length ? length : 0,
-      [&](const std::string& name) { return group.store_ref().get_blocking(name, deadline); });
+  const std::string bytes =
+      rendezvous::join_value_chunks(prefix + "signature", is_length ? length : 0,
+                                    [&](const std::string& name) { return store.get_blocking(name, deadline); });
   const std::optional<ModelSignature> theirs =
       bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
   if (!theirs) {
@@ -57946,7 +59437,7 @@ inline std::string difference_to_rank_0(const group::GroupHandle& group, const s
 
 DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::string& prefix,
                                    const ModelSignature& mine, Deadline deadline, const std::string& doing) {
-  const backend::StoreRef store = group.store_ref();
+  const backend::StoreRef store = group.store_ref().with_purpose(doing);
   const int rank = group.members().rank;
   const int self = group.members().rank_in_job();
   FailureLatch& latch = *group.failure();
@@ -57973,10 +59464,10 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
         rank == 0 ? own_summary : backend::detail::get(here, prefix + "summary", deadline, late);
     if (summary != own_summary) {
       latch.report({CauseKind::disagreement, self, group.members().host,
-                    detail::difference_to_rank_0(group, prefix, summary, mine, deadline)});
+                    detail::difference_to_rank_0(group, store, prefix, summary, mine, deadline)});
       latch.block_until_failed(deadline);
     }
-    group.barrier_blocking(prefix + "agreed", deadline);
+    group.barrier_blocking(prefix + "agreed", doing, deadline);
     for (const auto& entry : entries) {
       store.erase_blocking(entry.first, deadline);
     }
@@ -57985,6 +59476,35 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
     throw;
   }
   latch.throw_if_failed(self);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/agreement/value_checks.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED ValueChecks value_checks(const char* text, std::span<const Parameter> parameters,
+                                        bool keeps_values_equal) {
+  const bool is_on_host = are_on_host(parameters);
+  const bool may_compare = is_on_host && keeps_values_equal;
+  const std::string_view digits = text == nullptr ? std::string_view() : text;
+  std::uint64_t steps = 0;
+  if (digits.empty()) return {0, may_compare, true};
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), steps);
+  if (error != std::errc{} || end != digits.data() + digits.size()) {
+    throw_error(
+        Errc::usage,
+        "DTRAIN_CHECK_VALUES={} is not a number of steps; set how many steps lie between two comparisons of the "
+        "ranks' values, or 0 for none",
+        {in_quotes(digits)});
+  }
+  if (steps != 0 && !may_compare) {
+    log(LogLevel::warning, format_text("DTRAIN_CHECK_VALUES={} does not compare the values of this model: {}",
+                                       {digits, is_on_host ? "those of its ranks differ between two averages of a hook"
+                                                           : "they are on a GPU"}));
+  }
+  return {may_compare ? steps : 0, may_compare && steps != 0, steps != 0};
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -58034,9 +59554,14 @@ inline std::string ranks_text(const std::vector<int>& ranks) {
   return ranks.size() > named ? format_text("{} and {} more", {text, ranks.size() - named}) : text;
 }
 
-/// "rank 2 has other values than the other ranks" of texts that differ; by the ranks' numbers in the job. The text of
-/// most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
-inline std::string differing_ranks(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
+/// Texts that differ, by the ranks' numbers in the job.
+struct DifferingRanks {
+  std::string text;         ///< "rank 2 has other values than the other ranks"
+  std::optional<int> rank;  ///< the first of `text`, if most ranks have the others' text
+};
+
+/// The text of most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
+inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
   const auto frequency = [&](const std::string& text) { return std::count(texts.begin(), texts.end(), text); };
   const auto common = std::max_element(texts.begin(), texts.end(), [&](const std::string& a, const std::string& b) {
     return frequency(a) < frequency(b);
@@ -58045,8 +59570,10 @@ inline std::string differing_ranks(const std::vector<int>& job_ranks, const std:
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     (texts[rank] == *common ? with : without).push_back(job_ranks[rank]);
   }
-  return format_text("{} {} other values than {}",
-                     {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)});
+  const bool are_most = with.size() > without.size();
+  return {format_text("{} {} other values than {}",
+                      {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)}),
+          are_most ? std::optional<int>(without.front()) : std::nullopt};
 }
 
 /// "seed=1 on ranks 0, 2 and 3, seed=2 on rank 1": the first noted setting that differs. Empty if none does, or if the
@@ -58088,6 +59615,12 @@ inline std::string sampler_difference(const std::string& setting) {
       {setting});
 }
 
+inline void warn_of_settings(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
+  if (const std::string setting = differing_setting(job_ranks, texts); !setting.empty()) {
+    log(LogLevel::warning, sampler_difference(setting));
+  }
+}
+
 inline constexpr const char* how_values_drift =
     "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
     "depend on the reduced gradients alone, or its model was freed before the wrapper";
@@ -58097,7 +59630,7 @@ inline constexpr const char* how_values_drift =
 inline void require_wrappers(const group::GroupHandle& group, const std::string& end_name, const std::string& when) {
   const rendezvous::Membership& members = group.members();
   group.failure()->throw_if_failed(members.rank_in_job());
-  const backend::StoreRef store = group.store_ref();
+  const backend::StoreRef store = group.store_ref().with_purpose("comparing the values of the ranks");
   const int first = members.rank == 0 ? 1 : 0;
   const auto has_ended = [&](int rank) {
     try {
@@ -58122,29 +59655,6 @@ inline void require_wrappers(const group::GroupHandle& group, const std::string&
 DTRAIN_DEFINED bool are_on_host(std::span<const Parameter> parameters) noexcept {
   return std::all_of(parameters.begin(), parameters.end(),
                      [](const Parameter& parameter) { return parameter.value.device.kind == DeviceKind::host; });
-}
-
-DTRAIN_DEFINED ValueChecks value_checks(const char* text, std::span<const Parameter> parameters,
-                                        bool keeps_values_equal) {
-  const bool is_on_host = are_on_host(parameters);
-  const bool may_compare = is_on_host && keeps_values_equal;
-  const std::string_view digits = text == nullptr ? std::string_view() : text;
-  std::uint64_t steps = 0;
-  if (digits.empty()) return {0, may_compare};
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), steps);
-  if (error != std::errc{} || end != digits.data() + digits.size()) {
-    throw_error(
-        Errc::usage,
-        "DTRAIN_CHECK_VALUES={} is not a number of steps; set how many steps lie between two comparisons of the "
-        "ranks' values, or 0 for none",
-        {in_quotes(digits)});
-  }
-  if (steps != 0 && !may_compare) {
-    log(LogLevel::warning, format_text("DTRAIN_CHECK_VALUES={} does not compare the values of this model: {}",
-                                       {digits, is_on_host ? "those of its ranks differ between two averages of a hook"
-                                                           : "they are on a GPU"}));
-  }
-  return may_compare ? ValueChecks{steps, steps != 0} : ValueChecks{};
 }
 
 DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
@@ -58192,9 +59702,12 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
         }
         if (!range.is_exact()) return std::to_string(part);
         const std::size_t parameter = range.begin_of(part);
-        throw_error(Errc::disagreement, "{} the values of {} differ: {}; {}",
-                    {when, describe_parameter(parameter, parameters[parameter].name),
-                     detail::differing_ranks(job_ranks, digests), detail::how_values_drift});
+        const detail::DifferingRanks differing = detail::differing_ranks(job_ranks, digests);
+        Error error(Errc::disagreement, format_text("{} the values of {} differ: {}; {}",
+                                                    {when, describe_parameter(parameter, parameters[parameter].name),
+                                                     differing.text, detail::how_values_drift}));
+        if (differing.rank) error.with_rank(*differing.rank);
+        throw error;
       }
       return {};
     };
@@ -58210,6 +59723,27 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
   }
 }
 
+DTRAIN_DEFINED void compare_settings_blocking(const group::GroupHandle& group, const std::string& key,
+                                              Deadline deadline, const std::string& when) {
+  group.start_pending();  // other ranks may wait for this work before they call this
+  const rendezvous::Membership& members = group.members();
+  const backend::StoreRank self{
+      group.store_ref(),
+      members.rank,
+      members.world_size,
+      members.rank_in_job(),
+      deadline,
+      "comparing the settings of the DistributedSamplers before the first step, which every rank makes",
+      [&](int rank) { return format_text("rank {}", {members.rank_in_job(rank)}); }};
+  const auto find = [&](const std::vector<std::string>& texts) -> std::string {
+    const std::string setting = detail::differing_setting(members.ranks_in_job(), texts);
+    if (!setting.empty()) throw_error(Errc::disagreement, "{} {}", {when, detail::sampler_difference(setting)});
+    return {};
+  };
+  static_cast<void>(backend::store_gather(
+      self, key, [&] { return group.noted_settings().lines(); }, find));
+}
+
 DTRAIN_DEFINED std::uint64_t digest_of_values(std::span<const Parameter> parameters) {
   std::uint64_t hash = kernels::digest_start;
   for (const Parameter& parameter : parameters) {
@@ -58219,26 +59753,34 @@ DTRAIN_DEFINED std::uint64_t digest_of_values(std::span<const Parameter> paramet
 }
 
 DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group, const std::string& name,
-                                                 std::uint64_t digest) {
+                                                 std::uint64_t digest, const std::string& compared_settings) {
   const std::vector<int> job_ranks = group.members().ranks_in_job();
-  const std::string own = format_text("{}\n{}", {digest, group.noted_settings().lines()});
+  std::string own_settings = group.noted_settings().lines();
+  if (own_settings == compared_settings) own_settings.clear();
+  const std::string own = format_text("{}\n{}", {digest, own_settings});
   group.gather_in_background(name, own, [job_ranks](const std::vector<std::string>& texts) {
     std::vector<std::string> digests, settings;
     for (std::string_view text : texts) {
       digests.emplace_back(next_entry(text, '\n'));
       settings.emplace_back(text);
     }
-    if (const std::string setting = detail::differing_setting(job_ranks, settings); !setting.empty()) {
-      log(LogLevel::warning, detail::sampler_difference(setting));
-    }
+    detail::warn_of_settings(job_ranks, settings);
     const auto is_first = [&](const std::string& text) { return text == digests.front(); };
     if (std::all_of(digests.begin(), digests.end(), is_first)) return;
     log(LogLevel::warning,
         format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; with "
                     "DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
                     "DTRAIN_CHECK_VALUES=0 values are not compared",
-                    {detail::differing_ranks(job_ranks, digests), detail::how_values_drift}));
+                    {detail::differing_ranks(job_ranks, digests).text, detail::how_values_drift}));
   });
+}
+
+DTRAIN_DEFINED std::string compare_settings_in_background(const group::GroupHandle& group, const std::string& name) {
+  std::string own = group.noted_settings().lines();
+  group.gather_in_background(name, own, [job_ranks = group.members().ranks_in_job()](const auto& texts) {
+    detail::warn_of_settings(job_ranks, texts);
+  });
+  return own;
 }
 
 DTRAIN_DEFINED void warn_of_unchanged_values(std::uint64_t steps) {
@@ -58356,9 +59898,11 @@ DTRAIN_DEFINED void AtomicFile::sync() {
 DTRAIN_DEFINED void AtomicFile::commit() {
   give_permissions();
   sync();
-  if (!is_named(descriptor_)) refuse_second_writer();  // a second writer found no lock
+  if (!is_named(descriptor_, part_)) refuse_second_writer();  // a second writer found no lock
   if (attempt_.number != 0) require_latest();
-  if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_renaming(errno);
+  const int error = std::rename(part_.c_str(), path_.c_str()) == 0 ? 0 : errno;
+  // A network file system that lost the first answer has renamed the file, and fails the second call.
+  if (error != 0 && !is_named(descriptor_, path_)) fail_renaming(error);
   has_name_ = true;
   descriptor_.reset();
   sync_folder();
@@ -58390,7 +59934,7 @@ DTRAIN_DEFINED bool AtomicFile::create_and_lock() {
     return false;
   }
   if (!lock(descriptor_, false)) refuse_second_writer();
-  if (!is_named(descriptor_)) {
+  if (!is_named(descriptor_, part_)) {
     descriptor_.reset();
     return false;
   }
@@ -58461,7 +60005,7 @@ DTRAIN_DEFINED void AtomicFile::remove_leftover(bool needs_lock) {
   }
   if (!S_ISREG(status_of(left).st_mode)) fail(EINVAL);
   if (!lock(left, needs_lock)) refuse_second_writer();
-  if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
+  if (is_named(left, part_) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
 }
 
 DTRAIN_DEFINED bool AtomicFile::lock(const Descriptor& file, bool needs_lock) noexcept {
@@ -58483,10 +60027,10 @@ DTRAIN_DEFINED struct stat AtomicFile::status_of(const Descriptor& file) {
   return status;
 }
 
-DTRAIN_DEFINED bool AtomicFile::is_named(const Descriptor& file) {
+DTRAIN_DEFINED bool AtomicFile::is_named(const Descriptor& file, const std::string& name) {
   const struct stat mine = status_of(file);
   struct stat named {};
-  return ::lstat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+  return ::lstat(name.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
 DTRAIN_DEFINED void AtomicFile::give_permissions() {
@@ -58559,7 +60103,7 @@ class CheckpointReader {
     if (!descriptor_ && errno != ENOENT) fail_reading(errno);
     struct stat status {};
     if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
-    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
+    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file; name another");
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
 
@@ -58571,10 +60115,12 @@ class CheckpointReader {
     read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
     const std::string_view text(reinterpret_cast<const char*>(preamble.data()), preamble.size());
     if (!text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2))) {
-      refuse("it is no checkpoint of dtrain's");
+      refuse("it is no checkpoint of dtrain's; name another file");
     }
     if (!text.starts_with(checkpoint_magic)) {
-      refuse("another version of dtrain has written it, in a format that this one cannot read");
+      refuse(
+          "another version of dtrain has written it, in a format that this one cannot read; load it with that version, "
+          "or name another file");
     }
     std::uint32_t list_bytes = 0;
     Serializer(text.substr(checkpoint_magic.size())).number(list_bytes);
@@ -58585,7 +60131,7 @@ class CheckpointReader {
     std::vector<ParameterSignature> tensors;  // memory stays below a small multiple of the list's size
     Serializer reader(list);
     list_fields(reader, tensors);
-    if (!reader.finished()) refuse("its list of tensors is damaged");
+    if (!reader.finished()) refuse("its list of tensors is damaged; load another checkpoint");
     first_element_ = preamble.size() + list.size();
     const std::uint64_t bytes_left = size_ - around - list.size();
     if (element_bytes(tensors, bytes_left) != bytes_left) cut();
@@ -58606,16 +60152,18 @@ class CheckpointReader {
     }
     Sha256Digest written;
     read(size_ - checkpoint_digest_bytes, written);
-    if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
+    if (written != digest.digest()) {
+      refuse("its content does not have the digest that stands at its end: it is damaged; load another checkpoint");
+    }
   }
 
   /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
   void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
 
+  /// @param what the reason and the remedy. A remedy never is to remove the file: it may be a good one that is copied,
+  /// renamed or replaced meanwhile, or another program's.
   [[noreturn]] void refuse(const std::string& what) const {
-    throw_error(Errc::protocol,
-                "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
-                {sanitize(path_), what});
+    throw_error(Errc::protocol, "the checkpoint {} cannot be loaded: {}", {sanitize(path_), what});
   }
 
  private:
@@ -58631,10 +60179,16 @@ class CheckpointReader {
     }
   }
 
-  [[noreturn]] void cut() const { refuse(format_text("its length, {} bytes, is not what it says", {size_})); }
+  [[noreturn]] void cut() const {
+    refuse(
+        format_text("its length, {} bytes, is not what it says; if it is still being copied, load it again when it "
+                    "is whole, else load another checkpoint",
+                    {size_}));
+  }
 
   [[noreturn]] void fail_reading(int number) const {
-    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
+    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}),
+                      number == ESTALE ? "another process has replaced the file meanwhile; load it again" : "");
   }
 
   std::string path_;
@@ -58643,17 +60197,51 @@ class CheckpointReader {
   std::uint64_t first_element_ = 0;
 };
 
+/// Runs `read()`, which opens a file by its name, and runs it once more if the file is stale: on a network file system
+/// another host has replaced it, and the name is that of the new file.
+template <class Read>
+auto read_past_stale(Read read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    if (error.code() != std::error_code(ESTALE, std::generic_category())) throw;
+  }
+  return read();
+}
+
+/// Without a folder, `path` is not the name of a first start: a later save would fail.
+inline void warn_of_missing_folder(const std::string& path) {
+  const std::string file = behind_link(path);
+  const std::string folder = file.substr(0, file.rfind('/') + 1);
+  if (folder.empty() || ::access(folder.c_str(), F_OK) == 0 || errno != ENOENT) return;
+  log(LogLevel::warning, format_text("there is no checkpoint {} to load, nor its folder {}; correct the name, or make "
+                                     "the folder before the checkpoint is saved",
+                                     {sanitize(path), sanitize(folder)}));
+}
+
 /// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
 inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
                                                      std::span<const ParameterSignature> program) {
   const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
+  const auto is_sharded = [](std::span<const ParameterSignature> tensors) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [](const ParameterSignature& tensor) { return tensor.name == shard_id_tensor; });
+  };
+  if (is_sharded(file) != is_sharded(program)) {
+    return is_sharded(file) ? "it was saved with a ShardedOptimizer; load it with one, as the last argument of "
+                              "load_checkpoint, or name another file"
+                            : "it was saved without a ShardedOptimizer; load it without one, or name another file";
+  }
   for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
     if (file[i] != program[i]) {
-      return format_text("its tensor {} is {}, the program's is {}", {i, shown(file[i]), shown(program[i])});
+      return format_text(
+          "its tensor {} is {}, the program's is {}; load it into what it was saved from, or name another file",
+          {i, shown(file[i]), shown(program[i])});
     }
   }
   if (file.size() == program.size()) return std::nullopt;
-  return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
+  return format_text("it has {} tensors, the program has {}; load it into what it was saved from, or name another file",
+                     {file.size(), program.size()});
 }
 
 }  // namespace detail
@@ -58714,8 +60302,8 @@ DTRAIN_DEFINED void write_checkpoint_file(const std::string& path, std::span<con
   file.commit();
 }
 
-DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
-                                         TensorAccess&& access) {
+/// As read_checkpoint_file, for a file that no other process replaces.
+inline bool read_tensors(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess& access) {
   std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
   detail::CheckpointReader reader(path);
   if (!reader) return false;
@@ -58723,7 +60311,7 @@ DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<cons
   for (std::size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
     if (tensors[i].bytes == nullptr || found[i].dtype != DType::u8 || found[i].shape.extents().size() != 1) continue;
     if (found[i].shape.element_count() > max_named_bytes) {
-      reader.refuse(format_text("its tensor {} has {} bytes, and at most {} are read",
+      reader.refuse(format_text("its tensor {} has {} bytes, and at most {} are read; name another file",
                                 {in_quotes(found[i].name), found[i].shape.element_count(), max_named_bytes}));
     }
     wanted[i].shape = found[i].shape;
@@ -58748,9 +60336,20 @@ DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<cons
   return true;
 }
 
+DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
+                                         TensorAccess&& access) {
+  const bool is_there = detail::read_past_stale([&] { return read_tensors(path, tensors, access); });
+  if (!is_there) detail::warn_of_missing_folder(path);
+  return is_there;
+}
+
 DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path) {
-  detail::CheckpointReader reader(path);
-  return reader ? std::optional(reader.read_list()) : std::nullopt;
+  return detail::read_past_stale([&]() -> std::optional<std::vector<ParameterSignature>> {
+    detail::CheckpointReader reader(path);
+    if (reader) return reader.read_list();
+    detail::warn_of_missing_folder(path);
+    return std::nullopt;
+  });
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -60524,9 +62123,29 @@ inline bool are_disjoint(std::vector<ShardInterval> intervals) {
 
 [[noreturn]] inline void refuse_incomplete(const std::string& path, const ShardIndex& index) {
   throw_error(Errc::protocol,
-              "the {} shard files of the checkpoint {} do not have all of the optimizer's state once; name another "
+              "the {} shard files of the checkpoint {} do not have all of the optimizer's state once; load another "
               "checkpoint",
               {index.files, sanitize(path)});
+}
+
+/// @throws Error (ENOENT), for load_past_replacement, whose sentence is right also where the checkpoint stays the same
+[[noreturn]] inline void throw_missing_shard(const std::string& path, const ShardIndex& index, std::int64_t file) {
+  const std::string name = index.file_name(path, file);
+  const std::string_view end = std::string_view(name).substr(path.size());
+  std::string remedy =
+      "shard files lie beside their checkpoint, in a folder that every rank reads; another job may have replaced the "
+      "checkpoint meanwhile: load it again";
+  for (const std::string& other : files_that_begin(path.substr(0, path.rfind('/') + 1))) {
+    if (!other.ends_with(end)) continue;
+    // It may be in use under that name, too: the checkpoint may have been copied.
+    remedy = format_text(
+        "the checkpoint was renamed or copied from one whose shard file {} is still there; give each shard file its "
+        "new name, too, as by ln '{}' '{}'",
+        {sanitize(other), sanitize(other), sanitize(name)});
+  }
+  throw Error(std::make_error_code(std::errc::no_such_file_or_directory),
+              format_text("the checkpoint {} cannot be loaded: its shard file {} is missing; {}",
+                          {sanitize(path), sanitize(name), remedy}));
 }
 
 /// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without the end that an AtomicFile adds.
@@ -60552,28 +62171,31 @@ inline std::vector<std::string> shard_file_names(const std::string& path, const 
 inline void remove_files(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (::unlink(name.c_str()) != 0 && errno != ENOENT) {
-      log(LogLevel::warning, format_text("removing the shard file {}, which no checkpoint names, failed: {}; remove it",
-                                         {sanitize(name), std::strerror(errno)}));
+      log(LogLevel::warning,
+          format_text("removing the shard file {} failed: {}; the checkpoint of that name does not need it",
+                      {sanitize(name), std::strerror(errno)}));
     }
   }
 }
 
-/// Reads the state of this rank's elements from one file, and adds the file's intervals to `intervals`. @returns the
-/// number of elements
+/// Reads the state of this rank's elements from one file, and then adds the file's intervals to `intervals`.
+/// @returns the number of elements
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
                                    Shards& shares, std::span<const std::vector<ShardPiece>> own,
                                    std::vector<ShardInterval>& intervals, TensorAccess& access) {
   const std::size_t element = size_bytes(shares.element());
   std::size_t elements = 0;
   std::uint64_t first = 0;
+  std::vector<ShardInterval> found;
   for (const ParameterSignature& tensor : entries) {
     const std::optional<ShardEntry> entry = parse_entry_name(tensor.name);
     const std::uint64_t count = tensor.shape.element_count();
     if (!entry || tensor.dtype != shares.element() || entry->array >= shares.arrays() ||
         entry->parameter >= own.size()) {
-      reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
+      reader.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
+                                {in_quotes(tensor.name)}));
     }
-    intervals.push_back({*entry, count});
+    found.push_back({*entry, count});
     for (const ShardPiece& piece : own[entry->parameter]) {
       const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
       const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
@@ -60587,6 +62209,7 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
     }
     first += count * element;
   }
+  intervals.insert(intervals.end(), found.begin(), found.end());
   return elements;
 }
 
@@ -60607,7 +62230,7 @@ DTRAIN_DEFINED ShardIndex ShardIndex::of(const Shards& shares) {
 }
 
 DTRAIN_DEFINED std::vector<NamedTensor> ShardIndex::tensors() {
-  return {{"optimizer.shards.id", tensor_view(&id, {})},
+  return {{std::string(shard_id_tensor), tensor_view(&id, {})},
           {"optimizer.shards.files", tensor_view(&files, {})},
           {"optimizer.steps", tensor_view(&steps, {})},
           {"optimizer.model",
@@ -60652,12 +62275,13 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
   std::size_t elements = 0;
   std::vector<detail::ShardInterval> intervals;
   for (std::int64_t file = 0; file < index.files; ++file) {
-    const std::string name = index.file_name(path, file);
-    detail::CheckpointReader reader(name);
-    if (!reader) reader.refuse("it is missing, and the checkpoint names it");
-    const std::vector<ParameterSignature> entries = reader.read_list();
-    if (file % ranks == rank) reader.check_digest();
-    elements += detail::read_shard_file(reader, entries, shares, own, intervals, access);
+    elements += detail::read_past_stale([&] {
+      detail::CheckpointReader reader(index.file_name(path, file));
+      if (!reader) detail::throw_missing_shard(path, index, file);
+      const std::vector<ParameterSignature> entries = reader.read_list();
+      if (file % ranks == rank) reader.check_digest();
+      return detail::read_shard_file(reader, entries, shares, own, intervals, access);
+    });
   }
   if (elements != shares.arrays() * shares.layout().state_elements || !detail::are_disjoint(std::move(intervals))) {
     detail::refuse_incomplete(path, index);
@@ -60668,11 +62292,12 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
   const std::vector<BufferView>& parameters = state.front();
   std::vector<std::size_t> found(state.size());
   std::vector<detail::ShardInterval> intervals;
-  for (std::int64_t file = 0; file < index.files; ++file) {
+  const auto read_file = [&](std::int64_t file) {
     detail::CheckpointReader reader(index.file_name(path, file));
-    if (!reader) reader.refuse("it is missing, and the checkpoint names it");
+    if (!reader) detail::throw_missing_shard(path, index, file);
     const std::vector<ParameterSignature> entries = reader.read_list();
     reader.check_digest();
+    std::vector<detail::ShardInterval> of_file;
     std::uint64_t first = 0;
     for (const ParameterSignature& tensor : entries) {
       const std::optional<detail::ShardEntry> entry = detail::parse_entry_name(tensor.name);
@@ -60681,16 +62306,23 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
                             tensor.dtype == parameters[entry->parameter].dtype;
       const std::size_t size = is_known ? parameters[entry->parameter].count : 0;
       if (!is_known || entry->offset > size || count > size - entry->offset) {
-        reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
+        reader.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
+                                  {in_quotes(tensor.name)}));
       }
       const std::size_t element = size_bytes(tensor.dtype);
       if (entry->array < state.size()) {
         std::byte* const place = state[entry->array][entry->parameter].data + entry->offset * element;
         reader.read_bytes(first, {place, count * element});
-        intervals.push_back({*entry, count});
-        found[entry->array] += count;
+        of_file.push_back({*entry, count});
       }
       first += count * element;
+    }
+    return of_file;
+  };
+  for (std::int64_t file = 0; file < index.files; ++file) {
+    for (const detail::ShardInterval& interval : detail::read_past_stale([&] { return read_file(file); })) {
+      intervals.push_back(interval);
+      found[interval.entry.array] += interval.count;
     }
   }
   std::size_t wanted = 0;
@@ -61106,11 +62738,20 @@ DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
   return hash;
 }
 
-DTRAIN_ON_USE bool KeptState::is_copied(const TensorView& tensor) const noexcept {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (!copies_[i].empty() && lies_within(tensor, tensors_[i].value)) return true;
+DTRAIN_DEFINED std::vector<TensorView> KeptState::values() const {
+  std::vector<TensorView> values;
+  for (const ddp::NamedTensor& each : tensors_) {
+    values.push_back(each.value);
   }
-  return false;
+  return values;
+}
+
+DTRAIN_ON_USE MemoryRanges KeptState::copied_memory() const {
+  std::vector<TensorView> values;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!copies_[i].empty()) values.push_back(tensors_[i].value);
+  }
+  return MemoryRanges(values);
 }
 
 DTRAIN_DEFINED void KeptState::copy() {
@@ -61132,21 +62773,19 @@ DTRAIN_DEFINED void KeptState::restore() {
 
 namespace DTRAIN_NAMESPACE::elastic {
 
-DTRAIN_ON_USE std::uint64_t weights_digest(const group::RankContext& context) {
-  std::uint64_t hash = kernels::digest_start;
-  for (const std::weak_ptr<const group::WrappedModel>& each : context.wrapped) {
-    if (const auto model = each.lock()) {
-      const std::vector<TensorView> weights = model->list_weights();
-      std::vector<std::span<const std::byte>> memory;
-      std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
-                     [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
-      context.pending_weights->wait_for(memory);
-      for (const TensorView& tensor : weights) {
-        if (tensor.device.kind == DeviceKind::host) hash = kernels::digest(tensor.data, tensor.bytes(), hash);
-      }
-    }
+DTRAIN_DEFINED std::vector<TensorView> stage(const KeptState& state, std::unique_ptr<std::byte[]>& memory) {
+  std::vector<TensorView> places = state.values();
+  std::size_t bytes = 0;
+  for (const TensorView& place : places) {
+    bytes += ddp::detail::padded(place.bytes());
   }
-  return hash;
+  memory.reset(new std::byte[bytes]);
+  std::byte* next = memory.get();
+  for (TensorView& place : places) {
+    place.data = next;
+    next += ddp::detail::padded(place.bytes());
+  }
+  return places;
 }
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -61163,6 +62802,8 @@ namespace DTRAIN_NAMESPACE::elastic {
 /// container ignores the signal without a handler.) A second SIGTERM ends the process at once, but not PID 1. So does
 /// the first one after 5 s in which this object is not destroyed, PID 1 after 6 s. A signal that comes in the last
 /// 20 ms, or when the job finishes all the same, has no effect: a job that has finished returns its exit code.
+/// The constructing thread unblocks SIGTERM for good, if the process has inherited that it is blocked, as from a Java
+/// program; not if the program has blocked it, to wait for it elsewhere.
 /// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
 template <class = void>
 class Termination {
@@ -61180,6 +62821,10 @@ class Termination {
     noting.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART | SA_ONSTACK;
     sigfillset(&noting.sa_mask);
     static_cast<void>(::sigaction(SIGTERM, &noting, nullptr));
+    if (has_inherited_block) {
+      const sigset_t blocked = only_sigterm();
+      static_cast<void>(::pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr));
+    }
     watching_.emplace(loop.spawn([leave = std::move(leave)](async::EventLoop& of) { return watch(of, leave); }));
   }
   Termination(const Termination&) = delete;
@@ -61208,6 +62853,17 @@ class Termination {
   }
   static void set_default() { static_cast<void>(std::signal(SIGTERM, SIG_DFL)); }
 
+  static sigset_t only_sigterm() noexcept {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    return set;
+  }
+  static bool is_blocked() noexcept {
+    sigset_t mask;
+    return ::pthread_sigmask(SIG_BLOCK, nullptr, &mask) == 0 && sigismember(&mask, SIGTERM) == 1;
+  }
+
   /// Signal handler, which the system has replaced by the default. A process that the program forked ends.
   static void note(int) noexcept {
     has_come = true;
@@ -61227,6 +62883,7 @@ class Termination {
     ::_exit(exit_code);  // PID 1
   }
 
+  static inline const bool has_inherited_block = is_blocked();  ///< set before main
   static inline std::atomic<bool> has_come{false};
   static inline std::atomic<pid_t> handling_process{0};
   static_assert(std::atomic<pid_t>::is_always_lock_free);
@@ -61240,8 +62897,12 @@ class Termination {
 namespace DTRAIN_NAMESPACE::elastic {
 
 inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
+inline constexpr const char* torn_text = "commit() threw, so that this worker's state is torn: {}";
+/// For 13 s, by FormationOptions::least_pause.
+inline constexpr int most_shortages = 8;
 
-DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
+DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process)
+    : StepCommits(process.min_ranks != 0), process_(process) {
   if (!is_elastic()) return;
   id_.host_id = rendezvous::host_identity(process.host_id).id;
   id_.process = ::getpid();
@@ -61252,6 +62913,7 @@ DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process) :
   address.secret = process.secret;
   client_ =
       make_process_owned<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
+  reports_to_ = client_.get();
   if (::getpid() == 1) termination_ = handle_termination();
   if (!process.hosts_store) return;
   host_ = make_process_owned<launch::StoreHost<>>(process);
@@ -61274,6 +62936,7 @@ DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& se
   announce.job = assignment_.job;
   announce.progress = progress_.value();
   const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
+  announce.error = announced_;
   announce.settings =
       format_text("{}\nDTRAIN_WORLD_SIZE={}:{}\nkept state={}\n{}",
                   {job, process_.min_ranks, process_.identity.world_size, state_.signature(), settings});
@@ -61290,7 +62953,8 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
     return run_attempts(body, settings);
   } catch (const WorkerEnded&) {
     throw;
-  } catch (const JobFailed&) {
+  } catch (const JobFailed& failed) {
+    if (is_torn_) throw_error(Errc::invalid_argument, torn_text, {failed.what()});
     if (!termination->has_been_requested()) throw;
   } catch (...) {
     if (!termination->has_been_requested()) throw;
@@ -61304,13 +62968,7 @@ DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& setti
 
 DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::string& settings) {
   for (;;) {
-    const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
-    if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
-      launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
-      if (finished->is_member) return exit_code_;
-      throw WorkerEnded{};
-    }
-    assignment_ = std::get<rendezvous::Assignment>(answer);
+    if (!announce_blocking(settings)) return exit_code_;
     rendezvous::ControlPlaneOptions options = process_;
     options.hosts_store = false;
     if (host_) options.identity.master_addr = host_->address().host();
@@ -61320,24 +62978,28 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
     options.identity.provisional.push_back("local_rank");  // the worker's, for its device; the store computes another
     group::RankContext* context = nullptr;
     bool has_finished = false;
-    std::exception_ptr error;
-    std::string text;
+    bool may_go_on = true;
+    std::string text = "not all ranks had finished";
+    error_ = nullptr;
+    announced_.reset();
     try {
       const auto joining = std::make_shared<FailureLatch>();
       joining->set_reporter([client = client_](const Cause& cause) { client->report(cause); });
       set_latch(joining);
       context = &body.join(options);
       context->elastic_attempt = assignment_.attempt;
+      context->has_reminded = has_reminded_;
       context->gradient_bindings->start_keeping(std::move(gradients_));
+      context->call_report = client_->call_report();
       context_ = context;
+      shortages_ = 0;
       set_latch(context->control_plane.failure());
       state_.locate();
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
-      for (const ddp::NamedTensor& each : state_.tensors()) {
-        context->kept_tensors.push_back(each.value);
-      }
+      context->kept_memory = MemoryRanges(state_.values());
       context->kept_are_equal = assignment_.source.steps > 0;  // before, the program may give the ranks other weights
+      context->has_newcomers = assignment_.receivers > 0 || !assignment_.source.has_trained();
       context->sharded.needs_checkpoint = assignment_.source.is_sharded;
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
@@ -61346,25 +63008,52 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       if (is_torn_) {
         throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
       }
-      has_finished = client_->finish_blocking(assignment_.attempt, *context->control_plane.failure()).has_value();
+      state_.locate();
+      const std::uint64_t digest = state_.may_differ() ? 0 : state_.digest();
+      has_finished =
+          client_->finish_blocking(assignment_.attempt, digest, *context->control_plane.failure()).has_value();
       if (has_finished) {
         launch::report_end(process_.report_descriptor, {id_.process, true});
         context->leave_blocking();
       }
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
-      error = std::current_exception();
+      error_ = std::current_exception();
       text = exception_text();
+      may_go_on = has_finished || (this->may_go_on(context, text) && !is_torn_);
     }
-    const bool is_own = error && !has_finished && (is_own_error(context, error, text) || is_torn_);
     set_latch(nullptr);
     if (context != nullptr) end(*context);
     body.drop();
     if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
-    if (is_own) std::rethrow_exception(error);
-    log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}",
-                                    {slot(), assignment_.attempt, error ? text : "not all ranks had finished"}));
+    if (!may_go_on) std::rethrow_exception(error_);
+    const bool is_shortage = announced_ && announced_->kind == CauseKind::lost;
+    log(is_shortage ? LogLevel::warning : LogLevel::info,
+        format_text("worker {}: attempt {} has ended: {}", {slot(), assignment_.attempt, text}));
   }
+}
+
+/// Blocking: until this worker has a rank in the next attempt, or the job has finished with it as a rank.
+/// @returns whether it has one @throws error_, if it is this worker's own; WorkerEnded if the job has finished without
+/// it; as FormationClient::announce_blocking
+DTRAIN_ON_USE bool ElasticWorker::announce_blocking(const std::string& settings) {
+  const bool has_thrown = announced_ && announced_->kind == CauseKind::exception;
+  try {
+    const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
+    if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
+      launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
+      if (finished->is_member) return false;
+      throw WorkerEnded{};
+    }
+    if (const rendezvous::Assignment* assignment = std::get_if<rendezvous::Assignment>(&answer)) {
+      assignment_ = *assignment;
+      return true;
+    }
+    if (!announced_) throw Error(Errc::disagreement, std::get<rendezvous::OwnError>(answer).sentence);
+  } catch (const JobFailed&) {
+    if (!has_thrown) throw;
+  }
+  std::rethrow_exception(error_);
 }
 
 /// @param latch of the present attempt; null: there is none
@@ -61381,13 +63070,14 @@ DTRAIN_ON_USE void ElasticWorker::report_leaving() {
 
 DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
   context_ = nullptr;
-  context.committing_thread = std::thread::id();
+  context.tasks.handle().allow_calls();
+  has_reminded_ = context.has_reminded;
   if (context.sharded.has_steps || context.sharded.has_loaded) {
     progress_.sharded();
     state_.expect_differences();
   }
   gradients_ = context.gradient_bindings->take_memory(committed_attempt_ == assignment_.attempt);
-  std::move(context.detached.begin(), context.detached.end(), std::back_inserter(detached_));
+  detached_.insert(detached_.end(), context.detached.begin(), context.detached.end());
   std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
   context.end_attempt();
 }
@@ -61396,93 +63086,49 @@ DTRAIN_ON_USE void ElasticWorker::report_error_blocking(const std::string& error
   if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
 }
 
-/// Whether this worker cannot go on. The attempt's first cause decides, whatever was thrown. A loss that the rank has
-/// noticed before the store is no error of the rank, nor is one that another rank has passed on.
-DTRAIN_ON_USE bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error,
-                                               const std::string& text) const {
-  bool is_loss = false;     // of the attempt, or of another rank
+/// Whether this worker may take part in the next attempt after the exception in handling. What was thrown decides
+/// little, the attempt's first cause more: a loss that the rank has noticed before the store is no error of the rank,
+/// nor is one that another rank has passed on. Whose an error of the function is, the store judges (announced_).
+DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const std::string& text) {
+  bool is_loss = false;      // of the attempt, or of another rank
+  bool is_shortage = false;  // of threads, descriptors or memory
+  CauseKind kind = CauseKind::exception;
   std::optional<int> rank;  // in which the error arose, if it says so
   try {
-    std::rethrow_exception(error);
+    throw;
   } catch (const JobFailed&) {
+    is_loss = true;
+  } catch (const net::Unreachable&) {  // the store's connection: others may have ended its attempt
     is_loss = true;
   } catch (const Error& thrown) {
     const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
     // Before the attempt is joined, the store refuses a worker that comes too late or may be gone, and others may not
     // come.
-    const bool is_unreachable =
-        thrown.code().category() == std::generic_category() && net::detail::is_retriable(thrown.code().value());
-    is_loss = is(Errc::job_failed) || is(Errc::closed) ||
-              (context == nullptr && (is(Errc::refused) || is(Errc::timeout) || is_unreachable));
+    is_loss =
+        is(Errc::job_failed) || is(Errc::closed) || (context == nullptr && (is(Errc::refused) || is(Errc::timeout)));
+    is_shortage = thrown.code().category() == std::generic_category() || is(Errc::out_of_memory);
+    kind = is(Errc::disagreement) ? CauseKind::disagreement : kind;
     rank = thrown.rank();
   } catch (...) {
   }
-  const bool is_of_another = is_loss || rank.value_or(assignment_.rank) != assignment_.rank;
-  if (context == nullptr) return !is_of_another;
+  const int own = assignment_.rank;
+  const bool is_of_another = is_loss || rank.value_or(own) != own;
+  if (context == nullptr) {
+    if (is_of_another || !is_shortage) return is_of_another;
+    announced_ = Cause{CauseKind::lost, own, {}, format_text("it could not join the attempt: {}", {text})};
+    return ++shortages_ <= most_shortages;  // it may pass while the ranks are formed anew
+  }
   const FailureLatch& latch = *context->control_plane.failure();
-  if (is_of_another && latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) return false;
-  if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
-    context->report_exception(text, is_loss ? std::nullopt : rank);
+  if (!is_of_another || !latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) {
+    if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
+      context->report_exception(text, is_loss ? std::nullopt : rank);
+    }
   }
   const std::optional<Cause> cause = latch.cause();
-  return !cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank);
-}
-
-DTRAIN_ON_USE void ElasticWorker::require_function(const char* caller) const {
-  if (is_elastic() && context_ == nullptr) {
-    throw_error(Errc::invalid_argument, "{} was called outside of the function that train() calls", {caller});
-  }
-  if (is_torn_) {
-    throw_error(Errc::invalid_argument, "{} was called after the function of commit() had thrown: the state is torn",
-                {caller});
-  }
-}
-
-/// For a model whose hook lets the ranks' weights differ between two commits.
-DTRAIN_ON_USE void ElasticWorker::require_equal_weights(const group::WrappedModel& model) const {
-  if (model.weights_differ()) {
-    throw_error(Errc::invalid_argument,
-                "commit() was called after a step that has left each rank its own weights, as those of hooks::LocalSgd "
-                "do; call it after average() has returned true, or after average_now()");
-  }
-  if (committed_attempt_ == assignment_.attempt) return;
-  for (const TensorView& weights : model.list_weights()) {
-    if (weights.bytes() != 0 && !state_.is_copied(weights)) {
-      throw_error(Errc::invalid_argument,
-                  "commit() was called for a model whose weights are not given to keep_copy(), although its hook makes "
-                  "steps without a commit, as hooks::LocalSgd does: they are put back when a rank is lost; give "
-                  "keep_copy() the parameters and the optimizer's state");
-    }
-  }
-}
-
-DTRAIN_ON_USE void ElasticWorker::begin_commit() {
-  require_function("commit()");
-  if (context_ != nullptr) {
-    for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
-      const auto model = each.lock();
-      if (model && model->weights_differ) require_equal_weights(*model);
-      if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
-        throw_error(Errc::invalid_argument,
-                    "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
-                    "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
-                    "no_sync(), or after discard_accumulated()");
-      }
-    }
-    context_->committing_thread = std::this_thread::get_id();
-  }
-  is_torn_ = true;
-}
-
-DTRAIN_ON_USE void ElasticWorker::end_commit() {
-  if (context_ != nullptr) context_->committing_thread = std::thread::id();
-  is_torn_ = false;
-  progress_.committed();
-  state_.commit();
-  if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
-    context_->kept_are_equal = false;  // a later wrapper of this attempt may wrap what a rank has written
-    client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest(*context_)});
-  }
+  if (!cause) return false;
+  const bool is_own = cause->kind == CauseKind::exception && cause->rank == own;
+  if (!is_loss && (is_own || cause->text == text)) announced_ = Cause{kind, rank.value_or(-1), {}, text};
+  return !is_own || announced_.has_value();
 }
 
 DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
@@ -61492,7 +63138,108 @@ DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
   return state_;
 }
 
-DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+// ---- dtrain/elastic/wrapped_weights.hpp
+
+/// @file
+/// summary_of_weights(): the weights that a rank has wrapped in host memory, for a comparison of an elastic job's
+/// ranks.
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+/// Equal on all ranks after a step if those that received the state got all that the step reads. Empty under
+/// DTRAIN_CHECK_VALUES=0. Blocking: until a ShardedOptimizer's weights are there; at the speed of memory.
+DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankContext& context);
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+// ---- dtrain/elastic/commit.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+DTRAIN_ON_USE void StepCommits::require_function(const char* caller) const {
+  if (is_elastic() && context_ == nullptr) {
+    throw_error(Errc::invalid_argument, "{} was called outside of the function that train() calls", {caller});
+  }
+  if (is_writing_) {
+    throw_error(Errc::invalid_argument, "{} was called inside commit(); call it before or after that", {caller});
+  }
+  if (is_torn_) {
+    throw_error(Errc::invalid_argument, "{} was called after the function of commit() had thrown: the state is torn",
+                {caller});
+  }
+}
+
+/// For a model whose hook lets the ranks' weights differ between two commits.
+DTRAIN_ON_USE void StepCommits::require_equal_weights(const group::WrappedModel& model) const {
+  if (model.weights_differ()) {
+    throw_error(Errc::invalid_argument,
+                "commit() was called after a step that has left each rank its own weights, as those of hooks::LocalSgd "
+                "do; call it after average() has returned true, or after average_now()");
+  }
+  if (committed_attempt_ == assignment_.attempt) return;
+  const MemoryRanges copied = state_.copied_memory();
+  for (const TensorView& weights : model.list_weights()) {
+    if (weights.bytes() != 0 && !copied.contains(weights)) {
+      throw_error(Errc::invalid_argument,
+                  "commit() was called for a model whose weights are not given to keep_copy(), although its hook makes "
+                  "steps without a commit, as hooks::LocalSgd does: they are put back when a rank is lost; give "
+                  "keep_copy() the parameters and the optimizer's state");
+    }
+  }
+}
+
+DTRAIN_ON_USE void StepCommits::begin_commit() {
+  require_function("commit()");
+  if (context_ != nullptr) {
+    for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
+      const auto model = each.lock();
+      if (!model) continue;
+      model->uncommitted_steps = 0;
+      if (model->weights_differ) require_equal_weights(*model);
+      if (*model->is_step_open) {
+        throw_error(Errc::invalid_argument,
+                    "commit() was called in a step that has not ended, such as between begin() and finish() or in the "
+                    "function of backward(), so the gradients are not reduced yet; call it after the step");
+      }
+      if (model->no_sync_depth > 0 || model->has_unreduced) {
+        throw_error(Errc::invalid_argument,
+                    "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
+                    "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
+                    "no_sync(), or after discard_accumulated()");
+      }
+    }
+    context_->tasks.handle().refuse_calls(
+        "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would leave "
+        "it so; make the call before or after it");
+  }
+  is_torn_ = is_writing_ = true;
+}
+
+DTRAIN_ON_USE void StepCommits::abandon_commit() noexcept {
+  is_writing_ = false;
+  if (context_ != nullptr) {
+    context_->tasks.handle().refuse_calls(
+        "a call of dtrain was made after the function of commit() had thrown, which leaves the state half written; let "
+        "the exception through, so that another worker takes this one's place");
+  }
+}
+
+DTRAIN_ON_USE void StepCommits::end_commit() {
+  if (context_ != nullptr) context_->tasks.handle().allow_calls();
+  is_torn_ = is_writing_ = false;
+  progress_.committed();
+  state_.commit();
+  if (reports_to_ != nullptr && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
+    context_->kept_are_equal = false;  // a later wrapper of this attempt may wrap what a rank has written
+    const bool has_receivers = assignment_.receivers > 0;
+    reports_to_->committed(
+        {assignment_.attempt, has_receivers ? summary_of_weights(*context_) : rendezvous::WeightsSummary{}});
+  }
+}
+
+DTRAIN_ON_USE void StepCommits::resume_at(std::uint64_t step) {
   require_function("resume_at()");
   const std::uint64_t present = progress_.step();
   const bool has_loaded = context_ != nullptr && context_->sharded.has_loaded;
@@ -61500,6 +63247,13 @@ DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
     throw_error(Errc::invalid_argument,
                 "resume_at({}) after {} steps; a checkpoint of fewer steps is loaded only where load_checkpoint() has "
                 "loaded a ShardedOptimizer's state before",
+                {step, present});
+  }
+  if (step > present && context_ != nullptr && !context_->has_loaded && context_->wrapped.empty()) {
+    throw_error(Errc::invalid_argument,
+                "resume_at({}) after {} steps, before load_checkpoint() has loaded a file or a model is wrapped: a "
+                "rank that lacks the state would go on as if it had it, once those that have it are lost; load the "
+                "state on all ranks, wrap the model, then call resume_at()",
                 {step, present});
   }
   if (step < present && assignment_.rank == 0) {
@@ -61510,6 +63264,81 @@ DTRAIN_ON_USE void ElasticWorker::resume_at(std::uint64_t step) {
   if (has_loaded) context_->sharded.has_resumed = true;
   progress_.resumed(step);
   state_.commit();
+}
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+// ---- dtrain/elastic/wrapped_weights.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+namespace detail {
+
+/// Reads `to.size()` elements, at most 512.
+inline void read_weights(DType dtype, const std::byte* from, std::span<double> to) noexcept {
+  if (dtype == DType::f64) {
+    std::memcpy(to.data(), from, to.size_bytes());
+    return;
+  }
+  std::array<float, 512> floats;
+  kernels::convert(dtype, from, DType::f32, reinterpret_cast<std::byte*>(floats.data()), to.size());
+  std::copy_n(floats.begin(), to.size(), to.begin());
+}
+
+/// Adds a tensor of floating-point weights to the sums. @param first number of the weights before it
+/// @returns the sum of the squares
+inline double add_weights(const TensorView& tensor, std::uint64_t first, std::array<double, 8>& sums) noexcept {
+  constexpr std::size_t most = 512;
+  std::array<double, most> block;
+  double squares = 0;
+  const std::size_t count = tensor.bytes() / size_bytes(tensor.dtype);
+  for (std::size_t begin = 0; begin < count; begin += most) {
+    const std::size_t here = std::min(most, count - begin);
+    read_weights(tensor.dtype, tensor.data + begin * size_bytes(tensor.dtype), {block.data(), here});
+    for (std::size_t i = 0; i < here; ++i) {
+      std::uint64_t hash = (first + begin + i + 1) * 0x9e3779b97f4a7c15U;  // the finalizer of splitmix64, cut
+      hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9U;
+      const double weight = block[i];
+      squares += weight * weight;
+      sums[i % sums.size()] += hash >> 63 != 0 ? weight : -weight;
+    }
+  }
+  return squares;
+}
+
+/// Distance of 1 to the next greater value.
+inline double spacing_of(DType dtype) noexcept {
+  return dtype == DType::f16 ? 0x1p-10 : dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f64 ? 0x1p-52 : 0x1p-23;
+}
+
+}  // namespace detail
+
+DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankContext& context) {
+  rendezvous::WeightsSummary summary;
+  const char* const checks = std::getenv("DTRAIN_CHECK_VALUES");
+  if (checks != nullptr && std::string_view(checks) == "0") return summary;
+  summary.digest = kernels::digest_start;
+  std::uint64_t count = 0;
+  double squares = 0;  // of 16 spacings of each weight
+  for (const std::weak_ptr<const group::WrappedModel>& each : context.wrapped) {
+    const auto model = each.lock();
+    if (!model) continue;
+    const std::vector<TensorView> weights = model->list_weights();
+    std::vector<std::span<const std::byte>> memory;
+    std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
+                   [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
+    context.pending_weights->wait_for(memory);
+    for (const TensorView& tensor : weights) {
+      if (tensor.device.kind != DeviceKind::host) continue;
+      summary.digest = kernels::digest(tensor.data, tensor.bytes(), summary.digest);
+      if (!is_float(tensor.dtype)) continue;
+      const double spacing = 16 * detail::spacing_of(tensor.dtype);
+      squares += spacing * spacing * detail::add_weights(tensor, count, summary.sums);
+      count += tensor.bytes() / size_bytes(tensor.dtype);
+    }
+  }
+  summary.rounding = std::sqrt(squares);
+  return summary;
 }
 
 }  // namespace DTRAIN_NAMESPACE::elastic
