@@ -1,6 +1,8 @@
 // ctest: TIMEOUT 300
 // Elastic jobs whose workers are killed and stopped at seeded moments; each job's commits are replayed without losses.
 //   DTRAIN_ELASTIC_KILLS=1000 DTRAIN_ELASTIC_HOST_KILLS=200 DTRAIN_ELASTIC_SEED=1 integration_elastic_storm
+// In half of the jobs the ranks evaluate in their own code for DTRAIN_ELASTIC_EVALUATION_MS, and are hit meanwhile,
+// too.
 
 #include <regex>
 
@@ -152,10 +154,15 @@ int storm(std::uint32_t seed, int blows) {
   } else {
     arguments.push_back("gloo");
   }
+  const std::chrono::milliseconds evaluation(setting("DTRAIN_ELASTIC_EVALUATION_MS", 1500));
+  if (below(2) == 0) {
+    arguments.push_back("evaluate=" + std::to_string(10 + below(50)));
+    arguments.push_back("evaluation=" + std::to_string(evaluation.count()));
+  }
   Program job(program, arguments, {{"DTRAIN_LIVENESS_SECONDS", "2"}});
   int hit = 0;
   Hits hits;
-  const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60));
+  const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60) + evaluation);
   const auto ends_within = [&](int milliseconds) {  // and reads what the job writes
     return job.wait_for("finished as", dtrain::Deadline::after(std::chrono::milliseconds(milliseconds)));
   };
@@ -180,7 +187,8 @@ int storm(std::uint32_t seed, int blows) {
       hits.behind[worker] = job.output().size();
     }
   }
-  const Result result = job.wait(support::soon(std::chrono::seconds(120)));
+  // A newcomer evaluates, too, and another one after its loss: each in its turn.
+  const Result result = job.wait(support::soon(std::chrono::seconds(120) + blows * evaluation));
   CAPTURE(seed);
   REQUIRE_MESSAGE(result.exit_code == 0, result.error);
   check_training<Backend>(result.output, steps);

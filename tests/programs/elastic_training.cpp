@@ -21,10 +21,10 @@
 //   leave=FILE           a worker of node N that can delete FILE.N ends with exit code 0 in that step
 //   hang                 sleeps in place of train()
 //   return=CODE          what the function returns
-//   sharded=FILE         trains with a ShardedOptimizer, and has its checkpoint after each tenth step in FILE; the
-//   ranks'
-//                        gradients are equal, so that 1, 2 and 4 ranks get the same weights; only steps, pause and log
-//                        are taken besides
+//   evaluate=S           each process computes in its own code before step S, once, for evaluation=MS (1500)
+//   sharded=FILE         trains with a ShardedOptimizer, and has its checkpoint after each tenth step in FILE; all
+//                        ranks have the same gradients, so that 1, 2 and 4 ranks get the same weights; only steps,
+//                        pause and log are taken besides
 
 #include <cstdint>
 #include <map>
@@ -101,6 +101,7 @@ int train(dtrain::Elastic<Policy> job, const Options& options) {
   const auto at = [&](const char* name) { return options.number(name) == static_cast<long>(job.step()); };
   if (options.has("handle")) handle(static_cast<int>(options.number("handle")), worker);
   M model;
+  bool has_evaluated = false;
   job.keep(dtrain::parameter_values(model.parameters()));
   std::printf("worker %d is process %d\n", worker, static_cast<int>(::getpid()));
   return job.train([&](dtrain::ProcessGroup<Policy> group) {
@@ -112,6 +113,9 @@ int train(dtrain::Elastic<Policy> job, const Options& options) {
     while (job.step() < steps && !is_told_to_end(group, options)) {
       const auto shares = sampler.shares(job.step() / per_epoch);
       const dtrain::SampleShare share = shares[job.step() % per_epoch];
+      if (at("evaluate") && !std::exchange(has_evaluated, true)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(options.number("evaluation", 1500)));
+      }
       if (options.has("exit") && worker == 1) {
         std::_Exit(static_cast<int>(options.number("exit")));
       }

@@ -91,12 +91,12 @@ std::vector<End> run_workers(int count, F function) {
   return ends;
 }
 
-/// Each worker makes 10 steps, that in slot 1 a wrong one; all compare values after the seventh.
-std::vector<End> diverge(int count) {
-  return run_workers(count, [](int slot, auto& job, Model& model, Group group) {
+/// Each worker makes 10 steps, those in slots 1 to `wrong` a wrong one; all compare values after the seventh.
+std::vector<End> diverge(int count, int wrong = 1) {
+  return run_workers(count, [wrong](int slot, auto& job, Model& model, Group group) {
     dtrain::DistributedDataParallel ddp{model, group};
     while (job.step() < 10) {
-      step(job, model, ddp, slot == 1 && job.step() == 4 ? 1 : 0);
+      step(job, model, ddp, slot >= 1 && slot <= wrong && job.step() == 4 ? 1 : 0);
       if (job.step() == 7) ddp.compare_values();
     }
   });
@@ -114,6 +114,19 @@ TEST_CASE("compare_values() ends the worker that most ranks differ from, and the
     }
     CHECK_CONTAINS(ends[1].thrown, "after 7 steps the values of parameter 0 'w' differ: rank ", " has other values");
     CHECK_FALSE(ends[1].is_of_job);
+  }
+}
+
+TEST_CASE("compare_values() ends all workers that most ranks differ from, also if these are equal") {
+  const std::vector<End> ends = diverge(5, 2);
+  for (const std::size_t slot : {0u, 3u, 4u}) {
+    CAPTURE(slot);
+    CHECK(ends[slot].thrown == "");
+    CHECK(ends[slot].weight == 10);
+  }
+  for (const std::size_t slot : {1u, 2u}) {
+    CAPTURE(slot);
+    CHECK_CONTAINS(ends[slot].thrown, "the values of parameter 0 'w' differ: ranks ", " have other values than ranks ");
   }
 }
 

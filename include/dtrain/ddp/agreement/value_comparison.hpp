@@ -21,10 +21,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// down to a parameter.
 /// @param prefix of keys, used once, the same on all ranks @param when for the sentence: "after 12 steps"
 /// @param end_name of the wrapper's compare_values_in_background
-/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks, and its
-/// rank() is a rank whose values are unlike those of most ranks, if most have equal ones; with a setting that differs;
-/// or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for values on a GPU; as
-/// store_gather
+/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; where most
+/// ranks have equal values, its rank() is this rank, if its values are others, or else the first such rank; with a
+/// setting that differs; or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for
+/// values on a GPU; as store_gather
 void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
                              std::span<const Parameter> parameters, Deadline deadline, const std::string& when,
                              const std::string& end_name);
@@ -59,21 +59,21 @@ bool are_on_host(std::span<const Parameter> parameters) noexcept;
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/kernels/digest.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -122,6 +122,7 @@ inline std::string ranks_text(const std::vector<int>& ranks) {
 struct DifferingRanks {
   std::string text;         ///< "rank 2 has other values than the other ranks"
   std::optional<int> rank;  ///< the first of `text`, if most ranks have the others' text
+  std::string common;       ///< that text
 };
 
 /// The text of most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
@@ -137,7 +138,22 @@ inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const s
   const bool are_most = with.size() > without.size();
   return {format_text("{} {} other values than {}",
                       {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)}),
-          are_most ? std::optional<int>(without.front()) : std::nullopt};
+          are_most ? std::optional<int>(without.front()) : std::nullopt, *common};
+}
+
+/// Of the parts of a model, the first one whose values differ; if that is one parameter, what is known of it.
+struct FoundDifference {
+  std::uint64_t part = 0;
+  int first = -1;          ///< DifferingRanks::rank; -1: there is none
+  std::string common{};    ///< the digest of most ranks
+  std::string sentence{};  ///< empty: the part has several parameters
+};
+
+inline void fields(Serializer& of, FoundDifference& found) {
+  of.number(found.part);
+  of.number(found.first);
+  of.raw_text(found.common, sizeof(std::uint64_t));
+  of.text(found.sentence, rendezvous::max_sentence_bytes);
 }
 
 /// "seed=1 on ranks 0, 2 and 3, seed=2 on rank 1": the first noted setting that differs. Empty if none does, or if the
@@ -264,24 +280,34 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
             static_cast<std::ptrdiff_t>(digests.size())) {
           continue;
         }
-        if (!range.is_exact()) return std::to_string(part);
-        const std::size_t parameter = range.begin_of(part);
-        const detail::DifferingRanks differing = detail::differing_ranks(job_ranks, digests);
-        Error error(Errc::disagreement, format_text("{} the values of {} differ: {}; {}",
-                                                    {when, describe_parameter(parameter, parameters[parameter].name),
-                                                     differing.text, detail::how_values_drift}));
-        if (differing.rank) error.with_rank(*differing.rank);
-        throw error;
+        detail::FoundDifference found{part, -1, {}, {}};
+        if (range.is_exact()) {
+          const std::size_t parameter = range.begin_of(part);
+          detail::DifferingRanks differing = detail::differing_ranks(job_ranks, digests);
+          found.first = differing.rank.value_or(-1);
+          found.common = std::move(differing.common);
+          found.sentence = format_text("{} the values of {} differ: {}; {}",
+                                       {when, describe_parameter(parameter, parameters[parameter].name), differing.text,
+                                        detail::how_values_drift});
+        }
+        return to_bytes(found);
       }
       return {};
     };
-    const std::string found = backend::store_gather(self, format_text("{}{}", {prefix, round}), own, find);
-    if (found.empty()) return;
-    std::size_t part = 0;
-    const auto [end, error] = std::from_chars(found.data(), found.data() + found.size(), part);
-    if (error != std::errc{} || end != found.data() + found.size() || part >= range.parts) {
+    const std::string found_text = backend::store_gather(self, format_text("{}{}", {prefix, round}), own, find);
+    if (found_text.empty()) return;
+    const auto found = from_bytes<detail::FoundDifference>(found_text, "the difference that rank 0 of the group found");
+    if (found.part >= range.parts) {
       throw_error(Errc::protocol, "rank 0 of the group named a part of the values that does not exist");
     }
+    if (!found.sentence.empty()) {
+      const std::string mine =
+          detail::digests_of_parts(parameters, range).substr(found.part * sizeof(std::uint64_t), sizeof(std::uint64_t));
+      Error error(Errc::disagreement, found.sentence);
+      if (found.first >= 0) error.with_rank(mine == found.common ? found.first : job_rank(group.members().rank));
+      throw error;
+    }
+    const auto part = static_cast<std::size_t>(found.part);
     range = {range.begin_of(part), range.begin_of(part + 1), 0};
     range.parts = std::min(detail::most_parts, range.end - range.begin);
   }

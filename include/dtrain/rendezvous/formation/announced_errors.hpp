@@ -4,6 +4,7 @@
 /// job. Pure.
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,7 +32,7 @@ inline constexpr int most_shared_errors = 3;
 
 /// An error that every rank threw with one text, such as that of a failed save, says nothing about the rank that
 /// reported it first:
-/// - a disagreement, whoever threw it, rejects the newcomers of an attempt without a commit, or ends the rank that it
+/// - a disagreement, whoever threw it, rejects the newcomers of an attempt without a commit, or ends the ranks that it
 ///   names, because most ranks agree, or the job;
 /// - any other error ends nobody, unless it comes again and names a rank. Before the job's first commit it ends all of
 ///   them: there is no state to lose.
@@ -62,7 +63,10 @@ inline ErrorVerdict judge_errors(const std::vector<Worker*>& members, const Fail
   } else if (disagreeing != nullptr && named == nullptr) {
     verdict.of_job = Cause{CauseKind::disagreement, -1, {}, verdict.error.text};
   } else if (disagreeing != nullptr) {
-    if (named->standing == Standing::waiting) verdict.ends = {named};
+    std::copy_if(members.begin(), members.end(), std::back_inserter(verdict.ends), [named](const Worker* each) {
+      const bool names_itself = each->thrown && each->thrown->rank == each->rank;
+      return each->standing == Standing::waiting && (each == named || names_itself);
+    });
     verdict.is_of_all = named->standing == Standing::excluded || named->standing == Standing::gone;
   } else if (!has_other && !all_are_here) {
     return verdict;
