@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "support/cuda_memory.hpp"
