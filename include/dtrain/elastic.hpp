@@ -199,8 +199,9 @@ class ElasticJob : public Elastic<P> {
 
   /// As Elastic::train(), but errors leave it. The program should end with exit code 75 after a JobFailed, and with
   /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
-  /// @throws the function's exception, which the job is told of; JobFailed; WorkerEnded, which is no std::exception;
-  /// Error (usage) for a worker unlike the others, (refused) for one without the job's secret
+  /// @throws the function's exception, which the job is told of; JobFailed, or Error (invalid_argument) where one has
+  /// left the function of commit(); WorkerEnded, which is no std::exception; Error (usage) for a worker unlike the
+  /// others, (refused) for one without the job's secret
   template <class F>
   int train(F&& function) const {
     try {
