@@ -129,7 +129,12 @@ class FakeStore {
     std::unique_lock lock(job_->mutex_);
     ++job_->arrived_[name];
     job_->changed_.notify_all();
-    wait(lock, name, deadline, [&] { return job_->arrived_[name] >= job_->world_size_; });
+    try {
+      wait(lock, name, deadline, [&] { return job_->arrived_[name] >= job_->world_size_; });
+    } catch (...) {
+      --job_->arrived_[name];  // it may come again
+      throw;
+    }
     return {};
   }
 

@@ -152,12 +152,13 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
 }
 
 /// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages for each rank if all
-/// agree. Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank
-/// that waits long for rank 0: "wrapping a model"
+/// agree. Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for errors and warnings:
+/// "wrapping a model" @param notice_after how long a rank waits for others until a warning in the log names them
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
 void agree_blocking(const group::GroupHandle& group, const std::string& prefix, const ModelSignature& mine,
-                    Deadline deadline, const std::string& doing);
+                    Deadline deadline, const std::string& doing,
+                    std::chrono::milliseconds notice_after = std::chrono::seconds(10));
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -275,10 +276,31 @@ inline std::string difference_to_rank_0(const group::GroupHandle& group, const b
                             {rank, rank_0}));
 }
 
+/// A barrier of the group's store, in which rank 0 logs which ranks are missing: after notice_after, then after twice
+/// the time.
+inline void pass_barrier_blocking(const group::GroupHandle& group, const std::string& name, const std::string& doing,
+                                  Deadline deadline, std::chrono::milliseconds notice_after) {
+  const Deadline::Clock::time_point began = Deadline::Clock::now();
+  for (std::chrono::milliseconds next = notice_after;; next *= 2) {
+    try {
+      const bool logs = group.members().rank == 0;
+      return group.barrier_blocking(name, doing, logs ? earlier(deadline, Deadline::at(began + next)) : deadline);
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+      const std::string what = error.what();
+      log(LogLevel::warning,
+          format_text("rank {}: still waits in {}, after {}{}",
+                      {group.members().rank_in_job(), doing, duration_text(Deadline::Clock::now() - began),
+                       what.substr(std::min(what.find("; "), what.size()))}));
+    }
+  }
+}
+
 }  // namespace detail
 
 DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::string& prefix,
-                                   const ModelSignature& mine, Deadline deadline, const std::string& doing) {
+                                   const ModelSignature& mine, Deadline deadline, const std::string& doing,
+                                   std::chrono::milliseconds notice_after) {
   const backend::StoreRef store = group.store_ref().with_purpose(doing);
   const int rank = group.members().rank;
   const int self = group.members().rank_in_job();
@@ -296,7 +318,8 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
     entries.emplace_back(prefix + "summary", own_summary);
   }
   const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const backend::StoreRank here{store, rank, rank + 1, self, deadline, doing, name};
+  backend::StoreRank here{store, rank, rank + 1, self, deadline, doing, name};
+  here.notice_after = notice_after;
   backend::detail::LateRanks late(here, [] { return std::string("rank 0 of the group has not come"); });
   try {
     for (const auto& [key, value] : entries) {
@@ -309,7 +332,7 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
                     detail::difference_to_rank_0(group, store, prefix, summary, mine, deadline)});
       latch.block_until_failed(deadline);
     }
-    group.barrier_blocking(prefix + "agreed", doing, deadline);
+    detail::pass_barrier_blocking(group, prefix + "agreed", doing, deadline, notice_after);
     for (const auto& entry : entries) {
       store.erase_blocking(entry.first, deadline);
     }

@@ -4,6 +4,7 @@
 /// FormationClient and listen.hpp call it. ControlPlane, NodeRendezvous (launch/) and ElasticWorker (elastic/) state
 /// the StoreAddress, by which a StoreClient or FormationClient connects.
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,6 +39,9 @@ struct HandshakeError {
   bool timed_out = false;
   bool request_sent = false;  ///< the store may have acted on the request
 };
+
+/// A try that the deadline cuts short within this time explains less than one before it.
+inline constexpr std::chrono::seconds telling_silence{1};
 
 /// The Error of a client whose deadline has passed. @param why what is at the store's address
 inline Error late_error(const std::string& doing, const std::string& why) {

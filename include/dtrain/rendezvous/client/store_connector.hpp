@@ -69,6 +69,7 @@ class StoreConnector {
             net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
         net::Connection connection = co_await std::move(connecting);
         notice_->note("what listens there took the connection and has not answered yet");
+        silent_for_long_ = Deadline::after(telling_silence);
         connected.session = std::make_shared<Session>(std::move(connection));
         async::Task<HandshakeResult> shaking =
             handshake(*connected.session, address_, encode(make_join()), doing_, earlier_of_several(port_timeout),
@@ -133,7 +134,8 @@ class StoreConnector {
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
       if (error->timed_out) {
-        throw late_error(doing_, error->reason);
+        const bool is_cut_short = address_.ports == 1 && !silent_for_long_.passed() && !last_error_.empty();
+        throw late_error(doing_, is_cut_short ? last_error_ : error->reason);
       }
       last_error_ = error->reason;
       return false;
@@ -191,7 +193,8 @@ class StoreConnector {
   std::string doing_;
   Deadline deadline_;
   std::uint16_t first_port_;
-  std::uint16_t offset_ = 0;  ///< of the port that is tried
+  std::uint16_t offset_ = 0;                        ///< of the port that is tried
+  Deadline silent_for_long_ = Deadline::after({});  ///< from when on the silence of the last try tells something
   std::string last_error_;
   std::string other_store_refusal_;
   std::optional<SlowNotice> notice_;

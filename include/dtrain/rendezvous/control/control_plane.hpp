@@ -43,6 +43,8 @@ struct ControlPlaneOptions {
   Origin origin{};                          ///< further facts that distinguish the job from others
   std::string settings{};                   ///< must be equal on all ranks (membership/membership.hpp)
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  ///< of the rendezvous, and of a collective
+  /// How long leave_blocking() waits for the other ranks until a warning in the log names them.
+  std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   Limits limits{};
 };
 
@@ -101,6 +103,7 @@ class ControlPlane {
   void install_reporter();
 
   std::shared_ptr<FailureLatch> failure_;
+  const std::chrono::milliseconds notice_after_;
   async::LoopThread thread_;
   Membership membership_;
   std::weak_ptr<StoreClient> client_;
@@ -123,11 +126,13 @@ class ControlPlane {
 #include <exception>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/server/listen.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 
@@ -202,7 +207,7 @@ inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_al
 }  // namespace detail
 
 DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
-    : failure_(std::move(failure)) {
+    : failure_(std::move(failure)), notice_after_(options.notice_after) {
   check_master_address(options);
   const HostIdentity host = host_identity(options.host_id);
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
@@ -304,7 +309,14 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
     left = co_await session_->leave(deadline);
   }
   if (server_) {
-    const bool all = co_await job_->all_left(deadline);
+    bool all = co_await job_->all_left(earlier(deadline, Deadline::after(notice_after_)));
+    if (!all && !deadline.passed()) {
+      const std::vector<int> present = job_->state().rank_table().ranks_in(RankTable::RankState::joined);
+      log(LogLevel::warning,
+          format_text("leaving the job: this rank serves the job's store, and waits until {} left",
+                      {present.size() == 1 ? rank_list(present) + " has" : rank_list(present) + " have"}));
+      all = co_await job_->all_left(deadline);
+    }
     left = left && all;
   }
   co_return left;

@@ -38,7 +38,8 @@ template <class = void>
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting @param reconnect_timeout the same, once the
-  /// worker has been a rank @param notice_after how long the worker connects until a warning in the log says so
+  /// worker has been a rank @param notice_after how long the worker connects, or waits for other ranks at the
+  /// end, until a warning in the log says so
   FormationClient(StoreAddress address, std::chrono::nanoseconds timeout,
                   std::optional<std::chrono::nanoseconds> reconnect_timeout = {},
                   std::chrono::milliseconds notice_after = std::chrono::seconds(10))
@@ -126,7 +127,8 @@ class FormationClient final : private SessionHandler {
     }
   }
 
-  /// Reports to the store that the function has returned in the attempt. Blocking: until the function has returned on
+  /// Reports to the store that the function has returned in the attempt; logs it if that of other ranks has not for
+  /// long. Blocking: until the function has returned on
   /// all ranks, the attempt has failed, or the connection has ended.
   /// @returns the end of the job; nullopt: call announce_blocking() next
   /// @param digest Finished::digest
@@ -138,8 +140,13 @@ class FormationClient final : private SessionHandler {
     post(encode(Finished{attempt, false, digest}));
     {
       std::unique_lock lock(mutex_);
-      block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
-                  [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); });
+      const auto is_over = [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); };
+      if (!block_until(changed_, lock, Deadline::after(notice_after_), is_over)) {
+        log(LogLevel::warning,
+            "the function that this worker gave to train() has returned; it waits until that of the other ranks has");
+        block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
+                    is_over);
+      }
     }
     return take_end();
   }
@@ -267,11 +274,15 @@ class FormationClient final : private SessionHandler {
       }
       is_reached_ = true;
       notice.note("what listens there took the connection and has not answered yet");
+      const Deadline silent_for_long = Deadline::after(telling_silence);
       auto session = std::make_shared<Session>(*std::move(connection));
       async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
       const HandshakeResult result = co_await std::move(shaking);
       if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
-        if (error->timed_out || deadline.passed()) throw late_error(doing, error->reason);
+        if (error->timed_out || deadline.passed()) {
+          const bool is_cut_short = error->timed_out && !silent_for_long.passed() && !last_answer.empty();
+          throw late_error(doing, is_cut_short ? last_answer : error->reason);
+        }
         notice.note(last_answer = error->reason);
         co_await thread_.loop().sleep_for(std::chrono::milliseconds(50));
       } else if (const Accepted* accepted = std::get_if<Accepted>(&result)) {

@@ -1,3 +1,5 @@
+#include "support/captured_stderr.hpp"
+#include "support/gate.hpp"
 #include "unit/ddp/prelude.hpp"
 
 using support::FakeGroupHandle;
@@ -88,6 +90,19 @@ TEST_CASE("a rank that never comes ends the wait at the deadline") {
   CHECK_THROWS_WITH_AS(agree_blocking(*FakeGroupHandle::of(job, 0, 2), "ddp/1/", layers(1),
                                       Deadline::after(std::chrono::milliseconds(50)), "testing"),
                        doctest::Contains("ddp/1/agreed"), dtrain::Error);
+}
+
+TEST_CASE("rank 0 says that it waits for ranks that have not come, and agrees with them when they come") {
+  const auto job = std::make_shared<FakeJob>(2);
+  support::CapturedStderr captured;
+  support::on_threads(2, [&](std::size_t rank) {
+    if (rank == 1) {
+      CHECK(support::holds_soon(
+          [&] { return support::contains(captured.text(), "dtrain: rank 0: still waits in testing, "); }));
+    }
+    agree_blocking(*FakeGroupHandle::of(job, static_cast<int>(rank), 2), "ddp/1/", layers(1),
+                   Deadline::after(std::chrono::seconds(60)), "testing", std::chrono::milliseconds(20));
+  });
 }
 
 TEST_CASE("ranks of a part of the job are named by their numbers in the job") {

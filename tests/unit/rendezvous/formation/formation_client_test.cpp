@@ -45,12 +45,12 @@ TEST_CASE("a worker says what another program at its store's address has done, a
   LoopThread thread;
   const std::string web = "HTTP/1.1 400 Bad Request\r\n\r\n";
   const auto serve = [&](Listener listener) { return answer_all(std::move(listener), web); };
-  CHECK_CONTAINS(error_of_worker("127.0.0.1", start_serving(thread, serve), std::chrono::seconds(1)),
+  CHECK_CONTAINS(error_of_worker("127.0.0.1", start_serving(thread, serve), std::chrono::seconds(2)),
                  "the deadline passed; what answers there is another program, and no store of dtrain's; check");
   support::NameService& names = support::NameService::get();
   names.reset();
   names.set_address("127.0.0.1");
-  const std::string error = error_of_worker("store.test", start_serving(thread, &close_once), std::chrono::seconds(1));
+  const std::string error = error_of_worker("store.test", start_serving(thread, &close_once), std::chrono::seconds(2));
   names.reset();
   CHECK_CONTAINS(error, "the deadline passed; what listens there closed the connection without an answer (");
   CHECK_FALSE(contains(error, "resolving host"));

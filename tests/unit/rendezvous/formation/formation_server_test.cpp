@@ -9,8 +9,9 @@ namespace {
 
 /// A worker of the tests, whose process is a number.
 struct TestWorker {
-  TestWorker(const StoreAddress& at, std::int64_t process, std::chrono::seconds timeout = 30s)
-      : client(at, timeout), address(at) {
+  TestWorker(const StoreAddress& at, std::int64_t process, std::chrono::seconds timeout = 30s,
+             std::chrono::milliseconds notice_after = 10s)
+      : client(at, timeout, {}, notice_after), address(at) {
     announce.worker = {"h", process, static_cast<std::uint64_t>(process)};
     announce.host = "h";
     announce.settings = "kept=all\n";
@@ -377,6 +378,25 @@ TEST_CASE("workers that leave are lost, and two of them in a row do not end the 
       CHECK_CONTAINS(worker.failure().cause()->sentence(), "was lost: it leaves");
       worker.control_plane.reset();
     }
+  });
+}
+
+TEST_CASE("a worker that has finished long before the others says for what it waits") {
+  FormationProcess launcher(sizes(2, 2));
+  support::CapturedStderr captured;
+  run_ranks(2, [&](int index) {
+    TestWorker worker(launcher.address(), 100 + index, 30s, index == 0 ? 20ms : 10min);
+    REQUIRE_FALSE(worker.join());
+    worker.wait_for_all();
+    if (index == 1) {
+      CHECK(support::holds_soon([&] {
+        return contains(captured.text(),
+                        "dtrain: the function that this worker gave to train() has returned; it waits until that of "
+                        "the other ranks has\n");
+      }));
+    }
+    CHECK(worker.client.finish_blocking(1, worker.failure()).has_value());
+    worker.control_plane->leave_blocking(soon());
   });
 }
 
