@@ -28,6 +28,24 @@ TEST_CASE("a digest is of all bytes, and a signature of names, shapes and types"
   }
 }
 
+TEST_CASE("a digest is of each of several tensors, in their order") {
+  std::vector<float> a{1, 2}, b{3, 4}, c{5, 6};
+  const auto digest = [&](std::vector<std::vector<float>*> order) {
+    KeptState state;
+    for (std::vector<float>* each : order)
+      state.keep({{"w" + std::to_string(state.tensors().size()), dtrain::tensor_view(*each)}}, false);
+    return state.digest();
+  };
+  const std::uint64_t before = digest({&a, &b, &c});
+  CHECK(digest({&b, &a, &c}) != before);
+  for (std::vector<float>* each : {&a, &b, &c}) {
+    ++each->front();
+    CHECK(digest({&a, &b, &c}) != before);
+    --each->front();
+  }
+  CHECK(digest({&a, &b, &c}) == before);
+}
+
 TEST_CASE("copied tensors get the values of the last commit back, and others keep theirs") {
   std::vector<float> copied{1, 2};
   std::vector<float> other{3, 4};

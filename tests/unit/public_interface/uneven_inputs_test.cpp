@@ -97,6 +97,26 @@ TEST_CASE("a rank that ends while another is many steps ahead makes all of these
   });
 }
 
+TEST_CASE("a rank without data erases the key of a step once it is many steps further") {
+  run_well(2, [](const Group& group) {
+    const auto store = group.store().with_prefix("dtrain/uneven/1/");
+    UnevenInputs inputs{group};
+    if (group.rank() == 0) {
+      inputs.begin_step();
+      store.get("step/1").wait();  // this rank knows that the other one has ended
+      for (int step = 1; step < 1300; ++step)
+        inputs.begin_step();
+    }
+    int without_data = 0;
+    inputs.finish([&] { ++without_data; });
+    CHECK(without_data == (group.rank() == 0 ? 0 : 1300));
+    group.barrier();
+    for (const char* const key : {"step/2", "step/100", "step/276", "step/277", "step/1300"})
+      CHECK(!store.try_get(key).wait());
+    group.barrier();
+  });
+}
+
 /// Ranks end in the order of their numbers. Their hosts do not wait for other ranks' steps, as on a GPU.
 void end_in_order(const std::vector<int>& steps) {
   run_well(static_cast<int>(steps.size()), [&](const Group& group) {

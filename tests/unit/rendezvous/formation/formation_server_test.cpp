@@ -395,7 +395,7 @@ TEST_CASE("a worker that has finished long before the others says for what it wa
                         "the other ranks has\n");
       }));
     }
-    CHECK(worker.client.finish_blocking(1, worker.failure()).has_value());
+    CHECK(worker.client.finish_blocking(1, 0, worker.failure()).has_value());
     worker.control_plane->leave_blocking(soon());
   });
 }

@@ -335,6 +335,31 @@ TEST_CASE("a rank whose connection has ended has 10 s from the attempt's failure
   CHECK(job.order == Order{0, 1});
 }
 
+TEST_CASE("the state is due at the earliest of its moments, whichever it considers first") {
+  for (const int without_connection : {1, 2}) {
+    CAPTURE(without_connection);
+    Formation job(1, 4, {0, 1, 2, 3});
+    job.train(0);
+    job.lose(3);
+    job.announce(0, {1, 1});
+    job.state.disconnected(Formation::connection(without_connection), job.now);
+    REQUIRE(job.state.next());
+    CHECK(*job.state.next() == job.now + 10s);  // the other one is waited for as long as its heartbeats come
+  }
+}
+
+TEST_CASE("workers that wait become ranks in the order in which they came last") {
+  Formation job(1, 3, {0});
+  job.pass(30s);
+  job.train(0);
+  job.announce(1);
+  job.announce(2);
+  job.announce(1);  // its connection was lost, say
+  job.pass(1s);
+  job.announce(0, {1, 1});
+  CHECK(job.order == Order{0, 2, 1});
+}
+
 TEST_CASE("the end of a connection fails an attempt that joins, and not one that trains") {
   Formation job(1, 2, {0, 1});
   job.state.disconnected(Formation::connection(1), job.now);
