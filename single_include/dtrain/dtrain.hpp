@@ -9963,6 +9963,8 @@ struct ControlPlaneOptions {
   Origin origin{};                          ///< further facts that distinguish the job from others
   std::string settings{};                   ///< must be equal on all ranks (membership/membership.hpp)
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  ///< of the rendezvous, and of a collective
+  /// How long leave_blocking() waits for the other ranks until a warning in the log names them.
+  std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   Limits limits{};
 };
 
@@ -10021,6 +10023,7 @@ class ControlPlane {
   void install_reporter();
 
   std::shared_ptr<FailureLatch> failure_;
+  const std::chrono::milliseconds notice_after_;
   async::LoopThread thread_;
   Membership membership_;
   std::weak_ptr<StoreClient> client_;
@@ -27686,10 +27689,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// down to a parameter.
 /// @param prefix of keys, used once, the same on all ranks @param when for the sentence: "after 12 steps"
 /// @param end_name of the wrapper's compare_values_in_background
-/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks, and its
-/// rank() is a rank whose values are unlike those of most ranks, if most have equal ones; with a setting that differs;
-/// or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for values on a GPU; as
-/// store_gather
+/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; where most
+/// ranks have equal values, its rank() is this rank, if its values are others, or else the first such rank; with a
+/// setting that differs; or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for
+/// values on a GPU; as store_gather
 void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
                              std::span<const Parameter> parameters, Deadline deadline, const std::string& when,
                              const std::string& end_name);
@@ -28575,12 +28578,13 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
 }
 
 /// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages for each rank if all
-/// agree. Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank
-/// that waits long for rank 0: "wrapping a model"
+/// agree. Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for errors and warnings:
+/// "wrapping a model" @param notice_after how long a rank waits for others until a warning in the log names them
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
 void agree_blocking(const group::GroupHandle& group, const std::string& prefix, const ModelSignature& mine,
-                    Deadline deadline, const std::string& doing);
+                    Deadline deadline, const std::string& doing,
+                    std::chrono::milliseconds notice_after = std::chrono::seconds(10));
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -40237,8 +40241,9 @@ class ElasticJob : public Elastic<P> {
 
   /// As Elastic::train(), but errors leave it. The program should end with exit code 75 after a JobFailed, and with
   /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
-  /// @throws the function's exception, which the job is told of; JobFailed; WorkerEnded, which is no std::exception;
-  /// Error (usage) for a worker unlike the others, (refused) for one without the job's secret
+  /// @throws the function's exception, which the job is told of; JobFailed, or Error (invalid_argument) where one has
+  /// left the function of commit(); WorkerEnded, which is no std::exception; Error (usage) for a worker unlike the
+  /// others, (refused) for one without the job's secret
   template <class F>
   int train(F&& function) const {
     try {
@@ -47193,7 +47198,7 @@ inline constexpr int most_shared_errors = 3;
 
 /// An error that every rank threw with one text, such as that of a failed save, says nothing about the rank that
 /// reported it first:
-/// - a disagreement, whoever threw it, rejects the newcomers of an attempt without a commit, or ends the rank that it
+/// - a disagreement, whoever threw it, rejects the newcomers of an attempt without a commit, or ends the ranks that it
 ///   names, because most ranks agree, or the job;
 /// - any other error ends nobody, unless it comes again and names a rank. Before the job's first commit it ends all of
 ///   them: there is no state to lose.
@@ -47224,7 +47229,10 @@ inline ErrorVerdict judge_errors(const std::vector<Worker*>& members, const Fail
   } else if (disagreeing != nullptr && named == nullptr) {
     verdict.of_job = Cause{CauseKind::disagreement, -1, {}, verdict.error.text};
   } else if (disagreeing != nullptr) {
-    if (named->standing == Standing::waiting) verdict.ends = {named};
+    std::copy_if(members.begin(), members.end(), std::back_inserter(verdict.ends), [named](const Worker* each) {
+      const bool names_itself = each->thrown && each->thrown->rank == each->rank;
+      return each->standing == Standing::waiting && (each == named || names_itself);
+    });
     verdict.is_of_all = named->standing == Standing::excluded || named->standing == Standing::gone;
   } else if (!has_other && !all_are_here) {
     return verdict;
@@ -49505,6 +49513,9 @@ struct HandshakeError {
   bool request_sent = false;  ///< the store may have acted on the request
 };
 
+/// A try that the deadline cuts short within this time explains less than one before it.
+inline constexpr std::chrono::seconds telling_silence{1};
+
 /// The Error of a client whose deadline has passed. @param why what is at the store's address
 inline Error late_error(const std::string& doing, const std::string& why) {
   return {Errc::timeout, format_text("{}: the deadline passed; {}; check that MASTER_ADDR and MASTER_PORT are those of "
@@ -49691,6 +49702,7 @@ class StoreConnector {
             net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
         net::Connection connection = co_await std::move(connecting);
         notice_->note("what listens there took the connection and has not answered yet");
+        silent_for_long_ = Deadline::after(telling_silence);
         connected.session = std::make_shared<Session>(std::move(connection));
         async::Task<HandshakeResult> shaking =
             handshake(*connected.session, address_, encode(make_join()), doing_, earlier_of_several(port_timeout),
@@ -49755,7 +49767,8 @@ class StoreConnector {
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
       if (error->timed_out) {
-        throw late_error(doing_, error->reason);
+        const bool is_cut_short = address_.ports == 1 && !silent_for_long_.passed() && !last_error_.empty();
+        throw late_error(doing_, is_cut_short ? last_error_ : error->reason);
       }
       last_error_ = error->reason;
       return false;
@@ -49813,7 +49826,8 @@ class StoreConnector {
   std::string doing_;
   Deadline deadline_;
   std::uint16_t first_port_;
-  std::uint16_t offset_ = 0;  ///< of the port that is tried
+  std::uint16_t offset_ = 0;                        ///< of the port that is tried
+  Deadline silent_for_long_ = Deadline::after({});  ///< from when on the silence of the last try tells something
   std::string last_error_;
   std::string other_store_refusal_;
   std::optional<SlowNotice> notice_;
@@ -50281,7 +50295,8 @@ template <class = void>
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting @param reconnect_timeout the same, once the
-  /// worker has been a rank @param notice_after how long the worker connects until a warning in the log says so
+  /// worker has been a rank @param notice_after how long the worker connects, or waits for other ranks at the
+  /// end, until a warning in the log says so
   FormationClient(StoreAddress address, std::chrono::nanoseconds timeout,
                   std::optional<std::chrono::nanoseconds> reconnect_timeout = {},
                   std::chrono::milliseconds notice_after = std::chrono::seconds(10))
@@ -50369,7 +50384,8 @@ class FormationClient final : private SessionHandler {
     }
   }
 
-  /// Reports to the store that the function has returned in the attempt. Blocking: until the function has returned on
+  /// Reports to the store that the function has returned in the attempt; logs it if that of other ranks has not for
+  /// long. Blocking: until the function has returned on
   /// all ranks, the attempt has failed, or the connection has ended.
   /// @returns the end of the job; nullopt: call announce_blocking() next
   /// @param digest Finished::digest
@@ -50381,8 +50397,13 @@ class FormationClient final : private SessionHandler {
     post(encode(Finished{attempt, false, digest}));
     {
       std::unique_lock lock(mutex_);
-      block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
-                  [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); });
+      const auto is_over = [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); };
+      if (!block_until(changed_, lock, Deadline::after(notice_after_), is_over)) {
+        log(LogLevel::warning,
+            "the function that this worker gave to train() has returned; it waits until that of the other ranks has");
+        block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
+                    is_over);
+      }
     }
     return take_end();
   }
@@ -50510,11 +50531,15 @@ class FormationClient final : private SessionHandler {
       }
       is_reached_ = true;
       notice.note("what listens there took the connection and has not answered yet");
+      const Deadline silent_for_long = Deadline::after(telling_silence);
       auto session = std::make_shared<Session>(*std::move(connection));
       async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
       const HandshakeResult result = co_await std::move(shaking);
       if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
-        if (error->timed_out || deadline.passed()) throw late_error(doing, error->reason);
+        if (error->timed_out || deadline.passed()) {
+          const bool is_cut_short = error->timed_out && !silent_for_long.passed() && !last_answer.empty();
+          throw late_error(doing, is_cut_short ? last_answer : error->reason);
+        }
         notice.note(last_answer = error->reason);
         co_await thread_.loop().sleep_for(std::chrono::milliseconds(50));
       } else if (const Accepted* accepted = std::get_if<Accepted>(&result)) {
@@ -51658,7 +51683,7 @@ inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_al
 }  // namespace detail
 
 DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
-    : failure_(std::move(failure)) {
+    : failure_(std::move(failure)), notice_after_(options.notice_after) {
   check_master_address(options);
   const HostIdentity host = host_identity(options.host_id);
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
@@ -51760,7 +51785,14 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
     left = co_await session_->leave(deadline);
   }
   if (server_) {
-    const bool all = co_await job_->all_left(deadline);
+    bool all = co_await job_->all_left(earlier(deadline, Deadline::after(notice_after_)));
+    if (!all && !deadline.passed()) {
+      const std::vector<int> present = job_->state().rank_table().ranks_in(RankTable::RankState::joined);
+      log(LogLevel::warning,
+          format_text("leaving the job: this rank serves the job's store, and waits until {} left",
+                      {present.size() == 1 ? rank_list(present) + " has" : rank_list(present) + " have"}));
+      all = co_await job_->all_left(deadline);
+    }
     left = left && all;
   }
   co_return left;
@@ -59433,10 +59465,31 @@ inline std::string difference_to_rank_0(const group::GroupHandle& group, const b
                             {rank, rank_0}));
 }
 
+/// A barrier of the group's store, in which rank 0 logs which ranks are missing: after notice_after, then after twice
+/// the time.
+inline void pass_barrier_blocking(const group::GroupHandle& group, const std::string& name, const std::string& doing,
+                                  Deadline deadline, std::chrono::milliseconds notice_after) {
+  const Deadline::Clock::time_point began = Deadline::Clock::now();
+  for (std::chrono::milliseconds next = notice_after;; next *= 2) {
+    try {
+      const bool logs = group.members().rank == 0;
+      return group.barrier_blocking(name, doing, logs ? earlier(deadline, Deadline::at(began + next)) : deadline);
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+      const std::string what = error.what();
+      log(LogLevel::warning,
+          format_text("rank {}: still waits in {}, after {}{}",
+                      {group.members().rank_in_job(), doing, duration_text(Deadline::Clock::now() - began),
+                       what.substr(std::min(what.find("; "), what.size()))}));
+    }
+  }
+}
+
 }  // namespace detail
 
 DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::string& prefix,
-                                   const ModelSignature& mine, Deadline deadline, const std::string& doing) {
+                                   const ModelSignature& mine, Deadline deadline, const std::string& doing,
+                                   std::chrono::milliseconds notice_after) {
   const backend::StoreRef store = group.store_ref().with_purpose(doing);
   const int rank = group.members().rank;
   const int self = group.members().rank_in_job();
@@ -59454,7 +59507,8 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
     entries.emplace_back(prefix + "summary", own_summary);
   }
   const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const backend::StoreRank here{store, rank, rank + 1, self, deadline, doing, name};
+  backend::StoreRank here{store, rank, rank + 1, self, deadline, doing, name};
+  here.notice_after = notice_after;
   backend::detail::LateRanks late(here, [] { return std::string("rank 0 of the group has not come"); });
   try {
     for (const auto& [key, value] : entries) {
@@ -59467,7 +59521,7 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
                     detail::difference_to_rank_0(group, store, prefix, summary, mine, deadline)});
       latch.block_until_failed(deadline);
     }
-    group.barrier_blocking(prefix + "agreed", doing, deadline);
+    detail::pass_barrier_blocking(group, prefix + "agreed", doing, deadline, notice_after);
     for (const auto& entry : entries) {
       store.erase_blocking(entry.first, deadline);
     }
@@ -59558,6 +59612,7 @@ inline std::string ranks_text(const std::vector<int>& ranks) {
 struct DifferingRanks {
   std::string text;         ///< "rank 2 has other values than the other ranks"
   std::optional<int> rank;  ///< the first of `text`, if most ranks have the others' text
+  std::string common;       ///< that text
 };
 
 /// The text of most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
@@ -59573,7 +59628,22 @@ inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const s
   const bool are_most = with.size() > without.size();
   return {format_text("{} {} other values than {}",
                       {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)}),
-          are_most ? std::optional<int>(without.front()) : std::nullopt};
+          are_most ? std::optional<int>(without.front()) : std::nullopt, *common};
+}
+
+/// Of the parts of a model, the first one whose values differ; if that is one parameter, what is known of it.
+struct FoundDifference {
+  std::uint64_t part = 0;
+  int first = -1;          ///< DifferingRanks::rank; -1: there is none
+  std::string common{};    ///< the digest of most ranks
+  std::string sentence{};  ///< empty: the part has several parameters
+};
+
+inline void fields(Serializer& of, FoundDifference& found) {
+  of.number(found.part);
+  of.number(found.first);
+  of.raw_text(found.common, sizeof(std::uint64_t));
+  of.text(found.sentence, rendezvous::max_sentence_bytes);
 }
 
 /// "seed=1 on ranks 0, 2 and 3, seed=2 on rank 1": the first noted setting that differs. Empty if none does, or if the
@@ -59700,24 +59770,34 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
             static_cast<std::ptrdiff_t>(digests.size())) {
           continue;
         }
-        if (!range.is_exact()) return std::to_string(part);
-        const std::size_t parameter = range.begin_of(part);
-        const detail::DifferingRanks differing = detail::differing_ranks(job_ranks, digests);
-        Error error(Errc::disagreement, format_text("{} the values of {} differ: {}; {}",
-                                                    {when, describe_parameter(parameter, parameters[parameter].name),
-                                                     differing.text, detail::how_values_drift}));
-        if (differing.rank) error.with_rank(*differing.rank);
-        throw error;
+        detail::FoundDifference found{part, -1, {}, {}};
+        if (range.is_exact()) {
+          const std::size_t parameter = range.begin_of(part);
+          detail::DifferingRanks differing = detail::differing_ranks(job_ranks, digests);
+          found.first = differing.rank.value_or(-1);
+          found.common = std::move(differing.common);
+          found.sentence = format_text("{} the values of {} differ: {}; {}",
+                                       {when, describe_parameter(parameter, parameters[parameter].name), differing.text,
+                                        detail::how_values_drift});
+        }
+        return to_bytes(found);
       }
       return {};
     };
-    const std::string found = backend::store_gather(self, format_text("{}{}", {prefix, round}), own, find);
-    if (found.empty()) return;
-    std::size_t part = 0;
-    const auto [end, error] = std::from_chars(found.data(), found.data() + found.size(), part);
-    if (error != std::errc{} || end != found.data() + found.size() || part >= range.parts) {
+    const std::string found_text = backend::store_gather(self, format_text("{}{}", {prefix, round}), own, find);
+    if (found_text.empty()) return;
+    const auto found = from_bytes<detail::FoundDifference>(found_text, "the difference that rank 0 of the group found");
+    if (found.part >= range.parts) {
       throw_error(Errc::protocol, "rank 0 of the group named a part of the values that does not exist");
     }
+    if (!found.sentence.empty()) {
+      const std::string mine =
+          detail::digests_of_parts(parameters, range).substr(found.part * sizeof(std::uint64_t), sizeof(std::uint64_t));
+      Error error(Errc::disagreement, found.sentence);
+      if (found.first >= 0) error.with_rank(mine == found.common ? found.first : job_rank(group.members().rank));
+      throw error;
+    }
+    const auto part = static_cast<std::size_t>(found.part);
     range = {range.begin_of(part), range.begin_of(part + 1), 0};
     range.parts = std::min(detail::most_parts, range.end - range.begin);
   }
