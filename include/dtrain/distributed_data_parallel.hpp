@@ -356,9 +356,9 @@ class DistributedDataParallel {
   }
 
   /// A step that reduces has begun.
-  void count_step() {
+  void count_step() noexcept {
     driver_->wrapped->has_unreduced = false;
-    if (driver_->wrapped->is_commit_overdue()) group::GroupAccess::of(group_).rank_context()->remind_of_commit();
+    if (--driver_->wrapped->steps_to_reminder == 0) group::GroupAccess::of(group_).rank_context()->remind_of_commit();
   }
 
   Step begin(const char* caller, StepOptions options) {

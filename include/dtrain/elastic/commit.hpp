@@ -124,7 +124,7 @@ DTRAIN_ON_USE void StepCommits::begin_commit() {
     for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
       const auto model = each.lock();
       if (!model) continue;
-      model->uncommitted_steps = 0;
+      model->wait_for_commit();
       if (model->weights_differ) require_equal_weights(*model);
       if (*model->is_step_open) {
         throw_error(Errc::invalid_argument,

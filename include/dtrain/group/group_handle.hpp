@@ -44,13 +44,13 @@ struct WrappedModel {
   bool has_unreduced = false;  ///< steps under no_sync() came after the last one that reduces
   /// Whether a step that reduces has begun and not ended well. Never null.
   std::shared_ptr<const bool> is_step_open = std::make_shared<bool>(false);
-  mutable std::uint64_t uncommitted_steps = 0;  ///< steps that reduce, since the last commit
+  /// Steps that reduce, after which a program that has made no commit since wait_for_commit() is told so.
+  mutable std::uint64_t steps_to_reminder = 100;
   /// Whether the ranks' weights differ now; empty unless a hook lets them (hooks::LocalSgd).
   std::function<bool()> weights_differ{};
 
-  /// Counts a step that reduces. @returns once, that a program which commits its steps would have made a commit. With
-  /// hooks::LocalSgd many steps have one commit.
-  bool is_commit_overdue() noexcept { return ++uncommitted_steps == (weights_differ ? 10000U : 100U); }
+  /// Counts steps anew. With hooks::LocalSgd many steps have one commit.
+  void wait_for_commit() const noexcept { steps_to_reminder = weights_differ ? 10000 : 100; }
 };
 
 /// Settings of objects that the program makes on every rank, with the same settings on all of them: a line of words

@@ -99,7 +99,7 @@ class RankContext {
   void remove(Closable& channel) noexcept;
 
   /// Says on rank 0 of an elastic job, once in a worker, that the program makes steps and commits none.
-  void remind_of_commit();
+  void remind_of_commit() noexcept;
 
   void leave_blocking();
 
@@ -343,11 +343,16 @@ DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
   }
 }
 
-DTRAIN_DEFINED void RankContext::remind_of_commit() {
+DTRAIN_DEFINED void RankContext::remind_of_commit() noexcept {
   if (elastic_attempt == 0 || control_plane.membership().rank != 0 || std::exchange(has_reminded, true)) return;
-  log(LogLevel::warning,
-      "rank 0: no step is committed: the loss of a rank will take back all steps, because only commit() of the elastic "
-      "job counts them; call it after each step, with what the step writes: job.commit([&] { optimizer.step(); })");
+  try {
+    log(LogLevel::warning,
+        "rank 0: no step is committed: the loss of a rank will take back all steps, because only commit() of the "
+        "elastic job counts them; call it after each step, with what the step writes: job.commit([&] { "
+        "optimizer.step(); })");
+  } catch (...) {
+    // There is no memory for the line.
+  }
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {

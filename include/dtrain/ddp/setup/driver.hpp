@@ -343,6 +343,7 @@ DTRAIN_DEFINED void describe_weights(group::WrappedModel& wrapped, const std::ve
     return present;
   };
   wrapped.weights_differ = std::move(weights_differ);
+  wrapped.wait_for_commit();
 }
 
 DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
