@@ -117,6 +117,16 @@ TEST_CASE("a worker whose memory the control group does not have is lost, and th
        "1 worker was lost in this job:"});
 }
 
+TEST_CASE("a loss after the last restart says why nobody takes the worker's place") {
+  Program job(training, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=1", "steps=1000000", "exit=3"});
+  CHECK(job.wait_for("worker 1 was lost: exit code 3; another one starts in its place\n"));
+  CHECK(job.wait_for("worker 1 was lost: exit code 3; no other one starts, because --max-restarts is used up\n"));
+  job.signal(SIGTERM);
+  support::check_ended(job.wait(), 128 + SIGTERM, {"2 workers were lost in this job:"});
+  Program never(training, {"--nproc-per-node=2", "--min-ranks=1", "steps=1000000", "exit=3"});
+  CHECK(never.wait_for("worker 1 was lost: exit code 3; no other one starts without --max-restarts\n"));
+}
+
 TEST_CASE("a start that fails when no restart is left leaves the place empty, and the others go on") {
   const TemporaryDirectory directory;
   const std::string logs = directory.path + "/logs";

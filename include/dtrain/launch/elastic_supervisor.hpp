@@ -134,11 +134,11 @@ class ElasticSupervisor {
     pid_t process = 0;  ///< 0: no process runs
     pid_t wrapped = 0;  ///< worker's process that a wrapper has started; 0: the wrapper has become the worker, or will
     bool is_exiting = false;
-    bool outlives_job = false;  ///< the process ends after the job
-    bool is_rank = false;       ///< of the last attempt, as far as it is known
-    std::string error{};        ///< with which the worker ends, if it is known
-    std::string killed_for{};   ///< the clause why this launcher has killed it; empty: it has not
-    int failures = 0;           ///< in a row
+    bool ends_with_job = false;  ///< the process ends after the job, or after a signal that is to end it
+    bool is_rank = false;        ///< of the last attempt, as far as it is known
+    std::string error{};         ///< with which the worker ends, if it is known
+    std::string killed_for{};    ///< the clause why this launcher has killed it; empty: it has not
+    int failures = 0;            ///< in a row
     Deadline::Clock::time_point started_at{};
     std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< at first: at once
   };
@@ -173,13 +173,15 @@ class ElasticSupervisor {
   /// report needs.
   void process_ended(Slot& slot, int exit_code, const std::string& how) {
     const pid_t process = worker_of(slot);
-    if (!std::exchange(slot.is_exiting, true)) slot.outlives_job = state_.is_over();
+    if (!std::exchange(slot.is_exiting, true)) slot.ends_with_job = is_ending();
     if (const rendezvous::Worker* worker = state_.workers().find(host_id_, process)) {
       slot.is_rank = worker->is_member();
     }
     if (slot.error.empty()) slot.error = state_.workers().error_of(host_id_, process);
     formation_.process_ended(host_id_, process, exit_code, how);
   }
+
+  bool is_ending() const { return state_.is_over() || schedule_.has_acted() || services_.forwarder.interrupted(); }
 
   /// The process that is known to the formation.
   static pid_t worker_of(const Slot& slot) noexcept { return slot.wrapped != 0 ? slot.wrapped : slot.process; }
@@ -201,8 +203,8 @@ class ElasticSupervisor {
     slot.process = slot.wrapped = 0;
     std::string line =
         format_text("worker {} was lost: {}{}{}", {ended.rank, how, slot.error.empty() ? "" : ": ", slot.error});
-    if (slot.outlives_job || schedule_.has_acted() || services_.forwarder.interrupted()) {
-      const bool counts = slot.is_rank && slot.outlives_job && failed_after_end_ == 0;  // later ones do not matter
+    if (slot.ends_with_job) {
+      const bool counts = slot.is_rank && failed_after_end_ == 0;  // later ones do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       if (is_own_kill) count_loss(std::move(line));
       return;
@@ -211,10 +213,10 @@ class ElasticSupervisor {
     last_failure_ = std::max(code, 1);
     if (Deadline::Clock::now() - slot.started_at > long_life) slot.failures = 0;
     const char* const final_for = message_of(ended.status);
-    const bool is_replaced = final_for == nullptr && left_to_replace_ > 0 && !state_.is_over();
+    const bool is_replaced = final_for == nullptr && left_to_replace_ > 0 && !is_ending();
     if (final_for != nullptr) {
       append_text(line, "; it is not replaced, because that exit code says that {}", {final_for});
-    } else if (left_to_replace_ == 0 && !state_.is_over()) {
+    } else if (left_to_replace_ == 0 && !is_ending()) {
       line += most_restarts_ == 0 ? "; no other one starts without --max-restarts"
                                   : "; no other one starts, because --max-restarts is used up";
     }

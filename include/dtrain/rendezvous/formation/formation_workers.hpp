@@ -55,6 +55,8 @@ struct Worker {
 
   /// Whether it is a rank of the last attempt.
   bool is_member() const noexcept { return rank >= 0; }
+  /// Whether it is connected, and is not to end: the connection of a worker that is told to end stays until then.
+  bool is_connected() const noexcept { return connection != 0 && standing != Standing::excluded; }
 };
 
 inline Cause loss_of(const Worker& worker, const std::string& how) {
@@ -68,9 +70,10 @@ class FormationWorkers {
   /// The ranks of the last attempt, in order. A rank that is gone stays until set_members().
   const std::vector<Worker*>& members() const noexcept { return members_; }
 
+  /// Workers that are connected, without those that were told to end: others may come in their place.
   int connected() const {
     return static_cast<int>(
-        std::count_if(workers_.begin(), workers_.end(), [](const auto& each) { return each->connection != 0; }));
+        std::count_if(workers_.begin(), workers_.end(), [](const auto& each) { return each->is_connected(); }));
   }
   bool has_excluded() const {
     return find_that([](const Worker& each) { return each.standing == Standing::excluded; }) != nullptr;
@@ -80,7 +83,7 @@ class FormationWorkers {
   bool can_spare(const Worker& worker) const {
     const Worker* const other = find_that([&](const Worker& each) {
       const bool was_source = each.attempt > worker.attempt && each.progress == each.source;
-      return &each != &worker && each.connection != 0 && (each.progress.attempt >= worker.attempt || was_source);
+      return &each != &worker && each.is_connected() && (each.progress.attempt >= worker.attempt || was_source);
     });
     return other != nullptr;
   }

@@ -655,6 +655,24 @@ TEST_CASE("an error that all ranks threw alike ends none of them, and the ranks 
   CHECK(early.own_errors == std::set<int>{0, 1});
 }
 
+TEST_CASE("a worker that is told to end has its place free for another one, although it is still connected") {
+  Formation job(2, 2);
+  job.state.set_running_workers(2, job.now);
+  job.announce(0);
+  job.announce(1);
+  job.train(0);
+  job.fail(CauseKind::exception, 1, "a mistake");
+  job.announce_error(1, {1, 1}, CauseKind::exception, "a mistake");
+  job.announce(0, {1, 1});
+  REQUIRE(job.own_errors == std::set<int>{1});
+  CHECK_FALSE(job.end);
+  CHECK_FALSE(job.state.workers().can_spare(*job.state.workers().find("a", 0)));
+  job.lose(1);
+  CHECK_FALSE(job.end);
+  job.announce(2);
+  CHECK(job.order == Order{0, 2});
+}
+
 TEST_CASE("an error of all ranks that names one of them, as a failed save does, ends that rank when it comes again") {
   Formation job(1, 2, {0, 1});
   job.train(0);
