@@ -118,15 +118,19 @@ inline std::optional<SocketAddress> address_of_default_route() {
   return std::nullopt;
 }
 
-/// The default route's address; else that of the first interface that is not loopback; nullopt without one.
+/// The default route's address; else that of the first interface that is not loopback; nullopt without one, or on a
+/// system that does not list its interfaces.
 inline std::optional<SocketAddress> outward_address() {
-  std::optional<SocketAddress> found = address_of_default_route();
-  for (const InterfaceAddress& each : interface_addresses()) {
-    if (!found && !each.address.is_loopback()) {
-      found = each.address;
-    }
+  if (const std::optional<SocketAddress> own = address_of_default_route()) {
+    return own;
   }
-  return found;
+  try {
+    for (const InterfaceAddress& each : interface_addresses()) {
+      if (!each.address.is_loopback()) return each.address;
+    }
+  } catch (const Error&) {  // such a system
+  }
+  return std::nullopt;
 }
 
 /// The numeric address of this machine that `name` gives as an interface (IPv4 before IPv6) or as an address. Empty if

@@ -73,10 +73,10 @@ TEST_CASE("a rank that cannot be reached is named with its host and address, in 
 }
 
 TEST_CASE("a peer of this host's id whose host has other addresses is on another host: DTRAIN_HOST_ID is named") {
-  CHECK_CONTAINS(error_with(UnreachablePort().peer("192.0.2.7")),
-                 "(this host's id is also rank 1's, but 192.0.2.7, the address of that one's host, is none of this "
-                 "host: if they are two hosts, such as copies of one virtual machine, set another DTRAIN_HOST_ID on "
-                 "each)");
+  CHECK_CONTAINS(
+      error_with(UnreachablePort().peer("192.0.2.7")),
+      "(this host's id is also rank 1's, whose host has the address 192.0.2.7, which this one has not: if they are "
+      "two hosts, such as copies of one virtual machine, set another DTRAIN_HOST_ID on each)");
 }
 
 TEST_CASE("a rank that publishes no address is named") {

@@ -194,10 +194,11 @@ class Mesh {
     return format_text(
         "{} has not connected with {} at {} {}",
         {to_string(rank_), to_string(peer), net::to_string(at),
-         is_elsewhere(info) ? format_text("(this host's id is also rank {}'s, but {}, the address of that one's host, "
-                                          "is none of this host: if they are two hosts, such as copies of one virtual "
-                                          "machine, set another DTRAIN_HOST_ID on each)",
-                                          {info.job_rank, info.outward})
+         is_elsewhere(info)
+             ? format_text(
+                   "(this host's id is also rank {}'s, whose host has the address {}, which this one has not: if "
+                   "they are two hosts, such as copies of one virtual machine, set another DTRAIN_HOST_ID on each)",
+                   {info.job_rank, info.outward})
          : at.is_loopback() ? "(does a firewall forbid this host's processes to connect with one another?)"
                             : "(any port: Gloo listens at one for each pair; does a firewall let the "
                               "hosts reach each other at all ports?)"});
