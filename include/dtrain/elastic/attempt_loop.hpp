@@ -105,7 +105,7 @@ class ElasticWorker : public StepCommits {
   bool has_reminded_ = false;       ///< RankContext::has_reminded, of earlier attempts
   int exit_code_ = 0;               ///< of the function's last call
   std::exception_ptr error_;        ///< that ended the last attempt on this rank
-  std::optional<Cause> announced_;  ///< what the store is told of it: Announce::error
+  std::optional<Cause> announced_;  ///< what the store gets of it: Announce::error
   int shortages_ = 0;               ///< attempts in a row that this process lacked the means to join
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
@@ -334,9 +334,9 @@ DTRAIN_ON_USE void ElasticWorker::report_error_blocking(const std::string& error
   if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
 }
 
-/// Whether this worker may take part in the next attempt after the exception in handling. What was thrown decides
+/// Whether this worker may take part in the next attempt after the exception in handling. The exception decides
 /// little, the attempt's first cause more: a loss that the rank has noticed before the store is no error of the rank,
-/// nor is one that another rank has passed on. Whose an error of the function is, the store judges (announced_).
+/// nor is one that another rank has passed on. The store decides whose an error of the function is (announced_).
 DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const std::string& text) {
   bool is_loss = false;      // of the attempt, or of another rank
   bool is_shortage = false;  // of threads, descriptors or memory

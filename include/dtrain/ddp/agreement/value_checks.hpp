@@ -31,7 +31,7 @@ class ValueChecks {
     next_ = 0;
   }
 
-  /// What is compared before a step.
+  /// Comparisons before a step.
   struct Due {
     bool settings = false;
     bool values = false;

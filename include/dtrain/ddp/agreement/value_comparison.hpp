@@ -141,7 +141,7 @@ inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const s
           are_most ? std::optional<int>(without.front()) : std::nullopt, *common};
 }
 
-/// Of the parts of a model, the first one whose values differ; if that is one parameter, what is known of it.
+/// The first part of a model whose values differ, with the ranks if that part is one parameter.
 struct FoundDifference {
   std::uint64_t part = 0;
   int first = -1;          ///< DifferingRanks::rank; -1: there is none

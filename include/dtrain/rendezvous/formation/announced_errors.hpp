@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// judge_errors(): who ends by the errors that the program's function threw on ranks of a failed attempt of an elastic
-/// job. Pure.
+/// attribute_errors(): who ends by the errors that the program's function threw on ranks of a failed attempt of an
+/// elastic job. Pure.
 
 #include <algorithm>
 #include <iterator>
@@ -16,10 +16,10 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What judge_errors() has decided. Empty: nothing is decided yet, or there is no error.
-struct ErrorVerdict {
+/// The decision of attribute_errors(). Empty: nothing is decided yet, or there is no error.
+struct ErrorAttribution {
   Cause error{CauseKind::exception, -1, {}, {}};
-  std::vector<Worker*> ends;      ///< their errors are their own
+  std::vector<Worker*> ends;      ///< workers that end by their errors
   std::vector<Worker*> rejected;  ///< newcomers whose program is unlike that of the ranks that have the state
   std::optional<Cause> of_job;    ///< ends the job
   bool is_of_all = false;         ///< all ranks threw it alike: it ends nobody, and the ranks are formed anew
@@ -39,8 +39,8 @@ inline constexpr int most_shared_errors = 3;
 /// An error that only some ranks threw is their own. So each error waits until one rank without it has announced
 /// itself, or all have announced themselves.
 /// @param members ranks of the failed attempt
-inline ErrorVerdict judge_errors(const std::vector<Worker*>& members, const FailureHistory<>& history) {
-  ErrorVerdict verdict;
+inline ErrorAttribution attribute_errors(const std::vector<Worker*>& members, const FailureHistory<>& history) {
+  ErrorAttribution found;
   std::vector<Worker*> throwers, newcomers;
   const Worker* disagreeing = nullptr;
   bool all_are_here = true;
@@ -53,31 +53,31 @@ inline ErrorVerdict judge_errors(const std::vector<Worker*>& members, const Fail
     if (each->thrown && each->thrown->kind == CauseKind::disagreement) disagreeing = each;
     has_other = has_other || !each->thrown || each->thrown->text != throwers.front()->thrown->text;
   }
-  if (throwers.empty()) return verdict;
-  verdict.error = *(disagreeing != nullptr ? disagreeing : throwers.front())->thrown;
-  const int rank = verdict.error.rank;
+  if (throwers.empty()) return found;
+  found.error = *(disagreeing != nullptr ? disagreeing : throwers.front())->thrown;
+  const int rank = found.error.rank;
   Worker* const named =
       rank < 0 || rank >= static_cast<int>(members.size()) ? nullptr : members[static_cast<std::size_t>(rank)];
   if (disagreeing != nullptr && !newcomers.empty() && !history.committed_here()) {
-    verdict.rejected = std::move(newcomers);
+    found.rejected = std::move(newcomers);
   } else if (disagreeing != nullptr && named == nullptr) {
-    verdict.of_job = Cause{CauseKind::disagreement, -1, {}, verdict.error.text};
+    found.of_job = Cause{CauseKind::disagreement, -1, {}, found.error.text};
   } else if (disagreeing != nullptr) {
-    std::copy_if(members.begin(), members.end(), std::back_inserter(verdict.ends), [named](const Worker* each) {
+    std::copy_if(members.begin(), members.end(), std::back_inserter(found.ends), [named](const Worker* each) {
       const bool names_itself = each->thrown && each->thrown->rank == each->rank;
       return each->standing == Standing::waiting && (each == named || names_itself);
     });
-    verdict.is_of_all = named->standing == Standing::excluded || named->standing == Standing::gone;
+    found.is_of_all = named->standing == Standing::excluded || named->standing == Standing::gone;
   } else if (!has_other && !all_are_here) {
-    return verdict;
+    return found;
   } else if (has_other || throwers.size() == 1 || !history.has_committed()) {
-    verdict.ends = std::move(throwers);
+    found.ends = std::move(throwers);
   } else if (named != nullptr && named->thrown && history.without_commit() > most_shared_errors) {
-    verdict.ends = {named};
+    found.ends = {named};
   } else {
-    verdict.is_of_all = true;
+    found.is_of_all = true;
   }
-  return verdict;
+  return found;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

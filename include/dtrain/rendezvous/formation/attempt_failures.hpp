@@ -96,28 +96,28 @@ class AttemptFailures {
   /// A worker that could not take part in the last attempt explains why.
   void on_explained(const Worker& worker, const Cause& error) { history_.explain(worker.rank, error.text); }
 
-  /// A worker ends by an error of its own.
+  /// A worker ends by its error.
   std::optional<Cause> on_own_error(const Worker& worker, const std::string& text) {
     return history_.on_own_error({CauseKind::exception, worker.rank, worker.host, text});
   }
 
-  /// Ends, rejects and keeps ranks of the failed attempt as judge_errors() says.
-  std::optional<Cause> judge(const std::vector<Worker*>& members, Instant now) {
-    const ErrorVerdict verdict = judge_errors(members, history_);
-    if (!verdict.is_decided()) return std::nullopt;
-    std::optional<Cause> last = verdict.of_job;
-    for (Worker* each : verdict.rejected) {
-      each->unlike = verdict.error.text;  // it may come later
-      if (each->standing == Standing::waiting) leave_out(*each, Refused{each->unlike}, now);
+  /// Ends, rejects and keeps ranks of the failed attempt as attribute_errors() says.
+  std::optional<Cause> attribute(const std::vector<Worker*>& members, Instant now) {
+    const ErrorAttribution found = attribute_errors(members, history_);
+    if (!found.is_decided()) return std::nullopt;
+    std::optional<Cause> last = found.of_job;
+    for (Worker* each : found.rejected) {
+      each->unlike = found.error.text;  // it may come later
+      if (each->standing == Standing::waiting) exclude(*each, Refused{each->unlike}, now);
     }
-    for (Worker* each : verdict.ends) {
-      each->error = verdict.error.text;
-      leave_out(*each, OwnError{each->error}, now);
+    for (Worker* each : found.ends) {
+      each->error = found.error.text;
+      exclude(*each, OwnError{each->error}, now);
       const std::optional<Cause> repeated = on_own_error(*each, each->error);
       last = last ? last : repeated;
     }
-    if (verdict.is_of_all) {
-      sink_.warn(format_text("every rank of attempt {} failed alike: {}", {attempt_, verdict.error.text}));
+    if (found.is_of_all) {
+      sink_.warn(format_text("every rank of attempt {} failed alike: {}", {attempt_, found.error.text}));
     }
     for (Worker* each : members) {
       each->thrown.reset();
@@ -127,7 +127,7 @@ class AttemptFailures {
 
  private:
   /// The worker's connection stays until the worker ends it.
-  void leave_out(Worker& worker, const ToWorker& message, Instant now) {
+  void exclude(Worker& worker, const ToWorker& message, Instant now) {
     worker.standing = Standing::excluded;
     worker.since = now;
     sink_.send(worker.connection, message);

@@ -68,7 +68,7 @@ class FailureHistory {
     last_->text = text;
   }
 
-  /// A worker ends by an error of its own. @returns the cause with which the job ends: another worker ended by the
+  /// A worker ends by its error. @returns the cause with which the job ends: another worker ended by the
   /// same error before, and no step was committed since
   std::optional<Cause> on_own_error(const Cause& of) {
     const bool repeats = !committed_here_ && of.text == own_error_;

@@ -52,9 +52,9 @@ struct Announce {
   std::uint64_t job = 0;  ///< Assignment::job; 0 before the first
   TrainingProgress progress;
   std::string settings;  ///< a line that names the job, then lines "name=value"; equal on all workers
-  /// What ended the worker's part in its last attempt, if it was no failure of others. Of kind exception or
-  /// disagreement: the program threw it, and the store judges whose it is (announced_errors.hpp); `rank` is the one
-  /// that it names. Of kind lost: the worker could not take part, and tries again.
+  /// The error that ended the worker's part in its last attempt, if it was no failure of others. An exception or a
+  /// disagreement came from the program, names `rank`, and the store decides whose it is (attribute_errors()). A loss
+  /// says that the worker could not take part, and tries again.
   std::optional<Cause> error{};
   Proof proof{};  ///< of the first Announce of a connection
 };

@@ -36,7 +36,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// 7. Ranks of equal progress compare a digest of their states (elastic/state_transfer.hpp).
 /// 8. An attempt ends for newcomers only once all of its ranks have called dtrain since the formation asked for it: a
 ///    rank that evaluates is not disturbed.
-/// 9. An error that all ranks threw alike is not its first reporter's (judge_errors()).
+/// 9. An error that all ranks threw alike is not its first reporter's (attribute_errors()).
 /// Threads: one. Memory: bounded by the number of connections and of ranks.
 ///
 /// @tparam Sink opens the attempts and sends the messages, and does not call the state back:
@@ -80,9 +80,9 @@ class FormationState {
     if (worker->standing == Standing::assigned && worker->is_member() && !failed_) {
       fail(loss_of(*worker, message.error ? message.error->text : "it has left the attempt"), now);
     }
-    const bool is_judged = worker->is_member() && failed_ && message.error && message.error->kind != CauseKind::lost;
-    worker->thrown = is_judged ? message.error : std::nullopt;
-    if (worker->is_member() && failed_ && message.error && !is_judged) failures_.on_explained(*worker, *message.error);
+    const bool is_pending = worker->is_member() && failed_ && message.error && message.error->kind != CauseKind::lost;
+    worker->thrown = is_pending ? message.error : std::nullopt;
+    if (worker->is_member() && failed_ && message.error && !is_pending) failures_.on_explained(*worker, *message.error);
     worker->standing = Standing::waiting;
     worker->error.clear();
     worker->progress = message.progress;
@@ -283,7 +283,7 @@ class FormationState {
     waits_.clear();
     if (is_over_) return;
     if (last_.attempt != 0 && !failed_) return resize(now);
-    end_if(failures_.judge(members(), now));
+    end_if(failures_.attribute(members(), now));
     if (is_over_) return;
     std::vector<Worker*> candidates = candidates_at(now);
     if (!wait_for_members(candidates, now) && may_form(candidates, now) &&
@@ -302,17 +302,17 @@ class FormationState {
     const bool suffice = static_cast<int>(candidates.size()) >= options_.min_workers && has_state(candidates);
     bool waits = false;
     for (Worker* each : members()) {
-      const bool is_judged = each->standing == Standing::waiting && each->thrown;  // once another rank is here
-      if (each->standing != Standing::assigned && !is_judged) continue;
+      const bool is_pending = each->standing == Standing::waiting && each->thrown;  // once another rank is here
+      if (each->standing != Standing::assigned && !is_pending) continue;
       const bool is_alive = each->connection != 0;
       const Instant latest = is_alive ? *failed_at_ + options_.wait_timeout
                                       : std::max(each->since, *failed_at_) + options_.reconnect_timeout;
-      if (!is_judged && is_due(latest, now) && (suffice || !is_alive)) {
+      if (!is_pending && is_due(latest, now) && (suffice || !is_alive)) {
         exclude(*each, now);
         settle(now);  // it may decide about errors
         return true;
       }
-      if (!is_judged || waits_.empty()) {
+      if (!is_pending || waits_.empty()) {
         waits_ = format_text(
             "for rank {} on host {}, which has not left the failed attempt yet: {}",
             {each->rank, each->host,

@@ -44,7 +44,7 @@ struct Worker {
   TrainingProgress progress;                 ///< as the worker announced it
   TrainingProgress source;                   ///< of its last attempt
   std::string error;                         ///< with which it ends; empty: none is known
-  std::optional<Cause> thrown;               ///< in the last attempt, by the program; until it is judged
+  std::optional<Cause> thrown;               ///< in the last attempt, by the program; until it is attributed
   std::string unlike;                        ///< why its program is unlike that of the others, if it is
   bool is_asked = false;                     ///< for its next call of dtrain
   bool has_called = false;                   ///< since

@@ -85,34 +85,6 @@ TEST_CASE("settings are noted once each, and not more than eight") {
   CHECK(settings.lines() == "i=0\ni=1\ni=2\ni=3\ni=4\ni=5\ni=6\ni=7\n");
 }
 
-TEST_CASE("a number of steps is read from the environment, and what is none is named") {
-  for (const char* const text : {static_cast<const char*>(nullptr), ""}) {
-    CHECK(value_checks(text, {}, true).every == 0);
-    CHECK(value_checks(text, {}, true).at_end);
-  }
-  CHECK(value_checks("100", {}, true).every == 100);
-  CHECK(value_checks("100", {}, true).at_end);
-  CHECK(value_checks("0", {}, true).every == 0);
-  CHECK_FALSE(value_checks("0", {}, true).at_end);
-  for (const char* const text : {"often", "-1", "3x", "99999999999999999999999"})
-    CHECK_ERROR(value_checks(text, {}, true), Errc::usage, "DTRAIN_CHECK_VALUES=", text);
-}
-
-TEST_CASE("the variable does not end jobs whose values cannot be compared, and says so") {
-  Parameter parameter{"p", tensor_view<float>(nullptr, {2}), tensor_view<float>(nullptr, {2})};
-  parameter.value.device = {dtrain::DeviceKind::cuda, 0};
-  support::CapturedStderr captured;
-  for (const char* const text : {static_cast<const char*>(nullptr), "0"}) {
-    CHECK_FALSE(value_checks(text, {&parameter, 1}, true).at_end);
-    CHECK_FALSE(value_checks(text, {}, false).at_end);
-  }
-  CHECK(captured.text() == "");
-  CHECK(value_checks("3", {&parameter, 1}, true).every == 0);
-  CHECK_CONTAINS(captured.text(), "DTRAIN_CHECK_VALUES=3 does not compare the values of this model: they are on a GPU");
-  CHECK(value_checks("3", {}, false).every == 0);
-  CHECK_CONTAINS(captured.text(), "differ between two averages of a hook");
-}
-
 TEST_CASE("values on a GPU are refused") {
   Parameter parameter{"p", tensor_view<float>(nullptr, {2}), tensor_view<float>(nullptr, {2})};
   parameter.value.device = {dtrain::DeviceKind::cuda, 0};
