@@ -5075,15 +5075,19 @@ inline std::optional<SocketAddress> address_of_default_route() {
   return std::nullopt;
 }
 
-/// The default route's address; else that of the first interface that is not loopback; nullopt without one.
+/// The default route's address; else that of the first interface that is not loopback; nullopt without one, or on a
+/// system that does not list its interfaces.
 inline std::optional<SocketAddress> outward_address() {
-  std::optional<SocketAddress> found = address_of_default_route();
-  for (const InterfaceAddress& each : interface_addresses()) {
-    if (!found && !each.address.is_loopback()) {
-      found = each.address;
-    }
+  if (const std::optional<SocketAddress> own = address_of_default_route()) {
+    return own;
   }
-  return found;
+  try {
+    for (const InterfaceAddress& each : interface_addresses()) {
+      if (!each.address.is_loopback()) return each.address;
+    }
+  } catch (const Error&) {  // such a system
+  }
+  return std::nullopt;
 }
 
 /// The numeric address of this machine that `name` gives as an interface (IPv4 before IPv6) or as an address. Empty if
@@ -16895,10 +16899,11 @@ class Mesh {
     return format_text(
         "{} has not connected with {} at {} {}",
         {to_string(rank_), to_string(peer), net::to_string(at),
-         is_elsewhere(info) ? format_text("(this host's id is also rank {}'s, but {}, the address of that one's host, "
-                                          "is none of this host: if they are two hosts, such as copies of one virtual "
-                                          "machine, set another DTRAIN_HOST_ID on each)",
-                                          {info.job_rank, info.outward})
+         is_elsewhere(info)
+             ? format_text(
+                   "(this host's id is also rank {}'s, whose host has the address {}, which this one has not: if "
+                   "they are two hosts, such as copies of one virtual machine, set another DTRAIN_HOST_ID on each)",
+                   {info.job_rank, info.outward})
          : at.is_loopback() ? "(does a firewall forbid this host's processes to connect with one another?)"
                             : "(any port: Gloo listens at one for each pair; does a firewall let the "
                               "hosts reach each other at all ports?)"});
@@ -25363,13 +25368,13 @@ struct WrappedModel {
   bool has_unreduced = false;  ///< steps under no_sync() came after the last one that reduces
   /// Whether a step that reduces has begun and not ended well. Never null.
   std::shared_ptr<const bool> is_step_open = std::make_shared<bool>(false);
-  mutable std::uint64_t uncommitted_steps = 0;  ///< steps that reduce, since the last commit
+  /// Steps that reduce, after which a program that has made no commit since wait_for_commit() is told so.
+  mutable std::uint64_t steps_to_reminder = 100;
   /// Whether the ranks' weights differ now; empty unless a hook lets them (hooks::LocalSgd).
   std::function<bool()> weights_differ{};
 
-  /// Counts a step that reduces. @returns once, that a program which commits its steps would have made a commit. With
-  /// hooks::LocalSgd many steps have one commit.
-  bool is_commit_overdue() noexcept { return ++uncommitted_steps == (weights_differ ? 10000U : 100U); }
+  /// Counts steps anew. With hooks::LocalSgd many steps have one commit.
+  void wait_for_commit() const noexcept { steps_to_reminder = weights_differ ? 10000 : 100; }
 };
 
 /// Settings of objects that the program makes on every rank, with the same settings on all of them: a line of words
@@ -25581,7 +25586,7 @@ class RankContext {
   void remove(Closable& channel) noexcept;
 
   /// Says on rank 0 of an elastic job, once in a worker, that the program makes steps and commits none.
-  void remind_of_commit();
+  void remind_of_commit() noexcept;
 
   void leave_blocking();
 
@@ -25825,11 +25830,16 @@ DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
   }
 }
 
-DTRAIN_DEFINED void RankContext::remind_of_commit() {
+DTRAIN_DEFINED void RankContext::remind_of_commit() noexcept {
   if (elastic_attempt == 0 || control_plane.membership().rank != 0 || std::exchange(has_reminded, true)) return;
-  log(LogLevel::warning,
-      "rank 0: no step is committed: the loss of a rank will take back all steps, because only commit() of the elastic "
-      "job counts them; call it after each step, with what the step writes: job.commit([&] { optimizer.step(); })");
+  try {
+    log(LogLevel::warning,
+        "rank 0: no step is committed: the loss of a rank will take back all steps, because only commit() of the "
+        "elastic job counts them; call it after each step, with what the step writes: job.commit([&] { "
+        "optimizer.step(); })");
+  } catch (...) {
+    // There is no memory for the line.
+  }
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {
@@ -27645,7 +27655,7 @@ class ValueChecks {
     next_ = 0;
   }
 
-  /// What is compared before a step.
+  /// Comparisons before a step.
   struct Due {
     bool settings = false;
     bool values = false;
@@ -37536,6 +37546,7 @@ DTRAIN_DEFINED void describe_weights(group::WrappedModel& wrapped, const std::ve
     return present;
   };
   wrapped.weights_differ = std::move(weights_differ);
+  wrapped.wait_for_commit();
 }
 
 DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
@@ -39224,7 +39235,7 @@ class ElasticWorker : public StepCommits {
   bool has_reminded_ = false;       ///< RankContext::has_reminded, of earlier attempts
   int exit_code_ = 0;               ///< of the function's last call
   std::exception_ptr error_;        ///< that ended the last attempt on this rank
-  std::optional<Cause> announced_;  ///< what the store is told of it: Announce::error
+  std::optional<Cause> announced_;  ///< what the store gets of it: Announce::error
   int shortages_ = 0;               ///< attempts in a row that this process lacked the means to join
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
@@ -39841,9 +39852,9 @@ class DistributedDataParallel {
   }
 
   /// A step that reduces has begun.
-  void count_step() {
+  void count_step() noexcept {
     driver_->wrapped->has_unreduced = false;
-    if (driver_->wrapped->is_commit_overdue()) group::GroupAccess::of(group_).rank_context()->remind_of_commit();
+    if (--driver_->wrapped->steps_to_reminder == 0) group::GroupAccess::of(group_).rank_context()->remind_of_commit();
   }
 
   Step begin(const char* caller, StepOptions options) {
@@ -46354,7 +46365,7 @@ class FailureHistory {
     last_->text = text;
   }
 
-  /// A worker ends by an error of its own. @returns the cause with which the job ends: another worker ended by the
+  /// A worker ends by its error. @returns the cause with which the job ends: another worker ended by the
   /// same error before, and no step was committed since
   std::optional<Cause> on_own_error(const Cause& of) {
     const bool repeats = !committed_here_ && of.text == own_error_;
@@ -46827,9 +46838,9 @@ struct Announce {
   std::uint64_t job = 0;  ///< Assignment::job; 0 before the first
   TrainingProgress progress;
   std::string settings;  ///< a line that names the job, then lines "name=value"; equal on all workers
-  /// What ended the worker's part in its last attempt, if it was no failure of others. Of kind exception or
-  /// disagreement: the program threw it, and the store judges whose it is (announced_errors.hpp); `rank` is the one
-  /// that it names. Of kind lost: the worker could not take part, and tries again.
+  /// The error that ended the worker's part in its last attempt, if it was no failure of others. An exception or a
+  /// disagreement came from the program, names `rank`, and the store decides whose it is (attribute_errors()). A loss
+  /// says that the worker could not take part, and tries again.
   std::optional<Cause> error{};
   Proof proof{};  ///< of the first Announce of a connection
 };
@@ -46973,7 +46984,7 @@ struct Worker {
   TrainingProgress progress;                 ///< as the worker announced it
   TrainingProgress source;                   ///< of its last attempt
   std::string error;                         ///< with which it ends; empty: none is known
-  std::optional<Cause> thrown;               ///< in the last attempt, by the program; until it is judged
+  std::optional<Cause> thrown;               ///< in the last attempt, by the program; until it is attributed
   std::string unlike;                        ///< why its program is unlike that of the others, if it is
   bool is_asked = false;                     ///< for its next call of dtrain
   bool has_called = false;                   ///< since
@@ -46984,6 +46995,8 @@ struct Worker {
 
   /// Whether it is a rank of the last attempt.
   bool is_member() const noexcept { return rank >= 0; }
+  /// Whether it is connected, and is not to end: the connection of a worker that is told to end stays until then.
+  bool is_connected() const noexcept { return connection != 0 && standing != Standing::excluded; }
 };
 
 inline Cause loss_of(const Worker& worker, const std::string& how) {
@@ -46997,9 +47010,10 @@ class FormationWorkers {
   /// The ranks of the last attempt, in order. A rank that is gone stays until set_members().
   const std::vector<Worker*>& members() const noexcept { return members_; }
 
+  /// Workers that are connected, without those that were told to end: others may come in their place.
   int connected() const {
     return static_cast<int>(
-        std::count_if(workers_.begin(), workers_.end(), [](const auto& each) { return each->connection != 0; }));
+        std::count_if(workers_.begin(), workers_.end(), [](const auto& each) { return each->is_connected(); }));
   }
   bool has_excluded() const {
     return find_that([](const Worker& each) { return each.standing == Standing::excluded; }) != nullptr;
@@ -47009,7 +47023,7 @@ class FormationWorkers {
   bool can_spare(const Worker& worker) const {
     const Worker* const other = find_that([&](const Worker& each) {
       const bool was_source = each.attempt > worker.attempt && each.progress == each.source;
-      return &each != &worker && each.connection != 0 && (each.progress.attempt >= worker.attempt || was_source);
+      return &each != &worker && each.is_connected() && (each.progress.attempt >= worker.attempt || was_source);
     });
     return other != nullptr;
   }
@@ -47177,15 +47191,15 @@ inline std::string differing_states(const std::vector<Worker*>& ranks) {
 // ---- dtrain/rendezvous/formation/announced_errors.hpp
 
 /// @file
-/// judge_errors(): who ends by the errors that the program's function threw on ranks of a failed attempt of an elastic
-/// job. Pure.
+/// attribute_errors(): who ends by the errors that the program's function threw on ranks of a failed attempt of an
+/// elastic job. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What judge_errors() has decided. Empty: nothing is decided yet, or there is no error.
-struct ErrorVerdict {
+/// The decision of attribute_errors(). Empty: nothing is decided yet, or there is no error.
+struct ErrorAttribution {
   Cause error{CauseKind::exception, -1, {}, {}};
-  std::vector<Worker*> ends;      ///< their errors are their own
+  std::vector<Worker*> ends;      ///< workers that end by their errors
   std::vector<Worker*> rejected;  ///< newcomers whose program is unlike that of the ranks that have the state
   std::optional<Cause> of_job;    ///< ends the job
   bool is_of_all = false;         ///< all ranks threw it alike: it ends nobody, and the ranks are formed anew
@@ -47205,8 +47219,8 @@ inline constexpr int most_shared_errors = 3;
 /// An error that only some ranks threw is their own. So each error waits until one rank without it has announced
 /// itself, or all have announced themselves.
 /// @param members ranks of the failed attempt
-inline ErrorVerdict judge_errors(const std::vector<Worker*>& members, const FailureHistory<>& history) {
-  ErrorVerdict verdict;
+inline ErrorAttribution attribute_errors(const std::vector<Worker*>& members, const FailureHistory<>& history) {
+  ErrorAttribution found;
   std::vector<Worker*> throwers, newcomers;
   const Worker* disagreeing = nullptr;
   bool all_are_here = true;
@@ -47219,31 +47233,31 @@ inline ErrorVerdict judge_errors(const std::vector<Worker*>& members, const Fail
     if (each->thrown && each->thrown->kind == CauseKind::disagreement) disagreeing = each;
     has_other = has_other || !each->thrown || each->thrown->text != throwers.front()->thrown->text;
   }
-  if (throwers.empty()) return verdict;
-  verdict.error = *(disagreeing != nullptr ? disagreeing : throwers.front())->thrown;
-  const int rank = verdict.error.rank;
+  if (throwers.empty()) return found;
+  found.error = *(disagreeing != nullptr ? disagreeing : throwers.front())->thrown;
+  const int rank = found.error.rank;
   Worker* const named =
       rank < 0 || rank >= static_cast<int>(members.size()) ? nullptr : members[static_cast<std::size_t>(rank)];
   if (disagreeing != nullptr && !newcomers.empty() && !history.committed_here()) {
-    verdict.rejected = std::move(newcomers);
+    found.rejected = std::move(newcomers);
   } else if (disagreeing != nullptr && named == nullptr) {
-    verdict.of_job = Cause{CauseKind::disagreement, -1, {}, verdict.error.text};
+    found.of_job = Cause{CauseKind::disagreement, -1, {}, found.error.text};
   } else if (disagreeing != nullptr) {
-    std::copy_if(members.begin(), members.end(), std::back_inserter(verdict.ends), [named](const Worker* each) {
+    std::copy_if(members.begin(), members.end(), std::back_inserter(found.ends), [named](const Worker* each) {
       const bool names_itself = each->thrown && each->thrown->rank == each->rank;
       return each->standing == Standing::waiting && (each == named || names_itself);
     });
-    verdict.is_of_all = named->standing == Standing::excluded || named->standing == Standing::gone;
+    found.is_of_all = named->standing == Standing::excluded || named->standing == Standing::gone;
   } else if (!has_other && !all_are_here) {
-    return verdict;
+    return found;
   } else if (has_other || throwers.size() == 1 || !history.has_committed()) {
-    verdict.ends = std::move(throwers);
+    found.ends = std::move(throwers);
   } else if (named != nullptr && named->thrown && history.without_commit() > most_shared_errors) {
-    verdict.ends = {named};
+    found.ends = {named};
   } else {
-    verdict.is_of_all = true;
+    found.is_of_all = true;
   }
-  return verdict;
+  return found;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -47425,28 +47439,28 @@ class AttemptFailures {
   /// A worker that could not take part in the last attempt explains why.
   void on_explained(const Worker& worker, const Cause& error) { history_.explain(worker.rank, error.text); }
 
-  /// A worker ends by an error of its own.
+  /// A worker ends by its error.
   std::optional<Cause> on_own_error(const Worker& worker, const std::string& text) {
     return history_.on_own_error({CauseKind::exception, worker.rank, worker.host, text});
   }
 
-  /// Ends, rejects and keeps ranks of the failed attempt as judge_errors() says.
-  std::optional<Cause> judge(const std::vector<Worker*>& members, Instant now) {
-    const ErrorVerdict verdict = judge_errors(members, history_);
-    if (!verdict.is_decided()) return std::nullopt;
-    std::optional<Cause> last = verdict.of_job;
-    for (Worker* each : verdict.rejected) {
-      each->unlike = verdict.error.text;  // it may come later
-      if (each->standing == Standing::waiting) leave_out(*each, Refused{each->unlike}, now);
+  /// Ends, rejects and keeps ranks of the failed attempt as attribute_errors() says.
+  std::optional<Cause> attribute(const std::vector<Worker*>& members, Instant now) {
+    const ErrorAttribution found = attribute_errors(members, history_);
+    if (!found.is_decided()) return std::nullopt;
+    std::optional<Cause> last = found.of_job;
+    for (Worker* each : found.rejected) {
+      each->unlike = found.error.text;  // it may come later
+      if (each->standing == Standing::waiting) exclude(*each, Refused{each->unlike}, now);
     }
-    for (Worker* each : verdict.ends) {
-      each->error = verdict.error.text;
-      leave_out(*each, OwnError{each->error}, now);
+    for (Worker* each : found.ends) {
+      each->error = found.error.text;
+      exclude(*each, OwnError{each->error}, now);
       const std::optional<Cause> repeated = on_own_error(*each, each->error);
       last = last ? last : repeated;
     }
-    if (verdict.is_of_all) {
-      sink_.warn(format_text("every rank of attempt {} failed alike: {}", {attempt_, verdict.error.text}));
+    if (found.is_of_all) {
+      sink_.warn(format_text("every rank of attempt {} failed alike: {}", {attempt_, found.error.text}));
     }
     for (Worker* each : members) {
       each->thrown.reset();
@@ -47456,7 +47470,7 @@ class AttemptFailures {
 
  private:
   /// The worker's connection stays until the worker ends it.
-  void leave_out(Worker& worker, const ToWorker& message, Instant now) {
+  void exclude(Worker& worker, const ToWorker& message, Instant now) {
     worker.standing = Standing::excluded;
     worker.since = now;
     sink_.send(worker.connection, message);
@@ -47494,7 +47508,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// 7. Ranks of equal progress compare a digest of their states (elastic/state_transfer.hpp).
 /// 8. An attempt ends for newcomers only once all of its ranks have called dtrain since the formation asked for it: a
 ///    rank that evaluates is not disturbed.
-/// 9. An error that all ranks threw alike is not its first reporter's (judge_errors()).
+/// 9. An error that all ranks threw alike is not its first reporter's (attribute_errors()).
 /// Threads: one. Memory: bounded by the number of connections and of ranks.
 ///
 /// @tparam Sink opens the attempts and sends the messages, and does not call the state back:
@@ -47538,9 +47552,9 @@ class FormationState {
     if (worker->standing == Standing::assigned && worker->is_member() && !failed_) {
       fail(loss_of(*worker, message.error ? message.error->text : "it has left the attempt"), now);
     }
-    const bool is_judged = worker->is_member() && failed_ && message.error && message.error->kind != CauseKind::lost;
-    worker->thrown = is_judged ? message.error : std::nullopt;
-    if (worker->is_member() && failed_ && message.error && !is_judged) failures_.on_explained(*worker, *message.error);
+    const bool is_pending = worker->is_member() && failed_ && message.error && message.error->kind != CauseKind::lost;
+    worker->thrown = is_pending ? message.error : std::nullopt;
+    if (worker->is_member() && failed_ && message.error && !is_pending) failures_.on_explained(*worker, *message.error);
     worker->standing = Standing::waiting;
     worker->error.clear();
     worker->progress = message.progress;
@@ -47741,7 +47755,7 @@ class FormationState {
     waits_.clear();
     if (is_over_) return;
     if (last_.attempt != 0 && !failed_) return resize(now);
-    end_if(failures_.judge(members(), now));
+    end_if(failures_.attribute(members(), now));
     if (is_over_) return;
     std::vector<Worker*> candidates = candidates_at(now);
     if (!wait_for_members(candidates, now) && may_form(candidates, now) &&
@@ -47760,17 +47774,17 @@ class FormationState {
     const bool suffice = static_cast<int>(candidates.size()) >= options_.min_workers && has_state(candidates);
     bool waits = false;
     for (Worker* each : members()) {
-      const bool is_judged = each->standing == Standing::waiting && each->thrown;  // once another rank is here
-      if (each->standing != Standing::assigned && !is_judged) continue;
+      const bool is_pending = each->standing == Standing::waiting && each->thrown;  // once another rank is here
+      if (each->standing != Standing::assigned && !is_pending) continue;
       const bool is_alive = each->connection != 0;
       const Instant latest = is_alive ? *failed_at_ + options_.wait_timeout
                                       : std::max(each->since, *failed_at_) + options_.reconnect_timeout;
-      if (!is_judged && is_due(latest, now) && (suffice || !is_alive)) {
+      if (!is_pending && is_due(latest, now) && (suffice || !is_alive)) {
         exclude(*each, now);
         settle(now);  // it may decide about errors
         return true;
       }
-      if (!is_judged || waits_.empty()) {
+      if (!is_pending || waits_.empty()) {
         waits_ = format_text(
             "for rank {} on host {}, which has not left the failed attempt yet: {}",
             {each->rank, each->host,
@@ -50792,8 +50806,10 @@ class JobServer final : private JobSink {
         job_.on_join_timeout(so_far);
         settle();
       } else if (notice.passed() && !job_.formed() && !job_.cause()) {
-        log(LogLevel::warning,
-            format_text("the job's store waits for {}, {} so far{}", {job_.missing(), so_far, job_.refusal_text()}));
+        const std::string ranks = job_.missing();
+        log(LogLevel::warning, format_text("the job's store waits for {}{}, {} so far{}",
+                                           {options_.role == ClientRole::launcher ? "the launcher of node" : "rank",
+                                            ranks.substr(4), so_far, job_.refusal_text()}));
         notice = Deadline::after(notice_interval);
       }
     }
@@ -58890,11 +58906,11 @@ class ElasticSupervisor {
     pid_t process = 0;  ///< 0: no process runs
     pid_t wrapped = 0;  ///< worker's process that a wrapper has started; 0: the wrapper has become the worker, or will
     bool is_exiting = false;
-    bool outlives_job = false;  ///< the process ends after the job
-    bool is_rank = false;       ///< of the last attempt, as far as it is known
-    std::string error{};        ///< with which the worker ends, if it is known
-    std::string killed_for{};   ///< the clause why this launcher has killed it; empty: it has not
-    int failures = 0;           ///< in a row
+    bool ends_with_job = false;  ///< the process ends after the job, or after a signal that is to end it
+    bool is_rank = false;        ///< of the last attempt, as far as it is known
+    std::string error{};         ///< with which the worker ends, if it is known
+    std::string killed_for{};    ///< the clause why this launcher has killed it; empty: it has not
+    int failures = 0;            ///< in a row
     Deadline::Clock::time_point started_at{};
     std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< at first: at once
   };
@@ -58929,13 +58945,15 @@ class ElasticSupervisor {
   /// report needs.
   void process_ended(Slot& slot, int exit_code, const std::string& how) {
     const pid_t process = worker_of(slot);
-    if (!std::exchange(slot.is_exiting, true)) slot.outlives_job = state_.is_over();
+    if (!std::exchange(slot.is_exiting, true)) slot.ends_with_job = is_ending();
     if (const rendezvous::Worker* worker = state_.workers().find(host_id_, process)) {
       slot.is_rank = worker->is_member();
     }
     if (slot.error.empty()) slot.error = state_.workers().error_of(host_id_, process);
     formation_.process_ended(host_id_, process, exit_code, how);
   }
+
+  bool is_ending() const { return state_.is_over() || schedule_.has_acted() || services_.forwarder.interrupted(); }
 
   /// The process that is known to the formation.
   static pid_t worker_of(const Slot& slot) noexcept { return slot.wrapped != 0 ? slot.wrapped : slot.process; }
@@ -58957,8 +58975,8 @@ class ElasticSupervisor {
     slot.process = slot.wrapped = 0;
     std::string line =
         format_text("worker {} was lost: {}{}{}", {ended.rank, how, slot.error.empty() ? "" : ": ", slot.error});
-    if (slot.outlives_job || schedule_.has_acted() || services_.forwarder.interrupted()) {
-      const bool counts = slot.is_rank && slot.outlives_job && failed_after_end_ == 0;  // later ones do not matter
+    if (slot.ends_with_job) {
+      const bool counts = slot.is_rank && failed_after_end_ == 0;  // later ones do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       if (is_own_kill) count_loss(std::move(line));
       return;
@@ -58967,10 +58985,10 @@ class ElasticSupervisor {
     last_failure_ = std::max(code, 1);
     if (Deadline::Clock::now() - slot.started_at > long_life) slot.failures = 0;
     const char* const final_for = message_of(ended.status);
-    const bool is_replaced = final_for == nullptr && left_to_replace_ > 0 && !state_.is_over();
+    const bool is_replaced = final_for == nullptr && left_to_replace_ > 0 && !is_ending();
     if (final_for != nullptr) {
       append_text(line, "; it is not replaced, because that exit code says that {}", {final_for});
-    } else if (left_to_replace_ == 0 && !state_.is_over()) {
+    } else if (left_to_replace_ == 0 && !is_ending()) {
       line += most_restarts_ == 0 ? "; no other one starts without --max-restarts"
                                   : "; no other one starts, because --max-restarts is used up";
     }
@@ -59631,7 +59649,7 @@ inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const s
           are_most ? std::optional<int>(without.front()) : std::nullopt, *common};
 }
 
-/// Of the parts of a model, the first one whose values differ; if that is one parameter, what is known of it.
+/// The first part of a model whose values differ, with the ranks if that part is one parameter.
 struct FoundDifference {
   std::uint64_t part = 0;
   int first = -1;          ///< DifferingRanks::rank; -1: there is none
@@ -63166,9 +63184,9 @@ DTRAIN_ON_USE void ElasticWorker::report_error_blocking(const std::string& error
   if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
 }
 
-/// Whether this worker may take part in the next attempt after the exception in handling. What was thrown decides
+/// Whether this worker may take part in the next attempt after the exception in handling. The exception decides
 /// little, the attempt's first cause more: a loss that the rank has noticed before the store is no error of the rank,
-/// nor is one that another rank has passed on. Whose an error of the function is, the store judges (announced_).
+/// nor is one that another rank has passed on. The store decides whose an error of the function is (announced_).
 DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const std::string& text) {
   bool is_loss = false;      // of the attempt, or of another rank
   bool is_shortage = false;  // of threads, descriptors or memory
@@ -63276,7 +63294,7 @@ DTRAIN_ON_USE void StepCommits::begin_commit() {
     for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
       const auto model = each.lock();
       if (!model) continue;
-      model->uncommitted_steps = 0;
+      model->wait_for_commit();
       if (model->weights_differ) require_equal_weights(*model);
       if (*model->is_step_open) {
         throw_error(Errc::invalid_argument,
