@@ -105,7 +105,7 @@ class Elastic {
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
   /// @throws Error (invalid_argument), before `write`, in a step that has not ended, under no_sync(), and while no step
-  /// has reduced what it left; with hooks::LocalSgd between two averages, or if the weights are not given to keep_copy()
+  /// has reduced what it left; with hooks::LocalSgd between two averages, or if keep_copy() did not get the weights
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
