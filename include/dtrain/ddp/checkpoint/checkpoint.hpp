@@ -40,7 +40,6 @@ namespace detail {
 /// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
 template <class Group>
 void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
-  group::GroupAccess::of(group).rank_context()->require_may_block();
   ModelSignature signature;
   signature.parameters = tensor_signatures(tensors, tensor_access(group).takes_device_memory());
   // Not in the file, but the device decides how the values are sent.

@@ -38,7 +38,6 @@ namespace detail {
 /// rank or a rank is doing something else
 template <class Group, class Work>
 std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
-  group::GroupAccess::of(group).rank_context()->require_may_block();
   const int number = group::GroupAccess::of(group).next_number("shards");
   group.start_pending();  // other ranks may wait for this work before they make this call
   const int rank = group.members().rank_in_job();
