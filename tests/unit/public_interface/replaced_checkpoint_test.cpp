@@ -185,7 +185,7 @@ TEST_CASE("a missing shard file is named with rank and host, and no advice remov
   const Loaded loaded = load(file.path);
   CHECK_CONTAINS(loaded.error,
                  "the checkpoint " + file.path + " cannot be loaded: its shard file " + file.path + ".shard-",
-                 "-1 is missing; shard files lie beside their checkpoint, in a folder that every rank reads; ",
+                 "-1 is missing; shard files lie beside their checkpoint, in a folder that every rank reads, ",
                  " (on rank 0 on host " + host + ")");
   CHECK(loaded.error.find("remove") == std::string::npos);
   CHECK(std::filesystem::exists(file.path));

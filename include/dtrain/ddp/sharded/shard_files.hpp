@@ -172,8 +172,8 @@ inline bool are_disjoint(std::vector<ShardInterval> intervals) {
   const std::string name = index.file_name(path, file);
   const std::string_view end = std::string_view(name).substr(path.size());
   std::string remedy =
-      "shard files lie beside their checkpoint, in a folder that every rank reads; another job may have replaced the "
-      "checkpoint meanwhile: load it again";
+      "shard files lie beside their checkpoint, in a folder that every rank reads, and are copied and renamed with it; "
+      "another job may have replaced the checkpoint meanwhile: load it again";
   for (const std::string& other : files_that_begin(path.substr(0, path.rfind('/') + 1))) {
     if (!other.ends_with(end)) continue;
     // It may be in use under that name, too: the checkpoint may have been copied.
