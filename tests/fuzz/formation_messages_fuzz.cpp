@@ -29,6 +29,7 @@ struct Counts {
   }
   void close(rendezvous::ConnectionId) {}
   void on_end(const dtrain::Cause*) {}
+  void warn(const std::string&) {}
   int assigned = 0;
 };
 
