@@ -32310,7 +32310,6 @@ namespace detail {
 /// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
 template <class Group>
 void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
-  group::GroupAccess::of(group).rank_context()->require_may_block();
   ModelSignature signature;
   signature.parameters = tensor_signatures(tensors, tensor_access(group).takes_device_memory());
   // Not in the file, but the device decides how the values are sent.
@@ -38756,7 +38755,6 @@ namespace detail {
 /// rank or a rank is doing something else
 template <class Group, class Work>
 std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
-  group::GroupAccess::of(group).rank_context()->require_may_block();
   const int number = group::GroupAccess::of(group).next_number("shards");
   group.start_pending();  // other ranks may wait for this work before they make this call
   const int rank = group.members().rank_in_job();
@@ -40158,7 +40156,7 @@ class Elastic {
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
   /// @throws Error (invalid_argument), before `write`, in a step that has not ended, under no_sync(), and while no step
-  /// has reduced what it left; with hooks::LocalSgd between two averages, or if the weights are not given to keep_copy()
+  /// has reduced what it left; with hooks::LocalSgd between two averages, or if keep_copy() did not get the weights
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
@@ -62231,8 +62229,8 @@ inline bool are_disjoint(std::vector<ShardInterval> intervals) {
   const std::string name = index.file_name(path, file);
   const std::string_view end = std::string_view(name).substr(path.size());
   std::string remedy =
-      "shard files lie beside their checkpoint, in a folder that every rank reads; another job may have replaced the "
-      "checkpoint meanwhile: load it again";
+      "shard files lie beside their checkpoint, in a folder that every rank reads, and are copied and renamed with it; "
+      "another job may have replaced the checkpoint meanwhile: load it again";
   for (const std::string& other : files_that_begin(path.substr(0, path.rfind('/') + 1))) {
     if (!other.ends_with(end)) continue;
     // It may be in use under that name, too: the checkpoint may have been copied.
