@@ -18,15 +18,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
-/// Blocking: as long as rank 0 works and is alive. Logs a warning every timeout().
+/// Blocking: as long as rank 0 works and is alive. Logs a warning every timeout(). @returns its result, as store_gather
+/// encodes it
 template <class Group>
-void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store, const std::string& key,
-                             const std::string& doing) {
+std::string wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store, const std::string& key,
+                                    const std::string& doing) {
   const Deadline::Clock::time_point began = Deadline::Clock::now();
   for (;;) {
     try {
-      store.get_blocking(key, Deadline::after(group.timeout()));
-      return;
+      return store.get_blocking(key, Deadline::after(group.timeout()));
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
       log(LogLevel::warning,
@@ -66,9 +66,10 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
   const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();
+  std::string result;  // of rank 0, on the others
   if (group.rank() != 0) {
     store.set_blocking(format_text("{}/{}", {key, group.rank()}), "=" + doing, Deadline::after(group.timeout()));
-    wait_for_rank0_blocking(group, store, key, doing);
+    result = wait_for_rank0_blocking(group, store, key, doing);
   }
   backend::StoreRank self{
       store, group.rank(), group.world_size(), rank, Deadline::after(group.timeout()), doing, [&group](int other) {
@@ -89,7 +90,12 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
       throw Error(error.code(), error.what() + where).with_rank(rank);
     }
   };
-  return backend::store_broadcast(self, key, run) == "yes";
+  try {
+    return backend::store_broadcast(self, key, run) == "yes";
+  } catch (const JobFailed&) {
+    if (result.starts_with('!')) static_cast<void>(backend::detail::decode(result));  // throws what the others throw
+    throw;
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail

@@ -136,6 +136,7 @@ class ElasticWorker : public StepCommits {
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/elastic/termination.hpp"
 #include "dtrain/launch/remote_formation.hpp"
 #include "dtrain/launch/store_host.hpp"
@@ -286,6 +287,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
 /// it; as FormationClient::announce_blocking
 DTRAIN_ON_USE bool ElasticWorker::announce_blocking(const std::string& settings) {
   const bool has_thrown = announced_ && announced_->kind == CauseKind::exception;
+  std::string own_sentence;
   try {
     const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
@@ -297,11 +299,16 @@ DTRAIN_ON_USE bool ElasticWorker::announce_blocking(const std::string& settings)
       assignment_ = *assignment;
       return true;
     }
-    if (!announced_) throw Error(Errc::disagreement, std::get<rendezvous::OwnError>(answer).sentence);
+    own_sentence = std::get<rendezvous::OwnError>(answer).sentence;
   } catch (const JobFailed&) {
     if (!has_thrown) throw;
   }
-  std::rethrow_exception(error_);
+  try {
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  } catch (const JobFailed& failed) {
+    if (own_sentence.empty()) own_sentence = failed.what();
+  }
+  throw Error(Errc::job_failed, own_sentence);  // other ranks have found it out: no JobFailed, which is others' error
 }
 
 /// @param latch of the present attempt; null: there is none
@@ -375,8 +382,9 @@ DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const s
   const std::optional<Cause> cause = latch.cause();
   if (!cause) return false;
   const bool is_own = cause->kind == CauseKind::exception && cause->rank == own;
-  if (!is_loss && (is_own || cause->text == text)) announced_ = Cause{kind, rank.value_or(-1), {}, text};
-  return !is_own || announced_.has_value();
+  const bool is_alike = cause->text == sanitize(truncate_utf8(text, rendezvous::max_sentence_bytes));
+  if (is_own || (!is_loss && is_alike)) announced_ = Cause{kind, rank.value_or(-1), {}, is_loss ? cause->text : text};
+  return true;
 }
 
 DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {

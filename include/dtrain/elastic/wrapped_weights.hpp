@@ -63,7 +63,7 @@ inline double add_weights(const TensorView& tensor, std::uint64_t first, std::ar
       std::uint64_t hash = (first + begin + i + 1) * 0x9e3779b97f4a7c15U;  // the finalizer of splitmix64, cut
       hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9U;
       const double weight = block[i];
-      squares += weight * weight;
+      squares += kernels::is_finite(weight) ? weight * weight : 0;
       sums[i % sums.size()] += hash >> 63 != 0 ? weight : -weight;
     }
   }

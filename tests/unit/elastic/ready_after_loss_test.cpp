@@ -47,6 +47,7 @@ void lose_a_rank(Caller caller) {
     try {
       job.train([&](Group group) {
         dtrain::DistributedDataParallel ddp{model, group};
+        const dtrain::Step step = ddp.begin();
         is_ready.pass();
         proxy.refuse(true);
         proxy.cut(CuttingProxy::How::end);

@@ -305,6 +305,11 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
           detail::digests_of_parts(parameters, range).substr(found.part * sizeof(std::uint64_t), sizeof(std::uint64_t));
       Error error(Errc::disagreement, found.sentence);
       if (found.first >= 0) error.with_rank(mine == found.common ? found.first : job_rank(group.members().rank));
+      try {  // each rank knows the result before the first one throws, and the job fails
+        group.barrier_blocking(format_text("{}told", {prefix}), self.doing,
+                               earlier(deadline, Deadline::after(std::chrono::seconds(10))));
+      } catch (const Error&) {  // a rank was lost meanwhile
+      }
       throw error;
     }
     const auto part = static_cast<std::size_t>(found.part);

@@ -53,6 +53,7 @@ class AttemptFailures {
 
   /// The weights of a rank after the attempt's first step.
   std::optional<Cause> on_weights(const Worker& worker, const WeightsSummary& weights) {
+    if (weights.digest == 0) return std::nullopt;  // not compared
     weights_ = weights_.value_or(weights);
     if (weights_->digest == weights.digest) return std::nullopt;
     const std::string difference = format_text(
@@ -111,12 +112,13 @@ class AttemptFailures {
       if (each->standing == Standing::waiting) exclude(*each, Refused{each->unlike}, now);
     }
     for (Worker* each : found.ends) {
-      each->error = found.error.text;
+      each->error = each->thrown ? each->thrown->text : found.error.text;
       exclude(*each, OwnError{each->error}, now);
       const std::optional<Cause> repeated = on_own_error(*each, each->error);
       last = last ? last : repeated;
     }
-    if (found.is_of_all) {
+    if (found.is_shared) {
+      static_cast<void>(history_.on_shared_error(found.error.text));
       sink_.warn(format_text("every rank of attempt {} failed alike: {}", {attempt_, found.error.text}));
     }
     for (Worker* each : members) {

@@ -14,7 +14,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Threads: all members from any thread.
 class CallReport {
  public:
-  /// @param send sends the report, and does not block
+  /// @param send sends the report, and does not block; it may be called after the connection's owner has ended
   explicit CallReport(std::function<void(std::uint64_t attempt)> send) : send_(std::move(send)) {}
 
   /// The store asks, in an attempt.

@@ -37,7 +37,10 @@ class FailureHistory {
     return found;
   }
 
-  void on_attempt() noexcept { committed_here_ = false; }
+  void on_attempt() noexcept {
+    ++attempts_;
+    committed_here_ = false;
+  }
 
   /// @param failed the attempt in which the step was committed has failed since
   void on_commit(bool failed) {
@@ -68,13 +71,22 @@ class FailureHistory {
     last_->text = text;
   }
 
-  /// A worker ends by its error. @returns the cause with which the job ends: another worker ended by the
-  /// same error before, and no step was committed since
+  /// A worker ends by its error. @returns the cause with which the job ends: another worker ended by the same error in
+  /// an earlier attempt, and no step was committed since
   std::optional<Cause> on_own_error(const Cause& of) {
-    const bool repeats = !committed_here_ && of.text == own_error_;
+    const bool repeats = !committed_here_ && of.text == own_error_ && own_error_attempt_ != attempts_;
     own_error_ = of.text;
+    own_error_attempt_ = attempts_;
     return repeats ? std::optional<Cause>(of) : std::nullopt;
   }
+
+  /// All ranks threw an error alike. @returns how often they have done so in a row
+  int on_shared_error(const std::string& text) {
+    shared_errors_ = text == shared_error_ ? shared_errors_ + 1 : 1;
+    shared_error_ = text;
+    return shared_errors_;
+  }
+  int shared_errors(const std::string& text) const { return text == shared_error_ ? shared_errors_ : 0; }
 
   /// From the failure of the last attempt to the next attempt: none after a single attempt without a commit.
   std::chrono::milliseconds pause() const noexcept {
@@ -92,6 +104,10 @@ class FailureHistory {
   std::optional<Cause> first_;  ///< since the last commit
   std::optional<Cause> last_;
   std::string own_error_;  ///< the last one, if nothing was committed since
+  int attempts_ = 0;
+  int own_error_attempt_ = 0;  ///< the attempt that the own error ended
+  std::string shared_error_;   ///< the last error of all ranks, whatever was committed since
+  int shared_errors_ = 0;      ///< in a row
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -49,6 +49,9 @@ class FormationClient final : private SessionHandler {
         notice_after_(notice_after) {
     address_.role = ClientRole::worker;
     address_.attempt = 0;
+    call_report_ = std::make_shared<CallReport>([this, handle = thread_.handle()](std::uint64_t attempt) {
+      handle->post([this, frame = encode(Called{attempt})]() mutable { send(std::move(frame)); });
+    });
   }
   FormationClient(const FormationClient&) = delete;
   FormationClient& operator=(const FormationClient&) = delete;
@@ -231,13 +234,15 @@ class FormationClient final : private SessionHandler {
   }
 
   void post(Frame frame) {
-    thread_.handle()->post([this, frame = std::move(frame)]() mutable {
-      if (session_ != nullptr) static_cast<void>(session_->send(std::move(frame)));
-    });
+    thread_.handle()->post([this, frame = std::move(frame)]() mutable { send(std::move(frame)); });
   }
 
   /// @name On the loop's thread
   /// @{
+  void send(Frame frame) {
+    if (session_ != nullptr) static_cast<void>(session_->send(std::move(frame)));
+  }
+
   void end_connection() noexcept {
     heartbeat_task_.cancel();
     if (session_ != nullptr) {
@@ -343,10 +348,9 @@ class FormationClient final : private SessionHandler {
   bool is_connected_ = false;
   bool is_leaving_ = false;
   /// @}
-  const std::shared_ptr<CallReport> call_report_ =
-      std::make_shared<CallReport>([this](std::uint64_t attempt) { post(encode(Called{attempt})); });
-  bool is_reached_ = false;           ///< the last announce_blocking() has made a connection
-  std::shared_ptr<Session> session_;  ///< the loop's thread alone uses it, and the task
+  std::shared_ptr<CallReport> call_report_;  ///< a group may keep it for longer });
+  bool is_reached_ = false;                  ///< the last announce_blocking() has made a connection
+  std::shared_ptr<Session> session_;         ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;
   async::LoopThread thread_;  ///< last: its loop ends before what it uses
 };

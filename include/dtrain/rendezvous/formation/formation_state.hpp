@@ -62,7 +62,7 @@ class FormationState {
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
     std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, last_.needed.attempt);
-    if (refused) return refused;
+    if (refused) return settle(now), refused;  // nobody waits for it any more
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
       sink_.send(connection, end_of(worker));
@@ -298,7 +298,8 @@ class FormationState {
   }
 
   /// Rule 1.
-  bool wait_for_members(const std::vector<Worker*>& candidates, Instant now) {
+  bool wait_for_members(std::vector<Worker*> candidates, Instant now) {
+    std::erase_if(candidates, [](const Worker* each) { return each->thrown.has_value(); });  // they may end
     const bool suffice = static_cast<int>(candidates.size()) >= options_.min_workers && has_state(candidates);
     bool waits = false;
     for (Worker* each : members()) {

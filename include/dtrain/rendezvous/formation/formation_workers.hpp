@@ -113,8 +113,11 @@ class FormationWorkers {
                                           "same program and settings",
                                           {difference->first, difference->second})});
     }
-    const Worker* const worker = find(message.worker);
-    if (worker != nullptr && !worker->unlike.empty()) return refuse(message, {worker->unlike});
+    Worker* const worker = find(message.worker);
+    if (worker != nullptr && !worker->unlike.empty()) {
+      worker->standing = Standing::excluded;
+      return refuse(message, {worker->unlike});
+    }
     const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
     const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
     const bool was_dropped = worker == nullptr && message.job == job && message.progress.attempt < needed;

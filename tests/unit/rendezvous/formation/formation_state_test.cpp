@@ -652,7 +652,8 @@ TEST_CASE("an error that all ranks threw alike ends none of them, and the ranks 
   early.fail(CauseKind::exception, 1, "no such file");
   for (const int worker : {1, 0})
     early.announce_error(worker, {1, 0}, CauseKind::exception, "no such file");
-  CHECK(early.own_errors == std::set<int>{0, 1});
+  REQUIRE(early.end);
+  CHECK(early.end->text == "no such file");
 }
 
 TEST_CASE("a worker that is told to end has its place free for another one, although it is still connected") {
@@ -682,7 +683,7 @@ TEST_CASE("an error of all ranks that names one of them, as a failed save does, 
     for (const int worker : {0, 1})
       job.announce_error(worker, {attempt, 1}, CauseKind::exception, "the disk is full", 0);
   }
-  CHECK(job.state.attempt() == 6);  // 3 attempts without a commit, and the one that saves on another rank
+  CHECK(job.state.attempt() == 5);  // 3 attempts in which it may have passed, and the one that saves on another rank
   CHECK(job.own_errors == std::set<int>{0});
   CHECK(job.order == Order{1});
 }
@@ -717,6 +718,74 @@ TEST_CASE("a disagreement of all ranks ends the rank that it names, or the job")
   CHECK(open.own_errors.empty());
 }
 
+TEST_CASE("newcomers that are rejected one after the other do not end the job of those that have the state") {
+  Formation job(1, 4, {0});
+  job.pass(30s);
+  job.train(0);
+  for (const int worker : {1, 2, 3})
+    job.announce(worker);
+  job.pass(1s);
+  job.announce(0, {1, 1});
+  REQUIRE(job.order == Order{0, 1, 2, 3});
+  job.state.joined(2, job.now);
+  job.fail(CauseKind::exception, 0, "samplers differ");
+  job.announce_error(0, {2, 1}, CauseKind::disagreement, "samplers differ");
+  for (const int worker : {1, 2, 3}) {
+    CHECK(job.announce(worker)->sentence == "samplers differ");
+    job.state.lost(Formation::connection(worker), CauseKind::exception, "refused: samplers differ", job.now);
+  }
+  CHECK_FALSE(job.end);
+  CHECK(job.order == Order{0});
+}
+
+TEST_CASE("errors of several ranks of one attempt are no repetition, and each ends by its error") {
+  Formation job(1, 3, {0, 1, 2});
+  job.train(0);
+  job.fail(CauseKind::timeout, 0, "slow");
+  for (const int worker : {0, 1, 2})
+    job.announce(worker, {1, 1});
+  REQUIRE(job.state.attempt() == 2);
+  job.fail(CauseKind::exception, 0, "no space");  // nothing is committed in this attempt
+  job.announce_error(0, {2, 1}, CauseKind::exception, "no space");
+  job.announce_error(1, {2, 1}, CauseKind::exception, "no space");
+  job.announce(2, {2, 1});
+  CHECK(job.own_errors == std::set<int>{0, 1});
+  CHECK_FALSE(job.end);
+  CHECK(job.order == Order{2});
+}
+
+TEST_CASE("a rank whose error is not attributed yet does not stand in for one that is in its own code") {
+  Formation job(1, 2, {0, 1});
+  job.train(0);
+  job.fail(CauseKind::exception, 0, "a mistake");
+  job.announce_error(0, {1, 1}, CauseKind::exception, "a mistake");
+  job.pass(std::chrono::hours(1));
+  CHECK(job.closed.empty());
+  job.announce(1, {1, 1});
+  CHECK(job.own_errors == std::set<int>{0});
+  CHECK(job.order == Order{1});
+}
+
+TEST_CASE(
+    "an error that several ranks threw and that names a rank is shared, although one learnt of the failure first") {
+  Formation job(1, 3, {0, 1, 2});
+  job.train(0);
+  job.fail(CauseKind::exception, 0, "the disk is full");
+  job.announce_error(0, {1, 1}, CauseKind::exception, "the disk is full", 0);
+  job.announce_error(1, {1, 1}, CauseKind::exception, "the disk is full", 0);
+  job.announce(2, {1, 1});
+  CHECK(job.own_errors.empty());
+  CHECK(job.order == Order{0, 1, 2});
+}
+
+TEST_CASE("weights that a rank does not compare are no difference") {
+  Formation job(2, 2, {0, 1});
+  job.state.joined(1, job.now);
+  job.state.committed(Formation::connection(0), {1, {}}, job.now);
+  job.state.committed(Formation::connection(1), {1, WeightsSummary{6, 1e-3, {2}}}, job.now);
+  CHECK_FALSE(job.end);
+}
+
 TEST_CASE("a disagreement before the first commit with newcomers rejects the newcomers, whomever it names") {
   Formation job(1, 3, {0});
   job.pass(30s);
@@ -731,6 +800,7 @@ TEST_CASE("a disagreement before the first commit with newcomers rejects the new
   job.announce(1, {2, 1});  // has learnt of the failure before it had the result
   job.announce_error(0, {2, 1}, CauseKind::disagreement, "samplers differ", 0);
   CHECK(job.announce(2)->sentence == "samplers differ");
+  job.state.lost(Formation::connection(2), CauseKind::exception, "this worker was refused: samplers differ", job.now);
   CHECK(job.rejected == std::map<int, std::string>{{1, "samplers differ"}});
   job.lose(2);
   CHECK(job.order == Order{0});
