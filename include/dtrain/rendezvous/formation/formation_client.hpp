@@ -319,7 +319,9 @@ class FormationClient final : private SessionHandler {
 
   void answer(ToWorker message) {
     const std::lock_guard lock(mutex_);
-    answer_ = std::move(message);
+    const bool is_final = answer_ && (std::holds_alternative<OwnError>(*answer_) ||  // whatever the job's end is
+                                      std::holds_alternative<Refused>(*answer_));
+    if (!is_final) answer_ = std::move(message);
     changed_.notify_all();
   }
 
