@@ -8645,7 +8645,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Threads: all members from any thread.
 class CallReport {
  public:
-  /// @param send sends the report, and does not block
+  /// @param send sends the report, and does not block; it may be called after the connection's owner has ended
   explicit CallReport(std::function<void(std::uint64_t attempt)> send) : send_(std::move(send)) {}
 
   /// The store asks, in an attempt.
@@ -31310,15 +31310,15 @@ using ddp::StepTimes;
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
-/// Blocking: as long as rank 0 works and is alive. Logs a warning every timeout().
+/// Blocking: as long as rank 0 works and is alive. Logs a warning every timeout(). @returns its result, as store_gather
+/// encodes it
 template <class Group>
-void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store, const std::string& key,
-                             const std::string& doing) {
+std::string wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store, const std::string& key,
+                                    const std::string& doing) {
   const Deadline::Clock::time_point began = Deadline::Clock::now();
   for (;;) {
     try {
-      store.get_blocking(key, Deadline::after(group.timeout()));
-      return;
+      return store.get_blocking(key, Deadline::after(group.timeout()));
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
       log(LogLevel::warning,
@@ -31358,9 +31358,10 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
   const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();
+  std::string result;  // of rank 0, on the others
   if (group.rank() != 0) {
     store.set_blocking(format_text("{}/{}", {key, group.rank()}), "=" + doing, Deadline::after(group.timeout()));
-    wait_for_rank0_blocking(group, store, key, doing);
+    result = wait_for_rank0_blocking(group, store, key, doing);
   }
   backend::StoreRank self{
       store, group.rank(), group.world_size(), rank, Deadline::after(group.timeout()), doing, [&group](int other) {
@@ -31381,7 +31382,12 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
       throw Error(error.code(), error.what() + where).with_rank(rank);
     }
   };
-  return backend::store_broadcast(self, key, run) == "yes";
+  try {
+    return backend::store_broadcast(self, key, run) == "yes";
+  } catch (const JobFailed&) {
+    if (result.starts_with('!')) static_cast<void>(backend::detail::decode(result));  // throws what the others throw
+    throw;
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail
@@ -46332,7 +46338,10 @@ class FailureHistory {
     return found;
   }
 
-  void on_attempt() noexcept { committed_here_ = false; }
+  void on_attempt() noexcept {
+    ++attempts_;
+    committed_here_ = false;
+  }
 
   /// @param failed the attempt in which the step was committed has failed since
   void on_commit(bool failed) {
@@ -46363,13 +46372,22 @@ class FailureHistory {
     last_->text = text;
   }
 
-  /// A worker ends by its error. @returns the cause with which the job ends: another worker ended by the
-  /// same error before, and no step was committed since
+  /// A worker ends by its error. @returns the cause with which the job ends: another worker ended by the same error in
+  /// an earlier attempt, and no step was committed since
   std::optional<Cause> on_own_error(const Cause& of) {
-    const bool repeats = !committed_here_ && of.text == own_error_;
+    const bool repeats = !committed_here_ && of.text == own_error_ && own_error_attempt_ != attempts_;
     own_error_ = of.text;
+    own_error_attempt_ = attempts_;
     return repeats ? std::optional<Cause>(of) : std::nullopt;
   }
+
+  /// All ranks threw an error alike. @returns how often they have done so in a row
+  int on_shared_error(const std::string& text) {
+    shared_errors_ = text == shared_error_ ? shared_errors_ + 1 : 1;
+    shared_error_ = text;
+    return shared_errors_;
+  }
+  int shared_errors(const std::string& text) const { return text == shared_error_ ? shared_errors_ : 0; }
 
   /// From the failure of the last attempt to the next attempt: none after a single attempt without a commit.
   std::chrono::milliseconds pause() const noexcept {
@@ -46387,6 +46405,10 @@ class FailureHistory {
   std::optional<Cause> first_;  ///< since the last commit
   std::optional<Cause> last_;
   std::string own_error_;  ///< the last one, if nothing was committed since
+  int attempts_ = 0;
+  int own_error_attempt_ = 0;  ///< the attempt that the own error ended
+  std::string shared_error_;   ///< the last error of all ranks, whatever was committed since
+  int shared_errors_ = 0;      ///< in a row
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -47051,8 +47073,11 @@ class FormationWorkers {
                                           "same program and settings",
                                           {difference->first, difference->second})});
     }
-    const Worker* const worker = find(message.worker);
-    if (worker != nullptr && !worker->unlike.empty()) return refuse(message, {worker->unlike});
+    Worker* const worker = find(message.worker);
+    if (worker != nullptr && !worker->unlike.empty()) {
+      worker->standing = Standing::excluded;
+      return refuse(message, {worker->unlike});
+    }
     const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
     const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
     const bool was_dropped = worker == nullptr && message.job == job && message.progress.attempt < needed;
@@ -47200,22 +47225,24 @@ struct ErrorAttribution {
   std::vector<Worker*> ends;      ///< workers that end by their errors
   std::vector<Worker*> rejected;  ///< newcomers whose program is unlike that of the ranks that have the state
   std::optional<Cause> of_job;    ///< ends the job
-  bool is_of_all = false;         ///< all ranks threw it alike: it ends nobody, and the ranks are formed anew
+  bool is_shared = false;         ///< all ranks threw it alike: it ends nobody, and the ranks are formed anew
+  bool is_settled = false;        ///< the rank that it names has ended before
 
-  bool is_decided() const noexcept { return !ends.empty() || !rejected.empty() || of_job || is_of_all; }
+  bool is_decided() const noexcept { return !ends.empty() || !rejected.empty() || of_job || is_shared || is_settled; }
 };
 
-/// Attempts in a row that may fail by one error of all ranks before the rank that it names ends.
+/// So often in a row an error that all ranks throw alike ends nobody; then the rank that it names.
 inline constexpr int most_shared_errors = 3;
 
 /// An error that every rank threw with one text, such as that of a failed save, says nothing about the rank that
 /// reported it first:
 /// - a disagreement, whoever threw it, rejects the newcomers of an attempt without a commit, or ends the ranks that it
 ///   names, because most ranks agree, or the job;
-/// - any other error ends nobody, unless it comes again and names a rank. Before the job's first commit it ends all of
-///   them: there is no state to lose.
-/// An error that only some ranks threw is their own. So each error waits until one rank without it has announced
-/// itself, or all have announced themselves.
+/// - any other error ends nobody, unless it comes again and names a rank. Before the job's first commit it ends the
+///   job: there is no state to lose.
+/// An error that only some ranks threw ends these, unless several of them name one rank: then the others had the news
+/// of the failure before the error. So each error waits until one rank without it has announced itself, or all have
+/// announced themselves.
 /// @param members ranks of the failed attempt
 inline ErrorAttribution attribute_errors(const std::vector<Worker*>& members, const FailureHistory<>& history) {
   ErrorAttribution found;
@@ -47236,6 +47263,10 @@ inline ErrorAttribution attribute_errors(const std::vector<Worker*>& members, co
   const int rank = found.error.rank;
   Worker* const named =
       rank < 0 || rank >= static_cast<int>(members.size()) ? nullptr : members[static_cast<std::size_t>(rank)];
+  const auto says_the_same = [&found](const Worker* each) {
+    return each->thrown->text == found.error.text && each->thrown->rank == found.error.rank;
+  };
+  has_other = has_other && (named == nullptr || std::count_if(throwers.begin(), throwers.end(), says_the_same) < 2);
   if (disagreeing != nullptr && !newcomers.empty() && !history.committed_here()) {
     found.rejected = std::move(newcomers);
   } else if (disagreeing != nullptr && named == nullptr) {
@@ -47245,15 +47276,19 @@ inline ErrorAttribution attribute_errors(const std::vector<Worker*>& members, co
       const bool names_itself = each->thrown && each->thrown->rank == each->rank;
       return each->standing == Standing::waiting && (each == named || names_itself);
     });
-    found.is_of_all = named->standing == Standing::excluded || named->standing == Standing::gone;
+    found.is_settled = named->standing == Standing::excluded || named->standing == Standing::gone;
   } else if (!has_other && !all_are_here) {
     return found;
-  } else if (has_other || throwers.size() == 1 || !history.has_committed()) {
+  } else if (has_other || throwers.size() == 1) {
     found.ends = std::move(throwers);
-  } else if (named != nullptr && named->thrown && history.without_commit() > most_shared_errors) {
+  } else if (!history.has_committed()) {
+    found.of_job = loss_of(*throwers.front(), found.error.text);
+    found.of_job->kind = CauseKind::exception;
+  } else if (named != nullptr && named->standing == Standing::waiting &&
+             history.shared_errors(found.error.text) >= most_shared_errors) {
     found.ends = {named};
   } else {
-    found.is_of_all = true;
+    found.is_shared = true;
   }
   return found;
 }
@@ -47394,6 +47429,7 @@ class AttemptFailures {
 
   /// The weights of a rank after the attempt's first step.
   std::optional<Cause> on_weights(const Worker& worker, const WeightsSummary& weights) {
+    if (weights.digest == 0) return std::nullopt;  // not compared
     weights_ = weights_.value_or(weights);
     if (weights_->digest == weights.digest) return std::nullopt;
     const std::string difference = format_text(
@@ -47452,12 +47488,13 @@ class AttemptFailures {
       if (each->standing == Standing::waiting) exclude(*each, Refused{each->unlike}, now);
     }
     for (Worker* each : found.ends) {
-      each->error = found.error.text;
+      each->error = each->thrown ? each->thrown->text : found.error.text;
       exclude(*each, OwnError{each->error}, now);
       const std::optional<Cause> repeated = on_own_error(*each, each->error);
       last = last ? last : repeated;
     }
-    if (found.is_of_all) {
+    if (found.is_shared) {
+      static_cast<void>(history_.on_shared_error(found.error.text));
       sink_.warn(format_text("every rank of attempt {} failed alike: {}", {attempt_, found.error.text}));
     }
     for (Worker* each : members) {
@@ -47532,7 +47569,7 @@ class FormationState {
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
     std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, last_.needed.attempt);
-    if (refused) return refused;
+    if (refused) return settle(now), refused;  // nobody waits for it any more
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
       sink_.send(connection, end_of(worker));
@@ -47768,7 +47805,8 @@ class FormationState {
   }
 
   /// Rule 1.
-  bool wait_for_members(const std::vector<Worker*>& candidates, Instant now) {
+  bool wait_for_members(std::vector<Worker*> candidates, Instant now) {
+    std::erase_if(candidates, [](const Worker* each) { return each->thrown.has_value(); });  // they may end
     const bool suffice = static_cast<int>(candidates.size()) >= options_.min_workers && has_state(candidates);
     bool waits = false;
     for (Worker* each : members()) {
@@ -50318,6 +50356,9 @@ class FormationClient final : private SessionHandler {
         notice_after_(notice_after) {
     address_.role = ClientRole::worker;
     address_.attempt = 0;
+    call_report_ = std::make_shared<CallReport>([this, handle = thread_.handle()](std::uint64_t attempt) {
+      handle->post([this, frame = encode(Called{attempt})]() mutable { send(std::move(frame)); });
+    });
   }
   FormationClient(const FormationClient&) = delete;
   FormationClient& operator=(const FormationClient&) = delete;
@@ -50500,13 +50541,15 @@ class FormationClient final : private SessionHandler {
   }
 
   void post(Frame frame) {
-    thread_.handle()->post([this, frame = std::move(frame)]() mutable {
-      if (session_ != nullptr) static_cast<void>(session_->send(std::move(frame)));
-    });
+    thread_.handle()->post([this, frame = std::move(frame)]() mutable { send(std::move(frame)); });
   }
 
   /// @name On the loop's thread
   /// @{
+  void send(Frame frame) {
+    if (session_ != nullptr) static_cast<void>(session_->send(std::move(frame)));
+  }
+
   void end_connection() noexcept {
     heartbeat_task_.cancel();
     if (session_ != nullptr) {
@@ -50583,7 +50626,9 @@ class FormationClient final : private SessionHandler {
 
   void answer(ToWorker message) {
     const std::lock_guard lock(mutex_);
-    answer_ = std::move(message);
+    const bool is_final = answer_ && (std::holds_alternative<OwnError>(*answer_) ||  // whatever the job's end is
+                                      std::holds_alternative<Refused>(*answer_));
+    if (!is_final) answer_ = std::move(message);
     changed_.notify_all();
   }
 
@@ -50612,10 +50657,9 @@ class FormationClient final : private SessionHandler {
   bool is_connected_ = false;
   bool is_leaving_ = false;
   /// @}
-  const std::shared_ptr<CallReport> call_report_ =
-      std::make_shared<CallReport>([this](std::uint64_t attempt) { post(encode(Called{attempt})); });
-  bool is_reached_ = false;           ///< the last announce_blocking() has made a connection
-  std::shared_ptr<Session> session_;  ///< the loop's thread alone uses it, and the task
+  std::shared_ptr<CallReport> call_report_;  ///< a group may keep it for longer });
+  bool is_reached_ = false;                  ///< the last announce_blocking() has made a connection
+  std::shared_ptr<Session> session_;         ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;
   async::LoopThread thread_;  ///< last: its loop ends before what it uses
 };
@@ -59811,6 +59855,11 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
           detail::digests_of_parts(parameters, range).substr(found.part * sizeof(std::uint64_t), sizeof(std::uint64_t));
       Error error(Errc::disagreement, found.sentence);
       if (found.first >= 0) error.with_rank(mine == found.common ? found.first : job_rank(group.members().rank));
+      try {  // each rank knows the result before the first one throws, and the job fails
+        group.barrier_blocking(format_text("{}told", {prefix}), self.doing,
+                               earlier(deadline, Deadline::after(std::chrono::seconds(10))));
+      } catch (const Error&) {  // a rank was lost meanwhile
+      }
       throw error;
     }
     const auto part = static_cast<std::size_t>(found.part);
@@ -63134,6 +63183,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
 /// it; as FormationClient::announce_blocking
 DTRAIN_ON_USE bool ElasticWorker::announce_blocking(const std::string& settings) {
   const bool has_thrown = announced_ && announced_->kind == CauseKind::exception;
+  std::string own_sentence;
   try {
     const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
@@ -63145,11 +63195,16 @@ DTRAIN_ON_USE bool ElasticWorker::announce_blocking(const std::string& settings)
       assignment_ = *assignment;
       return true;
     }
-    if (!announced_) throw Error(Errc::disagreement, std::get<rendezvous::OwnError>(answer).sentence);
+    own_sentence = std::get<rendezvous::OwnError>(answer).sentence;
   } catch (const JobFailed&) {
     if (!has_thrown) throw;
   }
-  std::rethrow_exception(error_);
+  try {
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  } catch (const JobFailed& failed) {
+    if (own_sentence.empty()) own_sentence = failed.what();
+  }
+  throw Error(Errc::job_failed, own_sentence);  // other ranks have found it out: no JobFailed, which is others' error
 }
 
 /// @param latch of the present attempt; null: there is none
@@ -63223,8 +63278,9 @@ DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const s
   const std::optional<Cause> cause = latch.cause();
   if (!cause) return false;
   const bool is_own = cause->kind == CauseKind::exception && cause->rank == own;
-  if (!is_loss && (is_own || cause->text == text)) announced_ = Cause{kind, rank.value_or(-1), {}, text};
-  return !is_own || announced_.has_value();
+  const bool is_alike = cause->text == sanitize(truncate_utf8(text, rendezvous::max_sentence_bytes));
+  if (is_own || (!is_loss && is_alike)) announced_ = Cause{kind, rank.value_or(-1), {}, is_loss ? cause->text : text};
+  return true;
 }
 
 DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
@@ -63395,7 +63451,7 @@ inline double add_weights(const TensorView& tensor, std::uint64_t first, std::ar
       std::uint64_t hash = (first + begin + i + 1) * 0x9e3779b97f4a7c15U;  // the finalizer of splitmix64, cut
       hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9U;
       const double weight = block[i];
-      squares += weight * weight;
+      squares += kernels::is_finite(weight) ? weight * weight : 0;
       sums[i % sums.size()] += hash >> 63 != 0 ? weight : -weight;
     }
   }
