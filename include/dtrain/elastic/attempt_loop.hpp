@@ -8,9 +8,11 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/elastic/commit.hpp"
 #include "dtrain/elastic/kept_state.hpp"
@@ -125,12 +127,9 @@ class ElasticWorker : public StepCommits {
 
 #include <bit>
 #include <chrono>
-#include <optional>
-#include <thread>
 #include <utility>
 #include <variant>
 
-#include "dtrain/core/cause.hpp"
 #include "dtrain/core/crypto.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
@@ -138,6 +137,7 @@ class ElasticWorker : public StepCommits {
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/elastic/termination.hpp"
+#include "dtrain/elastic/wrapped_weights.hpp"
 #include "dtrain/launch/remote_formation.hpp"
 #include "dtrain/launch/store_host.hpp"
 #include "dtrain/rendezvous/formation/formation_client.hpp"
@@ -258,7 +258,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
         throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
       }
       state_.locate();
-      const std::uint64_t digest = state_.may_differ() ? 0 : state_.digest();
+      const std::uint64_t digest = state_.may_differ() || !compares_states() ? 0 : state_.digest();
       has_finished =
           client_->finish_blocking(assignment_.attempt, digest, *context->control_plane.failure()).has_value();
       if (has_finished) {

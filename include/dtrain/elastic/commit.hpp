@@ -75,7 +75,6 @@ class StepCommits {
 #if DTRAIN_DEFINITIONS
 
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "dtrain/core/error.hpp"

@@ -1,13 +1,15 @@
 #pragma once
 /// @file
-/// summary_of_weights(): the weights that a rank has wrapped in host memory, for a comparison of an elastic job's
-/// ranks.
+/// summary_of_weights(): a rank's wrapped weights in host memory, for the comparison of an elastic job's ranks.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/formation/weights_summary.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
+
+/// Whether an elastic job compares its ranks' states: not under DTRAIN_CHECK_VALUES=0.
+DTRAIN_ON_USE bool compares_states() noexcept;
 
 /// Equal on all ranks after a step if those that received the state got all that the step reads. Empty under
 /// DTRAIN_CHECK_VALUES=0. Blocking: until a ShardedOptimizer's weights are there; at the speed of memory.
@@ -38,13 +40,15 @@ namespace DTRAIN_NAMESPACE::elastic {
 
 namespace detail {
 
-/// Reads `to.size()` elements, at most 512.
+inline constexpr std::size_t weights_at_once = 512;
+
+/// Reads `to.size()` elements, at most weights_at_once.
 inline void read_weights(DType dtype, const std::byte* from, std::span<double> to) noexcept {
   if (dtype == DType::f64) {
     std::memcpy(to.data(), from, to.size_bytes());
     return;
   }
-  std::array<float, 512> floats;
+  std::array<float, weights_at_once> floats;
   kernels::convert(dtype, from, DType::f32, reinterpret_cast<std::byte*>(floats.data()), to.size());
   std::copy_n(floats.begin(), to.size(), to.begin());
 }
@@ -52,12 +56,11 @@ inline void read_weights(DType dtype, const std::byte* from, std::span<double> t
 /// Adds a tensor of floating-point weights to the sums. @param first number of the weights before it
 /// @returns the sum of the squares
 inline double add_weights(const TensorView& tensor, std::uint64_t first, std::array<double, 8>& sums) noexcept {
-  constexpr std::size_t most = 512;
-  std::array<double, most> block;
+  std::array<double, weights_at_once> block;
   double squares = 0;
   const std::size_t count = tensor.bytes() / size_bytes(tensor.dtype);
-  for (std::size_t begin = 0; begin < count; begin += most) {
-    const std::size_t here = std::min(most, count - begin);
+  for (std::size_t begin = 0; begin < count; begin += weights_at_once) {
+    const std::size_t here = std::min(weights_at_once, count - begin);
     read_weights(tensor.dtype, tensor.data + begin * size_bytes(tensor.dtype), {block.data(), here});
     for (std::size_t i = 0; i < here; ++i) {
       std::uint64_t hash = (first + begin + i + 1) * 0x9e3779b97f4a7c15U;  // the finalizer of splitmix64, cut
@@ -77,10 +80,14 @@ inline double spacing_of(DType dtype) noexcept {
 
 }  // namespace detail
 
+DTRAIN_ON_USE bool compares_states() noexcept {
+  const char* const checks = std::getenv("DTRAIN_CHECK_VALUES");
+  return checks == nullptr || std::string_view(checks) != "0";
+}
+
 DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankContext& context) {
   rendezvous::WeightsSummary summary;
-  const char* const checks = std::getenv("DTRAIN_CHECK_VALUES");
-  if (checks != nullptr && std::string_view(checks) == "0") return summary;
+  if (!compares_states()) return summary;
   summary.digest = kernels::digest_start;
   std::uint64_t count = 0;
   double squares = 0;  // of 16 spacings of each weight

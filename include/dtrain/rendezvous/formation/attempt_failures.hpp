@@ -83,13 +83,13 @@ class AttemptFailures {
       sink_.warn(format_text("attempt {} has ended without a commit: {}; the ranks are formed anew {}",
                              {attempt_, cause.sentence(), when}));
     }
-    if (origin != nullptr && origin->is_newcomer) {
-      limits_.on_broken(origin->id.host_id, attempt_, cause, now);
-      if (cause.kind == CauseKind::disagreement) origin->unlike = cause.text;
-    } else if (cause.kind == CauseKind::timeout && !history_.committed_here()) {  // maybe no data reaches them
+    if (cause.kind == CauseKind::timeout && !history_.committed_here()) {  // maybe no data reaches the newcomers
       for (const Worker* each : members) {
         if (each->is_newcomer) limits_.on_timeout(each->id.host_id, attempt_, cause, now - formed_at_, now);
       }
+    } else if (origin != nullptr && origin->is_newcomer) {
+      limits_.on_broken(origin->id.host_id, attempt_, cause, now);
+      if (cause.kind == CauseKind::disagreement) origin->unlike = cause.text;
     }
     return last;
   }
@@ -118,7 +118,7 @@ class AttemptFailures {
       last = last ? last : repeated;
     }
     if (found.is_shared) {
-      static_cast<void>(history_.on_shared_error(found.error.text));
+      history_.on_shared_error(found.error.text);
       sink_.warn(format_text("every rank of attempt {} failed alike: {}", {attempt_, found.error.text}));
     }
     for (Worker* each : members) {

@@ -80,12 +80,12 @@ class FailureHistory {
     return repeats ? std::optional<Cause>(of) : std::nullopt;
   }
 
-  /// All ranks threw an error alike. @returns how often they have done so in a row
-  int on_shared_error(const std::string& text) {
-    shared_errors_ = text == shared_error_ ? shared_errors_ + 1 : 1;
+  /// All ranks threw an error alike, and nobody ended by it.
+  void on_shared_error(const std::string& text) {
+    shared_errors_ = shared_errors(text) + 1;
     shared_error_ = text;
-    return shared_errors_;
   }
+  /// How often in a row that was this error.
   int shared_errors(const std::string& text) const { return text == shared_error_ ? shared_errors_ : 0; }
 
   /// From the failure of the last attempt to the next attempt: none after a single attempt without a commit.

@@ -38,8 +38,8 @@ template <class = void>
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting @param reconnect_timeout the same, once the
-  /// worker has been a rank @param notice_after how long the worker connects, or waits for other ranks at the
-  /// end, until a warning in the log says so
+  /// worker has been a rank @param notice_after how long the worker connects, or waits for other ranks at the end,
+  /// until a warning in the log says so
   FormationClient(StoreAddress address, std::chrono::nanoseconds timeout,
                   std::optional<std::chrono::nanoseconds> reconnect_timeout = {},
                   std::chrono::milliseconds notice_after = std::chrono::seconds(10))
@@ -131,10 +131,8 @@ class FormationClient final : private SessionHandler {
   }
 
   /// Reports to the store that the function has returned in the attempt; logs it if that of other ranks has not for
-  /// long. Blocking: until the function has returned on
-  /// all ranks, the attempt has failed, or the connection has ended.
-  /// @returns the end of the job; nullopt: call announce_blocking() next
-  /// @param digest Finished::digest
+  /// long. Blocking: until the function has returned on all ranks, the attempt has failed, or the connection has ended.
+  /// @param digest Finished::digest @returns the end of the job; nullopt: call announce_blocking() next
   std::optional<Finished> finish_blocking(std::uint64_t attempt, std::uint64_t digest, FailureLatch& attempt_latch) {
     const FailureLatch::Subscription waking = attempt_latch.subscribe([this](const Cause&) {
       const std::lock_guard lock(mutex_);
@@ -350,7 +348,7 @@ class FormationClient final : private SessionHandler {
   bool is_connected_ = false;
   bool is_leaving_ = false;
   /// @}
-  std::shared_ptr<CallReport> call_report_;  ///< a group may keep it for longer });
+  std::shared_ptr<CallReport> call_report_;  ///< a group may keep it for longer
   bool is_reached_ = false;                  ///< the last announce_blocking() has made a connection
   std::shared_ptr<Session> session_;         ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;

@@ -123,7 +123,7 @@ class FormationState {
       return;  // the attempt has failed: the worker gets its cause as a rank
     }
     worker->has_finished = true;
-    worker->state = message.digest;
+    worker->end_digest = message.digest;
     if (std::all_of(members().begin(), members().end(), [](const Worker* each) { return each->has_finished; })) {
       const std::string difference = differing_states(members());
       if (!difference.empty()) sink_.warn(difference);
@@ -313,7 +313,7 @@ class FormationState {
         settle(now);  // it may decide about errors
         return true;
       }
-      if (!is_pending || waits_.empty()) {
+      if (!is_pending) {
         waits_ = format_text(
             "for rank {} on host {}, which has not left the failed attempt yet: {}",
             {each->rank, each->host,
@@ -403,7 +403,7 @@ class FormationState {
 
   void form(std::vector<Worker*> candidates, Instant now) {
     last_.needed = least_with_state(members(), last_);
-    const Instant long_ago = now - 2 * options_.rejoin_timeout;  // this host's launcher has killed its excluded workers
+    const Instant long_ago = now - 2 * options_.rejoin_timeout;
     workers_.set_members(next_ranks(std::move(candidates), options_.max_workers), last_.needed.attempt, long_ago);
     last_.source = members().front()->progress;
     ++last_.attempt;

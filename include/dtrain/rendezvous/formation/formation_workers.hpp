@@ -48,7 +48,7 @@ struct Worker {
   std::string unlike;                        ///< why its program is unlike that of the others, if it is
   bool is_asked = false;                     ///< for its next call of dtrain
   bool has_called = false;                   ///< since
-  std::uint64_t state = 0;                   ///< digest of its kept state when its function returned; 0: none
+  std::uint64_t end_digest = 0;              ///< Finished::digest
   std::uint64_t order = 0;                   ///< position of its announcement
   Deadline::Clock::time_point since{};       ///< its announcement, its exclusion, or the end of its connection
   Deadline::Clock::time_point told_until{};  ///< end of its host's bar, as the worker was told last
@@ -238,15 +238,20 @@ inline TrainingProgress least_with_state(const std::vector<Worker*>& ranks, cons
 
 /// Why the ranks of an attempt that has finished the job have not the same state: a sentence; empty if they have.
 inline std::string differing_states(const std::vector<Worker*>& ranks) {
-  const auto differs = [first = ranks.front()](const Worker* each) { return each->state != first->state; };
-  const auto found = std::find_if(ranks.begin(), ranks.end(), differs);
+  const auto compares = [](const Worker* each) { return each->end_digest != 0; };
+  const auto first = std::find_if(ranks.begin(), ranks.end(), compares);
+  const auto found = std::find_if(first, ranks.end(), [&](const Worker* each) {
+    return compares(each) && each->end_digest != (*first)->end_digest;
+  });
   if (found == ranks.end()) return {};
   return format_text(
-      "the job has finished, and the kept state of rank {} on host {} differs from that of rank 0: a rank "
-      "wrote what is kept outside of commit(), or its step does not depend on the reduced gradients and "
-      "the kept state alone, or the ranks' processors or libraries round it differently; "
-      "DTRAIN_CHECK_VALUES=1 compares the ranks' values after each step",
-      {(*found)->rank, (*found)->host});
+      "the job has finished, and the kept state of rank {} on host {} differs from that of rank {}: a rank wrote what "
+      "is "
+      "kept outside of commit(), or its step does not depend on the reduced gradients and the kept state alone, or the "
+      "ranks' processors or libraries round it differently; DTRAIN_CHECK_VALUES=1 compares the ranks' values after "
+      "each "
+      "step",
+      {(*found)->rank, (*found)->host, (*first)->rank});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

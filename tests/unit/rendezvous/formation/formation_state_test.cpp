@@ -871,26 +871,29 @@ TEST_CASE("a worker that lacked the means to join an attempt says so, and is a r
 }
 
 TEST_CASE("an attempt with newcomers that times out before a commit bars their hosts for 20 times as long") {
-  Formation job(1, 2, {0});
-  job.pass(30s);
-  job.train(0);
-  job.announce(1, {}, "b");
-  job.pass(1s);
-  job.announce(0, {1, 1});
-  REQUIRE(job.order == Order{0, 1});
-  job.state.joined(2, job.now);
-  job.pass(600s);
-  job.fail(CauseKind::timeout, 0, "no data gets through");  // says the rank that has the state
-  job.announce(1, {}, "b");
-  job.announce(0, {1, 1});
-  CHECK(job.order == Order{0});
-  REQUIRE(job.barred.contains(1));
-  CHECK(job.barred[1].milliseconds == 20 * 600 * 1000);
-  CHECK_CONTAINS(job.barred[1].reason, "attempt 2, which had a new worker of this host, timed out before a commit",
-                 "rank 0 on host a timed out: no data gets through");
-  job.train(0);
-  job.pass(3600s);
-  CHECK_FALSE(job.failed_by);
+  for (const int reporter : {0, 1}) {  // the rank that has the state, or the newcomer
+    CAPTURE(reporter);
+    Formation job(1, 2, {0});
+    job.pass(30s);
+    job.train(0);
+    job.announce(1, {}, "b");
+    job.pass(1s);
+    job.announce(0, {1, 1});
+    REQUIRE(job.order == Order{0, 1});
+    job.state.joined(2, job.now);
+    job.pass(600s);
+    job.fail(CauseKind::timeout, reporter, "no data gets through");
+    job.announce(1, {}, "b");
+    job.announce(0, {1, 1});
+    CHECK(job.order == Order{0});
+    REQUIRE(job.barred.contains(1));
+    CHECK(job.barred[1].milliseconds == 20 * 600 * 1000);
+    CHECK_CONTAINS(job.barred[1].reason, "attempt 2, which had a new worker of this host, timed out before a commit",
+                   " timed out: no data gets through");
+    job.train(0);
+    job.pass(3600s);
+    CHECK_FALSE(job.failed_by);
+  }
 
   Formation late(1, 2, {0});  // after a commit the newcomer is a rank like any other
   late.pass(30s);
@@ -1098,6 +1101,13 @@ TEST_CASE("ranks that finish a job with different states are warned of") {
   CHECK(job.has_finished);
   REQUIRE(job.warnings.size() == 1);
   CHECK_CONTAINS(job.warnings[0], "the kept state of rank 1 on host a differs from that of rank 0");
+
+  Formation sharded(2, 3, {0, 1, 2});  // a rank that came late does not know that the states may differ
+  sharded.train(0);
+  for (const int worker : {0, 1, 2})
+    sharded.state.finished(Formation::connection(worker), {1, false, worker == 1 ? 5u : 0u}, sharded.now);
+  CHECK(sharded.has_finished);
+  CHECK(sharded.warnings.empty());
 }
 
 TEST_CASE("a thousand workers get their ranks at once") {
