@@ -46381,12 +46381,12 @@ class FailureHistory {
     return repeats ? std::optional<Cause>(of) : std::nullopt;
   }
 
-  /// All ranks threw an error alike. @returns how often they have done so in a row
-  int on_shared_error(const std::string& text) {
-    shared_errors_ = text == shared_error_ ? shared_errors_ + 1 : 1;
+  /// All ranks threw an error alike, and nobody ended by it.
+  void on_shared_error(const std::string& text) {
+    shared_errors_ = shared_errors(text) + 1;
     shared_error_ = text;
-    return shared_errors_;
   }
+  /// How often in a row that was this error.
   int shared_errors(const std::string& text) const { return text == shared_error_ ? shared_errors_ : 0; }
 
   /// From the failure of the last attempt to the next attempt: none after a single attempt without a commit.
@@ -47008,7 +47008,7 @@ struct Worker {
   std::string unlike;                        ///< why its program is unlike that of the others, if it is
   bool is_asked = false;                     ///< for its next call of dtrain
   bool has_called = false;                   ///< since
-  std::uint64_t state = 0;                   ///< digest of its kept state when its function returned; 0: none
+  std::uint64_t end_digest = 0;              ///< Finished::digest
   std::uint64_t order = 0;                   ///< position of its announcement
   Deadline::Clock::time_point since{};       ///< its announcement, its exclusion, or the end of its connection
   Deadline::Clock::time_point told_until{};  ///< end of its host's bar, as the worker was told last
@@ -47198,15 +47198,20 @@ inline TrainingProgress least_with_state(const std::vector<Worker*>& ranks, cons
 
 /// Why the ranks of an attempt that has finished the job have not the same state: a sentence; empty if they have.
 inline std::string differing_states(const std::vector<Worker*>& ranks) {
-  const auto differs = [first = ranks.front()](const Worker* each) { return each->state != first->state; };
-  const auto found = std::find_if(ranks.begin(), ranks.end(), differs);
+  const auto compares = [](const Worker* each) { return each->end_digest != 0; };
+  const auto first = std::find_if(ranks.begin(), ranks.end(), compares);
+  const auto found = std::find_if(first, ranks.end(), [&](const Worker* each) {
+    return compares(each) && each->end_digest != (*first)->end_digest;
+  });
   if (found == ranks.end()) return {};
   return format_text(
-      "the job has finished, and the kept state of rank {} on host {} differs from that of rank 0: a rank "
-      "wrote what is kept outside of commit(), or its step does not depend on the reduced gradients and "
-      "the kept state alone, or the ranks' processors or libraries round it differently; "
-      "DTRAIN_CHECK_VALUES=1 compares the ranks' values after each step",
-      {(*found)->rank, (*found)->host});
+      "the job has finished, and the kept state of rank {} on host {} differs from that of rank {}: a rank wrote what "
+      "is "
+      "kept outside of commit(), or its step does not depend on the reduced gradients and the kept state alone, or the "
+      "ranks' processors or libraries round it differently; DTRAIN_CHECK_VALUES=1 compares the ranks' values after "
+      "each "
+      "step",
+      {(*found)->rank, (*found)->host, (*first)->rank});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -47459,13 +47464,13 @@ class AttemptFailures {
       sink_.warn(format_text("attempt {} has ended without a commit: {}; the ranks are formed anew {}",
                              {attempt_, cause.sentence(), when}));
     }
-    if (origin != nullptr && origin->is_newcomer) {
-      limits_.on_broken(origin->id.host_id, attempt_, cause, now);
-      if (cause.kind == CauseKind::disagreement) origin->unlike = cause.text;
-    } else if (cause.kind == CauseKind::timeout && !history_.committed_here()) {  // maybe no data reaches them
+    if (cause.kind == CauseKind::timeout && !history_.committed_here()) {  // maybe no data reaches the newcomers
       for (const Worker* each : members) {
         if (each->is_newcomer) limits_.on_timeout(each->id.host_id, attempt_, cause, now - formed_at_, now);
       }
+    } else if (origin != nullptr && origin->is_newcomer) {
+      limits_.on_broken(origin->id.host_id, attempt_, cause, now);
+      if (cause.kind == CauseKind::disagreement) origin->unlike = cause.text;
     }
     return last;
   }
@@ -47494,7 +47499,7 @@ class AttemptFailures {
       last = last ? last : repeated;
     }
     if (found.is_shared) {
-      static_cast<void>(history_.on_shared_error(found.error.text));
+      history_.on_shared_error(found.error.text);
       sink_.warn(format_text("every rank of attempt {} failed alike: {}", {attempt_, found.error.text}));
     }
     for (Worker* each : members) {
@@ -47630,7 +47635,7 @@ class FormationState {
       return;  // the attempt has failed: the worker gets its cause as a rank
     }
     worker->has_finished = true;
-    worker->state = message.digest;
+    worker->end_digest = message.digest;
     if (std::all_of(members().begin(), members().end(), [](const Worker* each) { return each->has_finished; })) {
       const std::string difference = differing_states(members());
       if (!difference.empty()) sink_.warn(difference);
@@ -47820,7 +47825,7 @@ class FormationState {
         settle(now);  // it may decide about errors
         return true;
       }
-      if (!is_pending || waits_.empty()) {
+      if (!is_pending) {
         waits_ = format_text(
             "for rank {} on host {}, which has not left the failed attempt yet: {}",
             {each->rank, each->host,
@@ -47910,7 +47915,7 @@ class FormationState {
 
   void form(std::vector<Worker*> candidates, Instant now) {
     last_.needed = least_with_state(members(), last_);
-    const Instant long_ago = now - 2 * options_.rejoin_timeout;  // this host's launcher has killed its excluded workers
+    const Instant long_ago = now - 2 * options_.rejoin_timeout;
     workers_.set_members(next_ranks(std::move(candidates), options_.max_workers), last_.needed.attempt, long_ago);
     last_.source = members().front()->progress;
     ++last_.attempt;
@@ -50345,8 +50350,8 @@ template <class = void>
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting @param reconnect_timeout the same, once the
-  /// worker has been a rank @param notice_after how long the worker connects, or waits for other ranks at the
-  /// end, until a warning in the log says so
+  /// worker has been a rank @param notice_after how long the worker connects, or waits for other ranks at the end,
+  /// until a warning in the log says so
   FormationClient(StoreAddress address, std::chrono::nanoseconds timeout,
                   std::optional<std::chrono::nanoseconds> reconnect_timeout = {},
                   std::chrono::milliseconds notice_after = std::chrono::seconds(10))
@@ -50438,10 +50443,8 @@ class FormationClient final : private SessionHandler {
   }
 
   /// Reports to the store that the function has returned in the attempt; logs it if that of other ranks has not for
-  /// long. Blocking: until the function has returned on
-  /// all ranks, the attempt has failed, or the connection has ended.
-  /// @returns the end of the job; nullopt: call announce_blocking() next
-  /// @param digest Finished::digest
+  /// long. Blocking: until the function has returned on all ranks, the attempt has failed, or the connection has ended.
+  /// @param digest Finished::digest @returns the end of the job; nullopt: call announce_blocking() next
   std::optional<Finished> finish_blocking(std::uint64_t attempt, std::uint64_t digest, FailureLatch& attempt_latch) {
     const FailureLatch::Subscription waking = attempt_latch.subscribe([this](const Cause&) {
       const std::lock_guard lock(mutex_);
@@ -50657,7 +50660,7 @@ class FormationClient final : private SessionHandler {
   bool is_connected_ = false;
   bool is_leaving_ = false;
   /// @}
-  std::shared_ptr<CallReport> call_report_;  ///< a group may keep it for longer });
+  std::shared_ptr<CallReport> call_report_;  ///< a group may keep it for longer
   bool is_reached_ = false;                  ///< the last announce_blocking() has made a connection
   std::shared_ptr<Session> session_;         ///< the loop's thread alone uses it, and the task
   async::TaskHandle heartbeat_task_;
@@ -63037,6 +63040,22 @@ class Termination {
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
+// ---- dtrain/elastic/wrapped_weights.hpp
+
+/// @file
+/// summary_of_weights(): a rank's wrapped weights in host memory, for the comparison of an elastic job's ranks.
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+/// Whether an elastic job compares its ranks' states: not under DTRAIN_CHECK_VALUES=0.
+DTRAIN_ON_USE bool compares_states() noexcept;
+
+/// Equal on all ranks after a step if those that received the state got all that the step reads. Empty under
+/// DTRAIN_CHECK_VALUES=0. Blocking: until a ShardedOptimizer's weights are there; at the speed of memory.
+DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankContext& context);
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
 // ---- dtrain/elastic/attempt_loop.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::elastic {
@@ -63154,7 +63173,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
         throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
       }
       state_.locate();
-      const std::uint64_t digest = state_.may_differ() ? 0 : state_.digest();
+      const std::uint64_t digest = state_.may_differ() || !compares_states() ? 0 : state_.digest();
       has_finished =
           client_->finish_blocking(assignment_.attempt, digest, *context->control_plane.failure()).has_value();
       if (has_finished) {
@@ -63292,20 +63311,6 @@ DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
-// ---- dtrain/elastic/wrapped_weights.hpp
-
-/// @file
-/// summary_of_weights(): the weights that a rank has wrapped in host memory, for a comparison of an elastic job's
-/// ranks.
-
-namespace DTRAIN_NAMESPACE::elastic {
-
-/// Equal on all ranks after a step if those that received the state got all that the step reads. Empty under
-/// DTRAIN_CHECK_VALUES=0. Blocking: until a ShardedOptimizer's weights are there; at the speed of memory.
-DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankContext& context);
-
-}  // namespace DTRAIN_NAMESPACE::elastic
-
 // ---- dtrain/elastic/commit.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::elastic {
@@ -63426,13 +63431,15 @@ namespace DTRAIN_NAMESPACE::elastic {
 
 namespace detail {
 
-/// Reads `to.size()` elements, at most 512.
+inline constexpr std::size_t weights_at_once = 512;
+
+/// Reads `to.size()` elements, at most weights_at_once.
 inline void read_weights(DType dtype, const std::byte* from, std::span<double> to) noexcept {
   if (dtype == DType::f64) {
     std::memcpy(to.data(), from, to.size_bytes());
     return;
   }
-  std::array<float, 512> floats;
+  std::array<float, weights_at_once> floats;
   kernels::convert(dtype, from, DType::f32, reinterpret_cast<std::byte*>(floats.data()), to.size());
   std::copy_n(floats.begin(), to.size(), to.begin());
 }
@@ -63440,12 +63447,11 @@ inline void read_weights(DType dtype, const std::byte* from, std::span<double> t
 /// Adds a tensor of floating-point weights to the sums. @param first number of the weights before it
 /// @returns the sum of the squares
 inline double add_weights(const TensorView& tensor, std::uint64_t first, std::array<double, 8>& sums) noexcept {
-  constexpr std::size_t most = 512;
-  std::array<double, most> block;
+  std::array<double, weights_at_once> block;
   double squares = 0;
   const std::size_t count = tensor.bytes() / size_bytes(tensor.dtype);
-  for (std::size_t begin = 0; begin < count; begin += most) {
-    const std::size_t here = std::min(most, count - begin);
+  for (std::size_t begin = 0; begin < count; begin += weights_at_once) {
+    const std::size_t here = std::min(weights_at_once, count - begin);
     read_weights(tensor.dtype, tensor.data + begin * size_bytes(tensor.dtype), {block.data(), here});
     for (std::size_t i = 0; i < here; ++i) {
       std::uint64_t hash = (first + begin + i + 1) * 0x9e3779b97f4a7c15U;  // the finalizer of splitmix64, cut
@@ -63465,10 +63471,14 @@ inline double spacing_of(DType dtype) noexcept {
 
 }  // namespace detail
 
+DTRAIN_ON_USE bool compares_states() noexcept {
+  const char* const checks = std::getenv("DTRAIN_CHECK_VALUES");
+  return checks == nullptr || std::string_view(checks) != "0";
+}
+
 DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankContext& context) {
   rendezvous::WeightsSummary summary;
-  const char* const checks = std::getenv("DTRAIN_CHECK_VALUES");
-  if (checks != nullptr && std::string_view(checks) == "0") return summary;
+  if (!compares_states()) return summary;
   summary.digest = kernels::digest_start;
   std::uint64_t count = 0;
   double squares = 0;  // of 16 spacings of each weight
