@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop, for example for Store, TaskRunner (rendezvous/) and
-/// Termination (elastic/). BackgroundTask: the owner of such a coroutine, whose destruction cancels it; programs,
-/// RankContext (group/), uneven_inputs.hpp (ddp/) and Termination keep one. LoopThread: an EventLoop and the thread
-/// that runs it. ControlPlane, FormationClient (rendezvous/) and StoreHost (launch/) own a LoopThread.
+/// LoopHandle: starts coroutines on another thread's EventLoop. BackgroundTask: the owner of such a coroutine, whose
+/// destruction cancels it. LoopThread: an EventLoop and the thread that runs it.
 
 #include <atomic>
 #include <condition_variable>

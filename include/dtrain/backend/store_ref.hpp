@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// StoreRef: type-erased key-value store of a job, by which ranks share values: those of a backend's channel, from
-/// ChannelContext, and those of ddp/ (model_signature.hpp and rank0_task.hpp, among others). GroupState (group/), or a
-/// function of ddp/, makes one of the job's Store.
+/// StoreRef: type-erased key-value store of a job, by which ranks share values.
 
 #include <concepts>
 #include <cstdint>

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, whose type is the same for every model;
-/// DistributedDataParallel gives them to Driver. Parameters that cannot be trained are rejected. MasterWeights collects
-/// by it too. Driver, BucketReduction, MeasuredPlan and Shards (sharded/) call gradient_sizes(), the last also
-/// check_apart(). kind(): a tensor's type, shape and device, for errors of gradient_table.hpp. model_signature.hpp and
-/// named_tensor.hpp bound names by max_parameter_name_bytes.
+/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, whose type is the same for every model.
+/// Parameters that cannot be trained are rejected.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Rank 0 task: work that rank 0 alone does, mostly on files, and whose result or error every rank gets. Checkpoints
-/// (checkpoint/, sharded/, libtorch/) and timelines (profile/) call it.
+/// Rank 0 task: work that rank 0 alone does, mostly on files, and whose result or error every rank gets.
 
 #include <chrono>
 #include <cstddef>

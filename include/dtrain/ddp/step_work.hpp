@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// StepWork: interface of what a step does with each full bucket; BucketReduction calls it. AllReduceWork and HookWork
-/// (reduction/) do an all-reduce or call a hook. ShardedReduction and DeviceShardedReduction (sharded/) do a
-/// reduce-scatter and an optimizer's update. OpenWork: the work that a step leaves open, for BucketReduction;
-/// ReducerLifetime: a Reducer's state, for ShardedOptimizer. refuse_work(): the error of these classes and of
-/// DistributedDataParallel.
+/// StepWork: interface of what a step does with each full bucket: an all-reduce, a hook, or a reduce-scatter with an
+/// optimizer's update. OpenWork: the work that a step leaves open. ReducerLifetime: a Reducer's state.
 
 #include <cstddef>
 #include <cstdint>

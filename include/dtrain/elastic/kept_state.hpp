@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// KeptState: the tensors that make up the training state of an elastic job's worker, their digest, and the copies that
-/// undo an unfinished step. ElasticWorker owns it, transfer_state() sends and receives it. LibraryState: lists a
-/// library's tensors, as training_state() of libtorch/ does; a program gives it to Elastic::keep().
+/// undo an unfinished step; ElasticWorker owns it. LibraryState: lists a library's tensors.
 
 #include <cstddef>
 #include <cstdint>

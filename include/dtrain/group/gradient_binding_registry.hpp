@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound. GroupState gives it to
-/// Driver (ddp/setup/), which owns a GradientBinding. ElasticWorker takes the bound memory from it at the end of an
-/// attempt, for the next one.
+/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound, which outlive an
+/// attempt of an elastic job.
 
 #include <algorithm>
 #include <functional>

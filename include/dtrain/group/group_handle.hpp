@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// GroupHandle: interface of GroupState without its policy's types, for ddp/: Driver, BucketRebuild, MeasuredPlan,
-/// agreement/, FailureContext and WritingAttempt (checkpoint/). StoreEntries, WaitUntilSet, OnTexts: arguments of its
-/// calls, which RankContext carries out. WrappedModel: facts of a wrapped model from Driver, which RankContext lists
-/// and elastic/ reads at a commit. NotedSettings: settings that are to be the same on all ranks; DistributedSampler
-/// notes them, value_comparison.hpp compares them.
+/// GroupHandle: interface of GroupState without its policy's types. WrappedModel: facts of a wrapped model.
+/// NotedSettings: settings that are to be the same on all ranks.
 
 #include <algorithm>
 #include <chrono>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// NodeIdentity, beside the ProcessIdentity of a rank: node rank, node count and store address of a per-node launcher;
-/// pure. Its sources, in order of precedence: flags, pairs of node variables, one launcher on each node under mpirun or
-/// srun, and a process's identity, read as the node's. flags.hpp and node_launcher_options.hpp (launch/) call it.
+/// NodeIdentity: node rank, node count and store address of a per-node launcher; pure. Its sources, in order of
+/// precedence: flags, pairs of node variables, one launcher on each node under mpirun or srun, a process's identity.
 
 #include <array>
 #include <optional>

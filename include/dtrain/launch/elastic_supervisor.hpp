@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// run_elastic_job(), which NodeLauncher calls for an elastic job: makes an ElasticSupervisor and, on node 0, the job's
-/// FormationServer, and else a RemoteFormation. ElasticSupervisor: watches the node's workers, and starts another one
-/// in the place of each that fails, by Workers and SignalForwarder (supervise/).
+/// ElasticSupervisor: watches a node's workers of an elastic job, and starts another one in the place of each that
+/// fails. run_elastic_job(): makes it and, on node 0, the job's FormationServer, and else a RemoteFormation.
 
 #include <algorithm>
 #include <chrono>
@@ -39,8 +38,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
 /// process is reaped: its device memory is free then. Each worker that the launcher kills is named at once, and counts
-/// as lost. Lifetime: the constructor's arguments outlive it. Threads: the
-/// loop's. @tparam Formation a FormationServer, or a RemoteFormation
+/// as lost. Lifetime: the constructor's arguments outlive it. Threads: the loop's.
+/// @tparam Formation a FormationServer, or a RemoteFormation
 template <class Formation>
 class ElasticSupervisor {
  public:

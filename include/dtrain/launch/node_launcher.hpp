@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. It owns a
-/// JobCoordinator (nodes/), a SignalForwarder (supervise/) and the TerminalOutput (output/). Attempt: workers from
-/// their start to the end of their output, for NodeLauncher and ElasticSupervisor.
+/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode owns it. Attempt: workers
+/// from their start to the end of their output.
 
 #include <fcntl.h>
 #include <unistd.h>

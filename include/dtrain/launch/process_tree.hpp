@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Process tree of a launcher and its workers: ancestors, descendants and status of a process, from /proc, for
-/// ElasticSupervisor, for Workers and process_setup.hpp (supervise/), and for job_identity.hpp (configuration/).
+/// Process tree of a launcher and its workers: ancestors, descendants and status of a process, from /proc.
 
 #include <sys/stat.h>
 #include <sys/types.h>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// RemoteFormation of an ElasticSupervisor: what the launcher of an elastic job's node knows of the job if another
-/// node's launcher has the job's store; report_end(), by which an ElasticWorker (elastic/) tells its launcher that the
-/// job has finished.
+/// node's launcher has the job's store. report_end(): a worker tells its launcher that the job has finished.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// StoreHost: the store of an elastic job without a launcher of dtrain, which would host the store: a thread in the
-/// process with index 0; ElasticWorker (elastic/) owns it. formation_at(): the formation of an elastic job, also for
-/// the launcher's run_elastic_job().
+/// StoreHost: the store of an elastic job without a launcher of dtrain: a thread in the process with index 0;
+/// ElasticWorker owns it. formation_at(): the formation of an elastic job.
 
 #include <algorithm>
 #include <cerrno>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// FileExtents: what depends on the training in the shapes of a checkpoint's tensors, which checkpoint.hpp reads before
-/// the tensors; load_with_extents(): a load for which they are read.
+/// FileExtents: what depends on the training in the shapes of a checkpoint's tensors. load_with_extents(): a load that
+/// reads them before the tensors.
 
 #include <torch/torch.h>
 

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop. Listener accepts one; StoreServer and
-/// client_handshake.hpp use it until a Session owns it (all three in rendezvous/). FrameReader and FrameWriter read and
-/// write it. connect(): one attempt to one address; connect_with_backoff(): attempts until a deadline, by
-/// StoreConnector, FormationClient and listen.hpp (rendezvous/) and by store_host.hpp (launch/). is_retriable():
-/// whether another attempt may succeed, also for FormationClient and ElasticWorker (elastic/).
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop. connect(): one attempt to one address;
+/// connect_with_backoff(): attempts until a deadline. is_retriable(): whether another attempt may succeed.
 
 #include <netinet/tcp.h>
 #include <sys/socket.h>

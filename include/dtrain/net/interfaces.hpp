@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Addresses of this machine's network interfaces (interface_addresses()), and whether they lead to other hosts, for
-/// Gloo's Mesh (backend/), network_report.hpp (launch/), and ControlPlane and listen.hpp (rendezvous/). is_down(),
-/// is_unreachable(): why an address cannot be used, for Listener and connection.hpp.
+/// Addresses of this machine's network interfaces (interface_addresses()), and whether they lead to other hosts.
+/// is_down(), is_unreachable(): why an address cannot be used.
 
 #include <ifaddrs.h>
 #include <net/if.h>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// net::Listener: a TCP socket that accepts connections. listen.hpp (rendezvous/) opens one for each address of a name;
-/// ControlPlane (rendezvous/), NodeRendezvous (launch/) and bench/ open one at the loopback address. The StoreServer
-/// (rendezvous/) that accepts on Listeners owns them, also that of StoreHost (launch/).
+/// net::Listener: a TCP socket that accepts connections.
 
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,11 +1,7 @@
 #pragma once
 /// @file
-/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store. Backends
-/// (Nccl, and segment.hpp, mesh.hpp and transport.hpp of shared_memory/, gloo/ and mpi/), device_selection.hpp and
-/// node_layout.hpp (topology/) call them when a channel opens. In ddp/, rank0_task.hpp, model_signature.hpp,
-/// value_comparison.hpp, MeasuredPlan, reducer_statistics.hpp and sharded_checkpoint.hpp call them also later.
-/// split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split; ChannelOwner and NCCL's
-/// Communicator call it.
+/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
+/// split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split.
 
 #include <algorithm>
 #include <chrono>

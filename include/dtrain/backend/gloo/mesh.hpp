@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// gloo::Mesh: the connections of one channel between all pairs of ranks, and the local IP address at which it listens;
-/// Gloo's headers, and the conversion of its exceptions to Error. gloo::Transport owns a Mesh and connects it; Endpoint
-/// sends and receives over it.
+/// gloo::Transport owns it. Gloo's headers, and the conversion of its exceptions to Error.
 
 #include <algorithm>
 #include <atomic>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
-/// stream; Channel of one rank, which it owns: operations in order, timeouts and failure. open_blocking() makes one:
-/// that of Gloo, Mpi and MpiCollectives, and of a program's backend over messages.
+/// stream; its Channel owns it: operations in order, timeouts and failure.
 
 #include <chrono>
 #include <cstddef>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// MemoryRanges: the memory of many tensors, among which a tensor is found by its address. RankContext (group/) and
-/// ElasticWorker (elastic/) ask for kept tensors.
+/// MemoryRanges: the memory of many tensors, among which a tensor is found by its address.
 
 #include <algorithm>
 #include <cstddef>

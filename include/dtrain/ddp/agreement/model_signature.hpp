@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// ModelSignature: names, shapes, types and options that must be the same on all ranks; the first difference of two
-/// ranks, as a sentence. agree_blocking(): all ranks compare signatures, and all fail alike if two differ; Driver calls
-/// it for the wrapped model and its optimizer, checkpoint.hpp for the tensors. ParameterSignature: one tensor of a
-/// signature, or of the list in a file, for checkpoint/, shard_files.hpp (sharded/) and libtorch/.
+/// ModelSignature: names, shapes, types and options that must be the same on all ranks. agree_blocking(): compares
+/// them, and fails on all ranks alike with the first difference. ParameterSignature: one tensor of a signature.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
-/// differs; and whether they have given their samplers the same settings. Driver calls it for the wrapper.
+/// differs; and whether they have given their samplers the same settings.
 
 #include <cstdint>
 #include <optional>

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// AtomicFile: replaces a file as a whole or not at all. checkpoint_file.hpp, sharded_checkpoint.hpp (sharded/) and
-/// timeline.hpp (profile/) write files by it. WritingAttempt: the attempt of an elastic job that writes a file, which
-/// these headers and checkpoint.hpp state. behind_link(), files_that_begin(): the paths of files, for sharded/ and
-/// libtorch/.
+/// AtomicFile: replaces a file as a whole or not at all. WritingAttempt: the attempt of an elastic job that writes a
+/// file. behind_link(), files_that_begin(): the paths of files.
 
 #include <sys/stat.h>
 #include <sys/types.h>

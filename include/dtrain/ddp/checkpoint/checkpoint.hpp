@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// save_checkpoint() and load_checkpoint(): checkpoints of a whole job, whose file rank 0 reads and writes, and whose
-/// values every rank gets; PendingCheckpoint: one that a thread writes while the training goes on. Programs call them,
-/// and the checkpoints of sharded/ and libtorch/ work by them.
+/// values every rank gets. PendingCheckpoint: one that a thread writes while the training goes on.
 
 #include <atomic>
 #include <cstddef>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
-/// them back. Rank 0 in checkpoint.hpp calls it, every rank in sharded_checkpoint.hpp and shard_files.hpp, and
-/// libtorch/checkpoint.hpp reads the list by it.
+/// them back.
 
 #include <bit>
 #include <cstddef>

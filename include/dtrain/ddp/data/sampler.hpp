@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches), or in weighted
-/// shares for a changing number of ranks (SampleShares); the shuffle is the same with every compiler and standard
-/// library. Programs loop over it, or over a BatchSampler (libtorch/) of it; SamplerPosition (libtorch/) keeps its
-/// options. SplitMix64 and mix64(): its random numbers, which low_rank.hpp and power_sgd.hpp (hooks/) use, too.
+/// DistributedSampler: the samples of a data set that this rank processes, in batches or in weighted shares. The
+/// shuffle is the same with every compiler and standard library, by the random numbers of SplitMix64.
 
 #include <algorithm>
 #include <concepts>

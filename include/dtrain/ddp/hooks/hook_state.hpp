@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// State of hooks beyond a step. Residuals: what a rank has not sent of each gradient yet; hooks::Cast and TopK own
-/// them. HookRanks: the number of ranks in a hook's steps, which its state() must have; Cast, TopK, PowerSgd and
-/// LocalSgd own one.
+/// State of hooks beyond a step. Residuals: what a rank has not sent of each gradient yet. HookRanks: the number of
+/// ranks in a hook's steps, which its state() must have.
 
 #include <cstddef>
 #include <span>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Timeline of a whole job, the step records of all ranks as Chrome trace JSON for Perfetto and chrome://tracing, which
-/// rank 0 gathers and writes; RankTimeline: one rank's message to rank 0; ClockOffset: rank 0's clock minus this
-/// rank's, estimated over the store. Programs call write_timeline().
+/// Timeline of a whole job as Chrome trace JSON, which rank 0 gathers and writes. RankTimeline: one rank's message to
+/// rank 0. ClockOffset: rank 0's clock minus this rank's, estimated over the store.
 
 #include <algorithm>
 #include <chrono>

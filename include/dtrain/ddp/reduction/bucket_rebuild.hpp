@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Bucket rebuild at the end of a reducer's step: BucketReduction plans the buckets again, in the observed ready order
-/// or by a BucketPlanner, and moves gradients in place (Rearrangement); Reducer owns the BucketRebuild.
-/// set_up_order_broadcast(): rank 0 publishes its ready order in the store, by which every rank plans; Driver calls it.
+/// Bucket rebuild at the end of a reducer's step, in the observed ready order of rank 0 or by a BucketPlanner, with
+/// gradients moved in place (Rearrangement). Reducer owns the BucketRebuild.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
-/// (PendingBuckets), and unpacks results. Reducer owns it, shared_memory_instances.hpp instantiates it. ReducerParts:
-/// what a wrapper's options add to a reduction, from Driver.
+/// (PendingBuckets), and unpacks results; Reducer owns it. ReducerParts: what a wrapper's options add to a reduction.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// Reducer: the steps of a wrapper: each gradient is marked ready once and reduced; a failed step waits for enqueued
-/// work, then reports to the job. Driver owns it, Step and ShardedOptimizer call it, shared_memory_instances.hpp
-/// instantiates it.
+/// work, then reports to the job. Driver owns it.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; check_backend():
-/// rejects models that a backend cannot reduce, before a channel is opened.
+/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper,
-/// DistributedDataParallel; libtorch::ShardedOptimizer owns one. sharded_checkpoint.hpp saves and loads its state.
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks of its wrapper.
 
 #include <concepts>
 #include <cstddef>

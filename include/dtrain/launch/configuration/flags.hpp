@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Launcher flags: help text, and parser that removes them from a program's command line; command words: a command line
-/// split with the quotes of a shell. PerNode calls the parser, node_launcher_options.hpp reads the Flags,
-/// rank_process.hpp calls refuse_launcher_flags().
+/// Launcher flags: help text, and parser that removes them from a program's command line. Command words: a command line
+/// split with the quotes of a shell.
 
 #include <algorithm>
 #include <array>

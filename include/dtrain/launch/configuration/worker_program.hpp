@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// WorkerProgram, a part of NodeLauncherOptions: the command line of a worker, with its loader and the command of
-/// --wrap; worker environment: the variables that the per-node launcher sets for each worker, and by which a process
-/// knows that it is one.
+/// --wrap. Worker environment: the variables that the per-node launcher sets for each worker.
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// NodeRendezvous: joining and leaving of the launchers of all nodes, and the sentences about a launcher that is lost
-/// or does not join; launcher records (LauncherKeys, FailureRecord, NodeTable): keys and values that the launchers
-/// write to node 0's store. JobCoordinator owns a NodeRendezvous.
+/// NodeRendezvous: joining and leaving of the launchers of all nodes; JobCoordinator owns it. Launcher records
+/// (LauncherKeys, FailureRecord, NodeTable): keys and values that the launchers write to node 0's store.
 
 #include <algorithm>
 #include <chrono>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Process setup for supervision, by PerNode: a launcher becomes the subreaper of its workers' children, outlives a
-/// limit of file sizes, and is refused where MPI or CUDA is in use; a worker under --wrap ends with its launcher.
-/// Launchers, and by rank_process.hpp ranks that PerNode did not start, get open standard descriptors.
+/// Process setup for supervision: a launcher becomes the subreaper of its workers' children, outlives a limit of file
+/// sizes, and is refused where MPI or CUDA is in use. Closed standard descriptors are opened.
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; NodeLauncher runs one
-/// for each attempt. AttemptServices: the parts of a NodeLauncher that all attempts use, for Supervisor, Attempt and
-/// ElasticSupervisor. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
+/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; NodeLauncher owns one
+/// for each attempt. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
 
 #include <algorithm>
 #include <chrono>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Workers: the worker processes of one attempt: signals to them, reaping, output; StoppedWorkers: how long each has
-/// been stopped (SIGSTOP, SIGTSTP), for Supervisor; StdinForwarder: passes lines typed on the launcher's terminal to
-/// one worker. Attempt (node_launcher.hpp) owns a Workers.
+/// Workers: the worker processes of one Attempt, which owns them: signals to them, reaping, output. StoppedWorkers: how
+/// long each has been stopped (SIGSTOP, SIGTSTP). StdinForwarder: passes lines typed on the terminal to one worker.
 
 #include <poll.h>
 #include <sys/types.h>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// handshake(): the client's half of the handshake with a StoreServer, at a StoreAddress. StoreConnector,
-/// FormationClient and listen.hpp call it. ControlPlane, NodeRendezvous (launch/) and ElasticWorker (elastic/) state
-/// the StoreAddress, by which a StoreClient or FormationClient connects.
+/// handshake(): the client's half of the handshake with a StoreServer, at a StoreAddress.
 
 #include <chrono>
 #include <cstdint>

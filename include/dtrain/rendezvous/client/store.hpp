@@ -1,8 +1,6 @@
 #pragma once
 /// @file
 /// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store().
-/// ControlPlane makes it of its StoreClient, for RankContext and GroupState (group/). Backends and ddp/ get it as a
-/// StoreRef; programs, group/, UnevenInputs (ddp/) and NodeRendezvous (launch/) call it.
 
 #include <chrono>
 #include <cstddef>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
 /// rendezvous::ControlPlane of a RankContext: control thread, session with the store, and the store that a rank hosts.
-/// ControlPlaneOptions: identity and settings with which a rank joins its job; RankProcess (launch/) derives from it.
-/// ProcessGroup and RankContext (group/) join by it, Elastic and ElasticWorker (elastic/) for each attempt.
+/// ControlPlaneOptions: identity and settings with which a rank joins its job.
 
 #include <chrono>
 #include <cstdint>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::TaskRunner: coroutines on a rank's control loop, of ProcessGroup::run() and spawn() and of group/.
-/// RankContext owns it, GroupState waits on its loop for an awaited collective. OffThreadDeleter: destroys a
+/// rendezvous::TaskRunner: coroutines on a rank's control loop; RankContext owns it. OffThreadDeleter: destroys a
 /// RankContext or a GroupState on another thread than the control thread.
 
 #include <atomic>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Formation messages between the workers of an elastic job and the store, beside the attempts; this comment describes
+/// Formation messages between the workers of an elastic job and the store, beside the attempts. This comment describes
 /// the protocol.
 ///
 /// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which

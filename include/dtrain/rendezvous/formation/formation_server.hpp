@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// FormationServer: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
-/// opens in the store. formation_at() (launch/store_host.hpp) makes it, for run_elastic_job() and StoreHost.
+/// opens in the store.
 
 #include <bit>
 #include <chrono>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps, by which barriers and messages name their ranks.
-/// GroupState (group/), client/, protocol/ and server_state/ have RankSets. rank_list(), rank_ranges(): texts of ranks
-/// for error sentences of the store (server_state/), the launcher (launch/) and SharedMemory (backend/).
+/// RankSet: compact set of ranks, as ascending ranges of equal steps. rank_list(), rank_ranges(): texts of ranks for
+/// error sentences.
 
 #include <algorithm>
 #include <cstddef>

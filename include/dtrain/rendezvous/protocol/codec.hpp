@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Codec: messages of a session and of its handshake to frames and back. All that send or receive them call it:
-/// client/, formation/ and server/, and Session (session/). formation_messages.hpp adds messages to it. StoreHost
-/// (launch/), which asks a port for its store, calls it, too, and NodeRendezvous (launch/) for a Cause.
+/// Codec: messages of a session and of its handshake to frames and back. Every length is bounded, and a frame with
+/// left-over bytes is an error.
 
 #include <algorithm>
 #include <array>

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// Protocol messages between a rank and its job's store; this comment describes the protocol. client_handshake.hpp and
-/// StoreServer exchange those of the handshake, StoreClient and JobServer the others, by codec.hpp. ControlPlane
-/// (control/) and NodeRendezvous (launch/) make the Join; StoreConnector and listen.hpp read replies to it, StoreHost
-/// (launch/) to a Hello. StoreCall (client/) makes requests, server_state/ answers them. formation/ has the handshake
-/// and its errors in common.
+/// Protocol messages between a rank and its job's store. This comment describes the protocol; codec.hpp turns the
+/// messages into frames and back.
 ///
 /// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
 /// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
 /// JobServer: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones; StoreServer owns one for each job. ControlPlane, and JobCoordinator and NodeRendezvous
-/// (launch/), open one, wait for its ranks to leave, or report failures to it. ServedSession, watch_liveness():
-/// sessions and liveness for JobServer and FormationServer.
+/// names the missing ones; StoreServer owns one for each job. watch_liveness(): the liveness of served sessions.
 
 #include <algorithm>
 #include <chrono>

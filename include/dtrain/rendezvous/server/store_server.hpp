@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// StoreServer of rank 0 (ControlPlane), of a launcher (NodeRendezvous), or of an elastic job without one (StoreHost):
-/// accepts connections, performs the handshake and passes each one to its job; WorkerConnections: the interface by
-/// which FormationServer gets the connections of an elastic job's workers.
+/// StoreServer: accepts connections, performs the handshake and passes each one to its job. WorkerConnections: the
+/// interface by which a FormationServer gets the connections of an elastic job's workers.
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JoinCheck: distinguishes
-/// the processes of this job from those of another job. JobServer owns a JobState. StoreServer is made with
-/// ServerOptions, by ControlPlane and launch/ (NodeRendezvous, StoreHost). Each job is opened with StoreJobOptions, by
-/// these, JobCoordinator (launch/) and FormationServer.
+/// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JobServer owns it.
+/// JoinCheck: distinguishes the processes of this job from those of another job.
 
 #include <algorithm>
 #include <chrono>

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it;
-/// JobServer and JobCoordinator (launch/) read it. SessionId: a session's number, for server/, formation/ and
-/// server_state/; RequestKey: a pending request's, for the states of server_state/. process_text(): a joining process
-/// in error sentences, also of StoreServer.
+/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O; JobState owns it.
+/// process_text(): a joining process in error sentences.
 
 #include <chrono>
 #include <compare>

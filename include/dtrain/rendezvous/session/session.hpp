@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// rendezvous::Session: one side of a connection, from the handshake to its end. A StoreServer makes it and owns it
-/// during the handshake, then a JobServer or FormationServer; for a client StoreConnector makes it and StoreClient owns
-/// it, or FormationClient does both. client_handshake.hpp exchanges the handshake by it; listen.hpp and StoreHost
-/// (launch/) ask a port by one. SessionHandler: the callbacks of these owners; send_heartbeats(): heartbeats of a
-/// client.
+/// rendezvous::Session: one side of a connection with the store, from the handshake to its end. SessionHandler: the
+/// callbacks of its owner. send_heartbeats(): heartbeats of a client.
 
 #include <algorithm>
 #include <chrono>
