@@ -2534,8 +2534,7 @@ TensorView tensor_view(Values& values) {
 // ---- dtrain/core/types/memory_ranges.hpp
 
 /// @file
-/// MemoryRanges: the memory of many tensors, among which a tensor is found by its address. RankContext (group/) and
-/// ElasticWorker (elastic/) ask for kept tensors.
+/// MemoryRanges: the memory of many tensors, among which a tensor is found by its address.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -4303,10 +4302,8 @@ class AutoResetEvent {
 // ---- dtrain/async/loop_handle.hpp
 
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop, for example for Store, TaskRunner (rendezvous/) and
-/// Termination (elastic/). BackgroundTask: the owner of such a coroutine, whose destruction cancels it; programs,
-/// RankContext (group/), uneven_inputs.hpp (ddp/) and Termination keep one. LoopThread: an EventLoop and the thread
-/// that runs it. ControlPlane, FormationClient (rendezvous/) and StoreHost (launch/) own a LoopThread.
+/// LoopHandle: starts coroutines on another thread's EventLoop. BackgroundTask: the owner of such a coroutine, whose
+/// destruction cancels it. LoopThread: an EventLoop and the thread that runs it.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4974,9 +4971,8 @@ inline std::string to_string(const SocketAddress& address) {
 // ---- dtrain/net/interfaces.hpp
 
 /// @file
-/// Addresses of this machine's network interfaces (interface_addresses()), and whether they lead to other hosts, for
-/// Gloo's Mesh (backend/), network_report.hpp (launch/), and ControlPlane and listen.hpp (rendezvous/). is_down(),
-/// is_unreachable(): why an address cannot be used, for Listener and connection.hpp.
+/// Addresses of this machine's network interfaces (interface_addresses()), and whether they lead to other hosts.
+/// is_down(), is_unreachable(): why an address cannot be used.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -8496,8 +8492,7 @@ DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t
 // ---- dtrain/rendezvous/control/task_runner.hpp
 
 /// @file
-/// rendezvous::TaskRunner: coroutines on a rank's control loop, of ProcessGroup::run() and spawn() and of group/.
-/// RankContext owns it, GroupState waits on its loop for an awaited collective. OffThreadDeleter: destroys a
+/// rendezvous::TaskRunner: coroutines on a rank's control loop; RankContext owns it. OffThreadDeleter: destroys a
 /// RankContext or a GroupState on another thread than the control thread.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -9085,9 +9080,8 @@ DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b
 // ---- dtrain/rendezvous/membership/rank_set.hpp
 
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps, by which barriers and messages name their ranks.
-/// GroupState (group/), client/, protocol/ and server_state/ have RankSets. rank_list(), rank_ranges(): texts of ranks
-/// for error sentences of the store (server_state/), the launcher (launch/) and SharedMemory (backend/).
+/// RankSet: compact set of ranks, as ascending ranges of equal steps. rank_list(), rank_ranges(): texts of ranks for
+/// error sentences.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9209,11 +9203,8 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 // ---- dtrain/rendezvous/protocol/message.hpp
 
 /// @file
-/// Protocol messages between a rank and its job's store; this comment describes the protocol. client_handshake.hpp and
-/// StoreServer exchange those of the handshake, StoreClient and JobServer the others, by codec.hpp. ControlPlane
-/// (control/) and NodeRendezvous (launch/) make the Join; StoreConnector and listen.hpp read replies to it, StoreHost
-/// (launch/) to a Hello. StoreCall (client/) makes requests, server_state/ answers them. formation/ has the handshake
-/// and its errors in common.
+/// Protocol messages between a rank and its job's store. This comment describes the protocol; codec.hpp turns the
+/// messages into frames and back.
 ///
 /// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
 /// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,
@@ -9598,8 +9589,6 @@ class [[nodiscard]] StoreCall {
 
 /// @file
 /// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store().
-/// ControlPlane makes it of its StoreClient, for RankContext and GroupState (group/). Backends and ddp/ get it as a
-/// StoreRef; programs, group/, UnevenInputs (ddp/) and NodeRendezvous (launch/) call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9943,8 +9932,7 @@ DTRAIN_DEFINED Secret Secret::drawn() {
 
 /// @file
 /// rendezvous::ControlPlane of a RankContext: control thread, session with the store, and the store that a rank hosts.
-/// ControlPlaneOptions: identity and settings with which a rank joins its job; RankProcess (launch/) derives from it.
-/// ProcessGroup and RankContext (group/) join by it, Elastic and ElasticWorker (elastic/) for each attempt.
+/// ControlPlaneOptions: identity and settings with which a rank joins its job.
 
 namespace DTRAIN_NAMESPACE::net {
 class Listener;
@@ -15730,9 +15718,7 @@ class ReductionChunks {
 // ---- dtrain/backend/store_ref.hpp
 
 /// @file
-/// StoreRef: type-erased key-value store of a job, by which ranks share values: those of a backend's channel, from
-/// ChannelContext, and those of ddp/ (model_signature.hpp and rank0_task.hpp, among others). GroupState (group/), or a
-/// function of ddp/, makes one of the job's Store.
+/// StoreRef: type-erased key-value store of a job, by which ranks share values.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16064,12 +16050,8 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 // ---- dtrain/backend/channel_setup/store_gather.hpp
 
 /// @file
-/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store. Backends
-/// (Nccl, and segment.hpp, mesh.hpp and transport.hpp of shared_memory/, gloo/ and mpi/), device_selection.hpp and
-/// node_layout.hpp (topology/) call them when a channel opens. In ddp/, rank0_task.hpp, model_signature.hpp,
-/// value_comparison.hpp, MeasuredPlan, reducer_statistics.hpp and sharded_checkpoint.hpp call them also later.
-/// split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split; ChannelOwner and NCCL's
-/// Communicator call it.
+/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
+/// split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16731,8 +16713,7 @@ class TimeoutDiagnosis {
 
 /// @file
 /// gloo::Mesh: the connections of one channel between all pairs of ranks, and the local IP address at which it listens;
-/// Gloo's headers, and the conversion of its exceptions to Error. gloo::Transport owns a Mesh and connects it; Endpoint
-/// sends and receives over it.
+/// gloo::Transport owns it. Gloo's headers, and the conversion of its exceptions to Error.
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
@@ -20107,8 +20088,7 @@ struct ChannelOwner {
 
 /// @file
 /// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
-/// stream; Channel of one rank, which it owns: operations in order, timeouts and failure. open_blocking() makes one:
-/// that of Gloo, Mpi and MpiCollectives, and of a program's backend over messages.
+/// stream; its Channel owns it: operations in order, timeouts and failure.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -25217,9 +25197,8 @@ class Collectives {
 // ---- dtrain/group/gradient_binding_registry.hpp
 
 /// @file
-/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound. GroupState gives it to
-/// Driver (ddp/setup/), which owns a GradientBinding. ElasticWorker takes the bound memory from it at the end of an
-/// attempt, for the next one.
+/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound, which outlive an
+/// attempt of an elastic job.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25342,11 +25321,8 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
 // ---- dtrain/group/group_handle.hpp
 
 /// @file
-/// GroupHandle: interface of GroupState without its policy's types, for ddp/: Driver, BucketRebuild, MeasuredPlan,
-/// agreement/, FailureContext and WritingAttempt (checkpoint/). StoreEntries, WaitUntilSet, OnTexts: arguments of its
-/// calls, which RankContext carries out. WrappedModel: facts of a wrapped model from Driver, which RankContext lists
-/// and elastic/ reads at a commit. NotedSettings: settings that are to be the same on all ranks; DistributedSampler
-/// notes them, value_comparison.hpp compares them.
+/// GroupHandle: interface of GroupState without its policy's types. WrappedModel: facts of a wrapped model.
+/// NotedSettings: settings that are to be the same on all ranks.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -26675,10 +26651,8 @@ using ddp::BucketPlan;
 // ---- dtrain/ddp/checkpoint/atomic_file.hpp
 
 /// @file
-/// AtomicFile: replaces a file as a whole or not at all. checkpoint_file.hpp, sharded_checkpoint.hpp (sharded/) and
-/// timeline.hpp (profile/) write files by it. WritingAttempt: the attempt of an elastic job that writes a file, which
-/// these headers and checkpoint.hpp state. behind_link(), files_that_begin(): the paths of files, for sharded/ and
-/// libtorch/.
+/// AtomicFile: replaces a file as a whole or not at all. WritingAttempt: the attempt of an elastic job that writes a
+/// file. behind_link(), files_that_begin(): the paths of files.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26804,10 +26778,8 @@ class AtomicFile {
 // ---- dtrain/ddp/data/sampler.hpp
 
 /// @file
-/// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches), or in weighted
-/// shares for a changing number of ranks (SampleShares); the shuffle is the same with every compiler and standard
-/// library. Programs loop over it, or over a BatchSampler (libtorch/) of it; SamplerPosition (libtorch/) keeps its
-/// options. SplitMix64 and mix64(): its random numbers, which low_rank.hpp and power_sgd.hpp (hooks/) use, too.
+/// DistributedSampler: the samples of a data set that this rank processes, in batches or in weighted shares. The
+/// shuffle is the same with every compiler and standard library, by the random numbers of SplitMix64.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27690,7 +27662,7 @@ ValueChecks value_checks(const char* text, std::span<const Parameter> parameters
 
 /// @file
 /// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
-/// differs; and whether they have given their samplers the same settings. Driver calls it for the wrapper.
+/// differs; and whether they have given their samplers the same settings.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28227,11 +28199,8 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const st
 // ---- dtrain/ddp/collect_parameters.hpp
 
 /// @file
-/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, whose type is the same for every model;
-/// DistributedDataParallel gives them to Driver. Parameters that cannot be trained are rejected. MasterWeights collects
-/// by it too. Driver, BucketReduction, MeasuredPlan and Shards (sharded/) call gradient_sizes(), the last also
-/// check_apart(). kind(): a tensor's type, shape and device, for errors of gradient_table.hpp. model_signature.hpp and
-/// named_tensor.hpp bound names by max_parameter_name_bytes.
+/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, whose type is the same for every model.
+/// Parameters that cannot be trained are rejected.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28457,10 +28426,8 @@ DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Paramete
 // ---- dtrain/ddp/agreement/model_signature.hpp
 
 /// @file
-/// ModelSignature: names, shapes, types and options that must be the same on all ranks; the first difference of two
-/// ranks, as a sentence. agree_blocking(): all ranks compare signatures, and all fail alike if two differ; Driver calls
-/// it for the wrapped model and its optimizer, checkpoint.hpp for the tensors. ParameterSignature: one tensor of a
-/// signature, or of the list in a file, for checkpoint/, shard_files.hpp (sharded/) and libtorch/.
+/// ModelSignature: names, shapes, types and options that must be the same on all ranks. agree_blocking(): compares
+/// them, and fails on all ranks alike with the first difference. ParameterSignature: one tensor of a signature.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28802,8 +28769,7 @@ using ddp::parameter_values;
 
 /// @file
 /// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
-/// them back. Rank 0 in checkpoint.hpp calls it, every rank in sharded_checkpoint.hpp and shard_files.hpp, and
-/// libtorch/checkpoint.hpp reads the list by it.
+/// them back.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28851,9 +28817,8 @@ std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::s
 // ---- dtrain/ddp/hooks/hook_state.hpp
 
 /// @file
-/// State of hooks beyond a step. Residuals: what a rank has not sent of each gradient yet; hooks::Cast and TopK own
-/// them. HookRanks: the number of ranks in a hook's steps, which its state() must have; Cast, TopK, PowerSgd and
-/// LocalSgd own one.
+/// State of hooks beyond a step. Residuals: what a rank has not sent of each gradient yet. HookRanks: the number of
+/// ranks in a hook's steps, which its state() must have.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31305,8 +31270,7 @@ using ddp::StepTimes;
 // ---- dtrain/ddp/rank0_task.hpp
 
 /// @file
-/// Rank 0 task: work that rank 0 alone does, mostly on files, and whose result or error every rank gets. Checkpoints
-/// (checkpoint/, sharded/, libtorch/) and timelines (profile/) call it.
+/// Rank 0 task: work that rank 0 alone does, mostly on files, and whose result or error every rank gets.
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
@@ -31395,9 +31359,8 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
 // ---- dtrain/ddp/profile/timeline.hpp
 
 /// @file
-/// Timeline of a whole job, the step records of all ranks as Chrome trace JSON for Perfetto and chrome://tracing, which
-/// rank 0 gathers and writes; RankTimeline: one rank's message to rank 0; ClockOffset: rank 0's clock minus this
-/// rank's, estimated over the store. Programs call write_timeline().
+/// Timeline of a whole job as Chrome trace JSON, which rank 0 gathers and writes. RankTimeline: one rank's message to
+/// rank 0. ClockOffset: rank 0's clock minus this rank's, estimated over the store.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32303,8 +32266,7 @@ DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const 
 
 /// @file
 /// save_checkpoint() and load_checkpoint(): checkpoints of a whole job, whose file rank 0 reads and writes, and whose
-/// values every rank gets; PendingCheckpoint: one that a thread writes while the training goes on. Programs call them,
-/// and the checkpoints of sharded/ and libtorch/ work by them.
+/// values every rank gets. PendingCheckpoint: one that a thread writes while the training goes on.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32623,9 +32585,8 @@ using ddp::save_checkpoint_async;
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
 
 /// @file
-/// Bucket rebuild at the end of a reducer's step: BucketReduction plans the buckets again, in the observed ready order
-/// or by a BucketPlanner, and moves gradients in place (Rearrangement); Reducer owns the BucketRebuild.
-/// set_up_order_broadcast(): rank 0 publishes its ready order in the store, by which every rank plans; Driver calls it.
+/// Bucket rebuild at the end of a reducer's step, in the observed ready order of rank 0 or by a BucketPlanner, with
+/// gradients moved in place (Rearrangement). Reducer owns the BucketRebuild.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36279,11 +36240,8 @@ using ddp::NoSync;
 // ---- dtrain/ddp/step_work.hpp
 
 /// @file
-/// StepWork: interface of what a step does with each full bucket; BucketReduction calls it. AllReduceWork and HookWork
-/// (reduction/) do an all-reduce or call a hook. ShardedReduction and DeviceShardedReduction (sharded/) do a
-/// reduce-scatter and an optimizer's update. OpenWork: the work that a step leaves open, for BucketReduction;
-/// ReducerLifetime: a Reducer's state, for ShardedOptimizer. refuse_work(): the error of these classes and of
-/// DistributedDataParallel.
+/// StepWork: interface of what a step does with each full bucket: an all-reduce, a hook, or a reduce-scatter with an
+/// optimizer's update. OpenWork: the work that a step leaves open. ReducerLifetime: a Reducer's state.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36574,8 +36532,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uin
 
 /// @file
 /// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
-/// (PendingBuckets), and unpacks results. Reducer owns it, shared_memory_instances.hpp instantiates it. ReducerParts:
-/// what a wrapper's options add to a reduction, from Driver.
+/// (PendingBuckets), and unpacks results; Reducer owns it. ReducerParts: what a wrapper's options add to a reduction.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36921,8 +36878,7 @@ BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a
 
 /// @file
 /// Reducer: the steps of a wrapper: each gradient is marked ready once and reduced; a failed step waits for enqueued
-/// work, then reports to the job. Driver owns it, Step and ShardedOptimizer call it, shared_memory_instances.hpp
-/// instantiates it.
+/// work, then reports to the job. Driver owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -37258,8 +37214,7 @@ Reducer<Communicator>::~Reducer() {
 // ---- dtrain/ddp/setup/driver.hpp
 
 /// @file
-/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; check_backend():
-/// rejects models that a backend cannot reduce, before a channel is opened.
+/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -38368,8 +38323,7 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
 // ---- dtrain/ddp/sharded/sharded_optimizer.hpp
 
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper,
-/// DistributedDataParallel; libtorch::ShardedOptimizer owns one. sharded_checkpoint.hpp saves and loads its state.
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks of its wrapper.
 
 #if DTRAIN_WITH_CUDA
 #endif
@@ -39005,8 +38959,7 @@ DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicato
 
 /// @file
 /// KeptState: the tensors that make up the training state of an elastic job's worker, their digest, and the copies that
-/// undo an unfinished step. ElasticWorker owns it, transfer_state() sends and receives it. LibraryState: lists a
-/// library's tensors, as training_state() of libtorch/ does; a program gives it to Elastic::keep().
+/// undo an unfinished step; ElasticWorker owns it. LibraryState: lists a library's tensors.
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -42772,11 +42725,8 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
 // ---- dtrain/net/connection.hpp
 
 /// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop. Listener accepts one; StoreServer and
-/// client_handshake.hpp use it until a Session owns it (all three in rendezvous/). FrameReader and FrameWriter read and
-/// write it. connect(): one attempt to one address; connect_with_backoff(): attempts until a deadline, by
-/// StoreConnector, FormationClient and listen.hpp (rendezvous/) and by store_host.hpp (launch/). is_retriable():
-/// whether another attempt may succeed, also for FormationClient and ElasticWorker (elastic/).
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop. connect(): one attempt to one address;
+/// connect_with_backoff(): attempts until a deadline. is_retriable(): whether another attempt may succeed.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -43361,9 +43311,7 @@ class FrameWriter {
 // ---- dtrain/net/listener.hpp
 
 /// @file
-/// net::Listener: a TCP socket that accepts connections. listen.hpp (rendezvous/) opens one for each address of a name;
-/// ControlPlane (rendezvous/), NodeRendezvous (launch/) and bench/ open one at the loopback address. The StoreServer
-/// (rendezvous/) that accepts on Listeners owns them, also that of StoreHost (launch/).
+/// net::Listener: a TCP socket that accepts connections.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -45767,9 +45715,8 @@ void name_job(const Variables& variables, ProcessIdentity& identity);
 // ---- dtrain/identity/node_identity.hpp
 
 /// @file
-/// NodeIdentity, beside the ProcessIdentity of a rank: node rank, node count and store address of a per-node launcher;
-/// pure. Its sources, in order of precedence: flags, pairs of node variables, one launcher on each node under mpirun or
-/// srun, and a process's identity, read as the node's. flags.hpp and node_launcher_options.hpp (launch/) call it.
+/// NodeIdentity: node rank, node count and store address of a per-node launcher; pure. Its sources, in order of
+/// precedence: flags, pairs of node variables, one launcher on each node under mpirun or srun, a process's identity.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -46504,9 +46451,8 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
 // ---- dtrain/rendezvous/protocol/codec.hpp
 
 /// @file
-/// Codec: messages of a session and of its handshake to frames and back. All that send or receive them call it:
-/// client/, formation/ and server/, and Session (session/). formation_messages.hpp adds messages to it. StoreHost
-/// (launch/), which asks a port for its store, calls it, too, and NodeRendezvous (launch/) for a Cause.
+/// Codec: messages of a session and of its handshake to frames and back. Every length is bounded, and a frame with
+/// left-over bytes is an error.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -46821,7 +46767,7 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
 // ---- dtrain/rendezvous/formation/formation_messages.hpp
 
 /// @file
-/// Formation messages between the workers of an elastic job and the store, beside the attempts; this comment describes
+/// Formation messages between the workers of an elastic job and the store, beside the attempts. This comment describes
 /// the protocol.
 ///
 /// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
@@ -47964,10 +47910,8 @@ class FormationState {
 // ---- dtrain/rendezvous/server_state/rank_table.hpp
 
 /// @file
-/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O. JobState owns it;
-/// JobServer and JobCoordinator (launch/) read it. SessionId: a session's number, for server/, formation/ and
-/// server_state/; RequestKey: a pending request's, for the states of server_state/. process_text(): a joining process
-/// in error sentences, also of StoreServer.
+/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O; JobState owns it.
+/// process_text(): a joining process in error sentences.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -48890,10 +48834,8 @@ class RequestHandler {
 // ---- dtrain/rendezvous/server_state/job_state.hpp
 
 /// @file
-/// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JoinCheck: distinguishes
-/// the processes of this job from those of another job. JobServer owns a JobState. StoreServer is made with
-/// ServerOptions, by ControlPlane and launch/ (NodeRendezvous, StoreHost). Each job is opened with StoreJobOptions, by
-/// these, JobCoordinator (launch/) and FormationServer.
+/// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JobServer owns it.
+/// JoinCheck: distinguishes the processes of this job from those of another job.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -49226,11 +49168,8 @@ class JobState {
 // ---- dtrain/rendezvous/session/session.hpp
 
 /// @file
-/// rendezvous::Session: one side of a connection, from the handshake to its end. A StoreServer makes it and owns it
-/// during the handshake, then a JobServer or FormationServer; for a client StoreConnector makes it and StoreClient owns
-/// it, or FormationClient does both. client_handshake.hpp exchanges the handshake by it; listen.hpp and StoreHost
-/// (launch/) ask a port by one. SessionHandler: the callbacks of these owners; send_heartbeats(): heartbeats of a
-/// client.
+/// rendezvous::Session: one side of a connection with the store, from the handshake to its end. SessionHandler: the
+/// callbacks of its owner. send_heartbeats(): heartbeats of a client.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -49543,9 +49482,7 @@ inline async::Task<void> send_heartbeats(async::EventLoop& loop, Session& sessio
 // ---- dtrain/rendezvous/client/client_handshake.hpp
 
 /// @file
-/// handshake(): the client's half of the handshake with a StoreServer, at a StoreAddress. StoreConnector,
-/// FormationClient and listen.hpp call it. ControlPlane, NodeRendezvous (launch/) and ElasticWorker (elastic/) state
-/// the StoreAddress, by which a StoreClient or FormationClient connects.
+/// handshake(): the client's half of the handshake with a StoreServer, at a StoreAddress.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -50673,9 +50610,7 @@ class FormationClient final : private SessionHandler {
 
 /// @file
 /// JobServer: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones; StoreServer owns one for each job. ControlPlane, and JobCoordinator and NodeRendezvous
-/// (launch/), open one, wait for its ranks to leave, or report failures to it. ServedSession, watch_liveness():
-/// sessions and liveness for JobServer and FormationServer.
+/// names the missing ones; StoreServer owns one for each job. watch_liveness(): the liveness of served sessions.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -51355,9 +51290,8 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
 // ---- dtrain/rendezvous/server/store_server.hpp
 
 /// @file
-/// StoreServer of rank 0 (ControlPlane), of a launcher (NodeRendezvous), or of an elastic job without one (StoreHost):
-/// accepts connections, performs the handshake and passes each one to its job; WorkerConnections: the interface by
-/// which FormationServer gets the connections of an elastic job's workers.
+/// StoreServer: accepts connections, performs the handshake and passes each one to its job. WorkerConnections: the
+/// interface by which a FormationServer gets the connections of an elastic job's workers.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -51907,7 +51841,7 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
 
 /// @file
 /// FormationServer: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
-/// opens in the store. formation_at() (launch/store_host.hpp) makes it, for run_elastic_job() and StoreHost.
+/// opens in the store.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -53492,9 +53426,8 @@ inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identi
 // ---- dtrain/launch/configuration/flags.hpp
 
 /// @file
-/// Launcher flags: help text, and parser that removes them from a program's command line; command words: a command line
-/// split with the quotes of a shell. PerNode calls the parser, node_launcher_options.hpp reads the Flags,
-/// rank_process.hpp calls refuse_launcher_flags().
+/// Launcher flags: help text, and parser that removes them from a program's command line. Command words: a command line
+/// split with the quotes of a shell.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53904,8 +53837,7 @@ inline std::optional<rendezvous::Secret> secret_setting(const identity::Variable
 
 /// @file
 /// WorkerProgram, a part of NodeLauncherOptions: the command line of a worker, with its loader and the command of
-/// --wrap; worker environment: the variables that the per-node launcher sets for each worker, and by which a process
-/// knows that it is one.
+/// --wrap. Worker environment: the variables that the per-node launcher sets for each worker.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55083,8 +55015,7 @@ class TerminalOutput {
 // ---- dtrain/launch/process_tree.hpp
 
 /// @file
-/// Process tree of a launcher and its workers: ancestors, descendants and status of a process, from /proc, for
-/// ElasticSupervisor, for Workers and process_setup.hpp (supervise/), and for job_identity.hpp (configuration/).
+/// Process tree of a launcher and its workers: ancestors, descendants and status of a process, from /proc.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55702,9 +55633,8 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
 // ---- dtrain/launch/nodes/node_rendezvous.hpp
 
 /// @file
-/// NodeRendezvous: joining and leaving of the launchers of all nodes, and the sentences about a launcher that is lost
-/// or does not join; launcher records (LauncherKeys, FailureRecord, NodeTable): keys and values that the launchers
-/// write to node 0's store. JobCoordinator owns a NodeRendezvous.
+/// NodeRendezvous: joining and leaving of the launchers of all nodes; JobCoordinator owns it. Launcher records
+/// (LauncherKeys, FailureRecord, NodeTable): keys and values that the launchers write to node 0's store.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -56760,9 +56690,8 @@ class OutputRelay {
 // ---- dtrain/launch/store_host.hpp
 
 /// @file
-/// StoreHost: the store of an elastic job without a launcher of dtrain, which would host the store: a thread in the
-/// process with index 0; ElasticWorker (elastic/) owns it. formation_at(): the formation of an elastic job, also for
-/// the launcher's run_elastic_job().
+/// StoreHost: the store of an elastic job without a launcher of dtrain: a thread in the process with index 0;
+/// ElasticWorker owns it. formation_at(): the formation of an elastic job.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -56960,9 +56889,8 @@ class StoreHost {
 // ---- dtrain/launch/supervise/process_setup.hpp
 
 /// @file
-/// Process setup for supervision, by PerNode: a launcher becomes the subreaper of its workers' children, outlives a
-/// limit of file sizes, and is refused where MPI or CUDA is in use; a worker under --wrap ends with its launcher.
-/// Launchers, and by rank_process.hpp ranks that PerNode did not start, get open standard descriptors.
+/// Process setup for supervision: a launcher becomes the subreaper of its workers' children, outlives a limit of file
+/// sizes, and is refused where MPI or CUDA is in use. Closed standard descriptors are opened.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -57469,8 +57397,7 @@ inline pid_t spawn(const SpawnRequest& request) {
 
 /// @file
 /// RemoteFormation of an ElasticSupervisor: what the launcher of an elastic job's node knows of the job if another
-/// node's launcher has the job's store; report_end(), by which an ElasticWorker (elastic/) tells its launcher that the
-/// job has finished.
+/// node's launcher has the job's store. report_end(): a worker tells its launcher that the job has finished.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -57554,9 +57481,8 @@ class RemoteFormation {
 // ---- dtrain/launch/supervise/workers.hpp
 
 /// @file
-/// Workers: the worker processes of one attempt: signals to them, reaping, output; StoppedWorkers: how long each has
-/// been stopped (SIGSTOP, SIGTSTP), for Supervisor; StdinForwarder: passes lines typed on the launcher's terminal to
-/// one worker. Attempt (node_launcher.hpp) owns a Workers.
+/// Workers: the worker processes of one Attempt, which owns them: signals to them, reaping, output. StoppedWorkers: how
+/// long each has been stopped (SIGSTOP, SIGTSTP). StdinForwarder: passes lines typed on the terminal to one worker.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -58252,9 +58178,8 @@ class SignalForwarder {
 // ---- dtrain/launch/supervise/supervisor.hpp
 
 /// @file
-/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; NodeLauncher runs one
-/// for each attempt. AttemptServices: the parts of a NodeLauncher that all attempts use, for Supervisor, Attempt and
-/// ElasticSupervisor. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
+/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; NodeLauncher owns one
+/// for each attempt. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -58482,9 +58407,8 @@ class Supervisor {
 // ---- dtrain/launch/node_launcher.hpp
 
 /// @file
-/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. It owns a
-/// JobCoordinator (nodes/), a SignalForwarder (supervise/) and the TerminalOutput (output/). Attempt: workers from
-/// their start to the end of their output, for NodeLauncher and ElasticSupervisor.
+/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode owns it. Attempt: workers
+/// from their start to the end of their output.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -58848,16 +58772,15 @@ class NodeLauncher {
 // ---- dtrain/launch/elastic_supervisor.hpp
 
 /// @file
-/// run_elastic_job(), which NodeLauncher calls for an elastic job: makes an ElasticSupervisor and, on node 0, the job's
-/// FormationServer, and else a RemoteFormation. ElasticSupervisor: watches the node's workers, and starts another one
-/// in the place of each that fails, by Workers and SignalForwarder (supervise/).
+/// ElasticSupervisor: watches a node's workers of an elastic job, and starts another one in the place of each that
+/// fails. run_elastic_job(): makes it and, on node 0, the job's FormationServer, and else a RemoteFormation.
 
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
 /// process is reaped: its device memory is free then. Each worker that the launcher kills is named at once, and counts
-/// as lost. Lifetime: the constructor's arguments outlive it. Threads: the
-/// loop's. @tparam Formation a FormationServer, or a RemoteFormation
+/// as lost. Lifetime: the constructor's arguments outlive it. Threads: the loop's.
+/// @tparam Formation a FormationServer, or a RemoteFormation
 template <class Formation>
 class ElasticSupervisor {
  public:
