@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// StepCommits: the training state of an elastic job's worker, and the calls by which the program's function changes
-/// it: commit() and resume_at(). ElasticWorker is one, and sets the facts of each attempt.
+/// it: commit() and resume_at().
 
 #include <cstdint>
 

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// PendingWeights of a RankContext: weights that a ShardedOptimizer's last step has yet to store. Checkpoints and
-/// weights_digest() (elastic/) wait for them.
+/// PendingWeights of a RankContext: weights that a ShardedOptimizer's last step has yet to store.
 
 #include <algorithm>
 #include <cstddef>

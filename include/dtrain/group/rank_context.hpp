@@ -121,7 +121,7 @@ class RankContext {
   /// @{
   std::uint64_t elastic_attempt = 0;                    ///< its number; 0: the job is not elastic
   MemoryRanges kept_memory;                             ///< memory of the state that the job keeps
-  bool kept_are_equal = false;                          ///< they have equal values on all ranks
+  bool kept_are_equal = false;                          ///< its tensors have equal values on all ranks
   bool has_newcomers = false;                           ///< some of its ranks have no part in the training yet
   bool has_reminded = false;                            ///< remind_of_commit() has said it
   bool has_loaded = false;                              ///< load_checkpoint() has given all ranks the values of a file

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Checkpoints of a training with LibTorch: modules, optimizers, also a sharded one, schedulers, position in the
-/// samples, and random numbers. Programs that include libtorch.hpp call it.
+/// samples, and random numbers.
 
 #include <torch/torch.h>
 

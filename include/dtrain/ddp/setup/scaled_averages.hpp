@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Scaled averages: whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a
-/// sum. Driver asks for each wrapper.
+/// sum.
 
 #include <algorithm>
 #include <cstddef>

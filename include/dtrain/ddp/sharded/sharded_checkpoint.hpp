@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state. Programs call it.
+/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
 /// NodeLauncherOptions: the configuration of a node's NodeLauncher, which PerNode makes from flags and environment.
-/// JobCoordinator and NodeRendezvous (nodes/) and ElasticSupervisor read it, too.
 
 #include <chrono>
 #include <cstdint>

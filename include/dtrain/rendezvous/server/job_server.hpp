@@ -197,10 +197,9 @@ class JobServer final : private JobSink {
         job_.on_join_timeout(so_far);
         settle();
       } else if (notice.passed() && !job_.formed() && !job_.cause()) {
-        const std::string ranks = job_.missing();
-        log(LogLevel::warning, format_text("the job's store waits for {}{}, {} so far{}",
-                                           {options_.role == ClientRole::launcher ? "the launcher of node" : "rank",
-                                            ranks.substr(4), so_far, job_.refusal_text()}));
+        const char* const noun = options_.role == ClientRole::launcher ? "the launcher of node" : "rank";
+        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far{}",
+                                           {job_.missing(noun), so_far, job_.refusal_text()}));
         notice = Deadline::after(notice_interval);
       }
     }

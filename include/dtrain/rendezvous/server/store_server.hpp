@@ -225,9 +225,9 @@ class StoreServer {
   /// The frame of a refusal by the server itself. A job whose ranks are missing names it: the process may be one.
   Frame refuse(const Session& session, Refused refused) {
     for (const std::unique_ptr<JobServer>& job : jobs_) {
-      if (job)
-        job->record_refusal(
-            format_text("one at {}, to which the store said: {}", {session.peer().host(), refused.sentence}));
+      if (!job) continue;
+      job->record_refusal(
+          format_text("one at {}, to which the store said: {}", {session.peer().host(), refused.sentence}));
     }
     return encode(refused);
   }

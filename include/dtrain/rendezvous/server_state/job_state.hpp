@@ -255,8 +255,10 @@ class JobState {
     return last_refusal_.empty() ? std::string() : format_text(" (a process was refused: {})", {last_refusal_});
   }
 
-  /// The ranks that have not joined yet.
-  std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
+  /// The ranks that have not joined yet. @param noun of one
+  std::string missing(const char* noun = "rank") const {
+    return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined), 16, noun);
+  }
 
   /// Fails the job if not all ranks have joined. @param waited for the error sentence: "600 s"
   void on_join_timeout(const std::string& waited) {

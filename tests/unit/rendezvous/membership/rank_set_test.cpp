@@ -46,6 +46,8 @@ TEST_CASE("ranks are listed with their runs joined") {
   CHECK(rank_list({3}) == "rank 3");
   CHECK(rank_list({0, 1}) == "ranks 0-1");
   CHECK(rank_list({0, 2}) == "ranks 0 and 2");
+  CHECK(rank_list({0, 2}, 16, "worker") == "workers 0 and 2");
+  CHECK(rank_list({}, 16, "worker") == "no worker");
   CHECK(rank_list({0, 1, 2, 7, 9, 10}) == "ranks 0-2, 7 and 9-10");
 }
 
