@@ -252,28 +252,27 @@ class ShortOfThreads final : public dtrain::elastic::AttemptBody {
   std::optional<Group> group_;
 };
 
-}  // namespace
-
-TEST_CASE("a worker that lacks threads for a moment while the ranks are formed joins the attempt after it") {
+/// Runs a ShortOfThreads as the only worker of a job. @returns the exit code @throws as ElasticWorker::run()
+int run_short_of_threads(int failures) {
   dtrain::rendezvous::FormationOptions options = sizes(1);
   options.attempts_without_commit = 100;
   FormationProcess launcher(options);
   const auto process = support::elastic_process(launcher.address().port, 0, 1);
   ElasticWorker worker(process);
-  ShortOfThreads body(8);
+  ShortOfThreads body(failures);
+  return worker.run(body, "settings\n");
+}
+
+}  // namespace
+
+TEST_CASE("a worker that lacks threads for a moment while the ranks are formed joins the attempt after it") {
   support::CapturedStderr captured;
-  CHECK(worker.run(body, "settings\n") == 5);
+  CHECK(run_short_of_threads(8) == 5);
   CHECK_CONTAINS(captured.text(), "attempt 8 has ended without a commit: rank 0",
                  "starting the thread of an event loop: Resource temporarily unavailable");
 }
 
 TEST_CASE("a worker that lacks threads for long ends by that error, and leaves the others the job") {
-  dtrain::rendezvous::FormationOptions options = sizes(1);
-  options.attempts_without_commit = 100;
-  FormationProcess launcher(options);
-  const auto process = support::elastic_process(launcher.address().port, 0, 1);
-  ElasticWorker worker(process);
-  ShortOfThreads body(9);
-  CHECK_ERROR(worker.run(body, "settings\n"), std::errc::resource_unavailable_try_again,
+  CHECK_ERROR(run_short_of_threads(9), std::errc::resource_unavailable_try_again,
               "starting the thread of an event loop");
 }

@@ -60,6 +60,15 @@ class Formation {
     state.committed(connection(worker), {state.attempt()}, now);
     call();
   }
+  /// Worker 0 commits a step, and announces itself for an attempt with these newcomers.
+  void admit(std::initializer_list<int> newcomers, const std::string& host = "a") {
+    pass(30s);
+    train(0);
+    for (const int worker : newcomers)
+      announce(worker, {}, host);
+    pass(1s);
+    announce(0, {1, 1});
+  }
   void lose(int worker) { state.process_ended("a", worker, 0, "killed by signal 9", now); }
   void fail(CauseKind kind, int rank, const std::string& text) {
     state.failed(state.attempt(), {kind, rank, "a", text}, now);
@@ -720,12 +729,7 @@ TEST_CASE("a disagreement of all ranks ends the rank that it names, or the job")
 
 TEST_CASE("newcomers that are rejected one after the other do not end the job of those that have the state") {
   Formation job(1, 4, {0});
-  job.pass(30s);
-  job.train(0);
-  for (const int worker : {1, 2, 3})
-    job.announce(worker);
-  job.pass(1s);
-  job.announce(0, {1, 1});
+  job.admit({1, 2, 3});
   REQUIRE(job.order == Order{0, 1, 2, 3});
   job.state.joined(2, job.now);
   job.fail(CauseKind::exception, 0, "samplers differ");
@@ -788,12 +792,7 @@ TEST_CASE("weights that a rank does not compare are no difference") {
 
 TEST_CASE("a disagreement before the first commit with newcomers rejects the newcomers, whomever it names") {
   Formation job(1, 3, {0});
-  job.pass(30s);
-  job.train(0);
-  job.announce(1);
-  job.announce(2);
-  job.pass(1s);
-  job.announce(0, {1, 1});
+  job.admit({1, 2});
   REQUIRE(job.order == Order{0, 1, 2});
   job.state.joined(2, job.now);
   job.fail(CauseKind::exception, 1, "samplers differ");
@@ -874,11 +873,7 @@ TEST_CASE("an attempt with newcomers that times out before a commit bars their h
   for (const int reporter : {0, 1}) {  // the rank that has the state, or the newcomer
     CAPTURE(reporter);
     Formation job(1, 2, {0});
-    job.pass(30s);
-    job.train(0);
-    job.announce(1, {}, "b");
-    job.pass(1s);
-    job.announce(0, {1, 1});
+    job.admit({1}, "b");
     REQUIRE(job.order == Order{0, 1});
     job.state.joined(2, job.now);
     job.pass(600s);
@@ -910,11 +905,7 @@ TEST_CASE("an attempt with newcomers that times out before a commit bars their h
 
 TEST_CASE("a newcomer that breaks an attempt bars its host, which learns until when, and the ranks there go on") {
   Formation job(1, 4, {0});
-  job.pass(30s);
-  job.train(0);
-  job.announce(1);
-  job.pass(1s);
-  job.announce(0, {1, 1});
+  job.admit({1});
   REQUIRE(job.order == Order{0, 1});
   job.lose(1);
   job.announce(2);
@@ -943,12 +934,7 @@ TEST_CASE("a newcomer that breaks an attempt bars its host, which learns until w
 
 TEST_CASE("a barred worker is told once, and again if it connects again") {
   Formation job(1, 4, {0});
-  job.pass(30s);
-  job.train(0);
-  job.announce(1);
-  job.announce(2);
-  job.pass(1s);
-  job.announce(0, {1, 1});
+  job.admit({1, 2});
   REQUIRE(job.order == Order{0, 1, 2});
   job.lose(1);
   job.announce(2);
