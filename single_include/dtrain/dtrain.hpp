@@ -25447,8 +25447,7 @@ DTRAIN_DEFINED std::string NotedSettings::lines() const {
 // ---- dtrain/group/pending_weights.hpp
 
 /// @file
-/// PendingWeights of a RankContext: weights that a ShardedOptimizer's last step has yet to store. Checkpoints and
-/// weights_digest() (elastic/) wait for them.
+/// PendingWeights of a RankContext: weights that a ShardedOptimizer's last step has yet to store.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25584,7 +25583,7 @@ class RankContext {
   /// @{
   std::uint64_t elastic_attempt = 0;                    ///< its number; 0: the job is not elastic
   MemoryRanges kept_memory;                             ///< memory of the state that the job keeps
-  bool kept_are_equal = false;                          ///< they have equal values on all ranks
+  bool kept_are_equal = false;                          ///< its tensors have equal values on all ranks
   bool has_newcomers = false;                           ///< some of its ranks have no part in the training yet
   bool has_reminded = false;                            ///< remind_of_commit() has said it
   bool has_loaded = false;                              ///< load_checkpoint() has given all ranks the values of a file
@@ -34416,7 +34415,7 @@ DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<con
 
 /// @file
 /// Scaled averages: whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a
-/// sum. Driver asks for each wrapper.
+/// sum.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -38704,7 +38703,7 @@ ShardedOptimizer(Ddp<M, P>&, R, Stage = {}) -> ShardedOptimizer<R, typename P::C
 // ---- dtrain/ddp/sharded/sharded_checkpoint.hpp
 
 /// @file
-/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state. Programs call it.
+/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -39037,7 +39036,7 @@ class KeptState {
 
 /// @file
 /// StepCommits: the training state of an elastic job's worker, and the calls by which the program's function changes
-/// it: commit() and resume_at(). ElasticWorker is one, and sets the facts of each attempt.
+/// it: commit() and resume_at().
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 template <class>
@@ -49065,8 +49064,10 @@ class JobState {
     return last_refusal_.empty() ? std::string() : format_text(" (a process was refused: {})", {last_refusal_});
   }
 
-  /// The ranks that have not joined yet.
-  std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
+  /// The ranks that have not joined yet. @param noun of one
+  std::string missing(const char* noun = "rank") const {
+    return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined), 16, noun);
+  }
 
   /// Fails the job if not all ranks have joined. @param waited for the error sentence: "600 s"
   void on_join_timeout(const std::string& waited) {
@@ -50786,10 +50787,9 @@ class JobServer final : private JobSink {
         job_.on_join_timeout(so_far);
         settle();
       } else if (notice.passed() && !job_.formed() && !job_.cause()) {
-        const std::string ranks = job_.missing();
-        log(LogLevel::warning, format_text("the job's store waits for {}{}, {} so far{}",
-                                           {options_.role == ClientRole::launcher ? "the launcher of node" : "rank",
-                                            ranks.substr(4), so_far, job_.refusal_text()}));
+        const char* const noun = options_.role == ClientRole::launcher ? "the launcher of node" : "rank";
+        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far{}",
+                                           {job_.missing(noun), so_far, job_.refusal_text()}));
         notice = Deadline::after(notice_interval);
       }
     }
@@ -51491,9 +51491,9 @@ class StoreServer {
   /// The frame of a refusal by the server itself. A job whose ranks are missing names it: the process may be one.
   Frame refuse(const Session& session, Refused refused) {
     for (const std::unique_ptr<JobServer>& job : jobs_) {
-      if (job)
-        job->record_refusal(
-            format_text("one at {}, to which the store said: {}", {session.peer().host(), refused.sentence}));
+      if (!job) continue;
+      job->record_refusal(
+          format_text("one at {}, to which the store said: {}", {session.peer().host(), refused.sentence}));
     }
     return encode(refused);
   }
@@ -55409,7 +55409,6 @@ class ShutdownSchedule {
 
 /// @file
 /// NodeLauncherOptions: the configuration of a node's NodeLauncher, which PerNode makes from flags and environment.
-/// JobCoordinator and NodeRendezvous (nodes/) and ElasticSupervisor read it, too.
 
 namespace DTRAIN_NAMESPACE::launch {
 
