@@ -27,7 +27,7 @@ struct Launcher {
   /// Of all ranks of a job, 0 or 1; what differs between the ranks is written with $r.
   std::function<Variables(int job)> variables;
   bool kills = true;     ///< the other ranks, once one has failed
-  bool wrapped = false;  ///< each rank is the child of a script of its own
+  bool wrapped = false;  ///< each rank is the child of a script of its own, which ends it when it is ended itself
 };
 
 /// A process that starts the ranks of a job, as a launcher's daemon on a node does: a shell, which sees none of a
@@ -37,7 +37,7 @@ std::unique_ptr<Program> start(const Launcher& launcher, int job, const Variable
   std::string script = "start() { r=$1; ";
   for (const auto& [variable, value] : launcher.variables(job))
     script += variable + "=\"" + value + "\" ";
-  script += launcher.wrapped ? "exec bash -c '\"$0\" \"$@\"; exit $?' " : "exec ";
+  script += launcher.wrapped ? "exec bash -c 'trap \"kill \\$!\" TERM; \"$0\" \"$@\" & wait $!' " : "exec ";
   script += "\"" + rank_program + "\" " + number(job_numbers[static_cast<std::size_t>(job)]) + " $2; }; ";
   script += "start 0 " + number(delays[0]) + " & a=$!; start 1 " + number(delays[1]) + " & b=$!; ";
   script += launcher.kills ? "wait -n || kill $a $b 2> /dev/null; " : "";
