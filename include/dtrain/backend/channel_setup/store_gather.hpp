@@ -51,6 +51,10 @@ struct StoreRank {
   StoreRef named_store() const { return store.with_purpose(doing); }
 };
 
+/// Makes a text; CombineTexts: one of the texts of all ranks, in rank order.
+using MakeText = std::function<std::string()>;
+using CombineTexts = std::function<std::string(const std::vector<std::string>&)>;
+
 namespace detail {
 
 /// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job. A
@@ -78,16 +82,7 @@ inline std::string doing_on_rank(const StoreRank& self) {
 }
 
 /// `make()` encoded, or its error. @throws JobFailed
-template <class Make>
-std::string encoded_result(const std::string& doing, Make& make, int job_rank) {
-  try {
-    return "=" + with_error(doing, make);
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    return encode(error, job_rank);
-  }
-}
+std::string encoded_result(const std::string& doing, const MakeText& make, int job_rank);
 
 /// The ranks that one exchange waits for, for the log.
 struct LateRanks {
@@ -121,28 +116,7 @@ void take_texts(const StoreRank& self, const std::string& name, std::vector<std:
 /// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code; limit, and
 /// a sentence that names the rank, for an exception that is no Error); (timeout) at the deadline on rank 0, and later
 /// on other ranks, because rank 0's Error explains more; JobFailed
-template <class Make>
-std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
-  if (self.rank != 0) {
-    return detail::decode(detail::take_result(self, key));
-  }
-  const auto publish = [&](const std::string& text) {
-    if (self.ranks > 1) {  // `make` may have passed the deadline
-      self.named_store().set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
-    }
-  };
-  std::string text;
-  try {
-    text = detail::with_error(detail::doing_on_rank(self), make);
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    publish(detail::encode(error, self.job_rank));
-    throw;
-  }
-  publish("=" + text);
-  return text;
-}
+std::string store_broadcast(const StoreRank& self, const std::string& key, const MakeText& make);
 
 /// Collective, blocking: rank 0 combines a text of each rank; every rank gets the result, or the Error of the rank that
 /// failed. No key stays in the store.
@@ -150,19 +124,8 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
 /// @param own `own()` is this rank's text
 /// @param combine `combine(texts)` runs on rank 0, with the texts in rank order
 /// @throws as store_broadcast, also for errors of `own` on any rank; Error (timeout), which names the missing ranks
-template <class Own, class Combine>
-std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
-  if (self.rank != 0) {
-    const std::string result = detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank);
-    self.named_store().set_blocking(format_text("{}/{}", {name, self.rank}), result, self.deadline);
-  }
-  const auto gather = [&]() -> std::string {
-    std::vector<std::string> texts{own()};
-    detail::take_texts(self, name, texts);
-    return combine(texts);
-  };
-  return store_broadcast(self, name + "/all", gather);
-}
+std::string store_gather(const StoreRank& self, const std::string& name, const MakeText& own,
+                         const CombineTexts& combine);
 
 /// Collective, blocking: the values of all ranks, in rank order, on every rank. See store_gather.
 /// @param own `own()` is this rank's value, which has fields() for a Serializer
@@ -251,6 +214,16 @@ DTRAIN_DEFINED std::string decode(const std::string& sent) {
   Error error(as, end + (*end == ' ' ? 1 : 0));
   if (rank >= 0) error.with_rank(rank);
   throw error;
+}
+
+DTRAIN_DEFINED std::string encoded_result(const std::string& doing, const MakeText& make, int job_rank) {
+  try {
+    return "=" + with_error(doing, make);
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    return encode(error, job_rank);
+  }
 }
 
 /// Whether the store answers within a second: then a wait that has taken too long was for another rank.
@@ -346,6 +319,42 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
 }
 
 }  // namespace detail
+
+DTRAIN_DEFINED std::string store_broadcast(const StoreRank& self, const std::string& key, const MakeText& make) {
+  if (self.rank != 0) {
+    return detail::decode(detail::take_result(self, key));
+  }
+  const auto publish = [&](const std::string& text) {
+    if (self.ranks > 1) {  // `make` may have passed the deadline
+      self.named_store().set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
+    }
+  };
+  std::string text;
+  try {
+    text = detail::with_error(detail::doing_on_rank(self), make);
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    publish(detail::encode(error, self.job_rank));
+    throw;
+  }
+  publish("=" + text);
+  return text;
+}
+
+DTRAIN_DEFINED std::string store_gather(const StoreRank& self, const std::string& name, const MakeText& own,
+                                        const CombineTexts& combine) {
+  if (self.rank != 0) {
+    const std::string result = detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank);
+    self.named_store().set_blocking(format_text("{}/{}", {name, self.rank}), result, self.deadline);
+  }
+  const auto gather = [&]() -> std::string {
+    std::vector<std::string> texts{own()};
+    detail::take_texts(self, name, texts);
+    return combine(texts);
+  };
+  return store_broadcast(self, name + "/all", gather);
+}
 
 DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
   std::vector<int> ranks;
