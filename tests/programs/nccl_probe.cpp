@@ -1,7 +1,7 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
 //   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|late|leave|stop|stop_once|endless|early|states|gradients
-// With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts, with blocking communicators where it is
-// "blocking". With the argument absent, rank 1 then stops before its first operation.
+// With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts; where it is "threads", NCCL starts one
+// for each operation. With the argument absent, rank 1 then stops before its first operation.
 #include "programs/prelude.hpp"
 #if DTRAIN_WITH_NCCL
 
@@ -19,7 +19,7 @@ namespace {
 using dtrain::stream::cuda::check;
 
 using dtrain::backend::Nccl;
-using BlockingNccl = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = true}>;
+using ThreadedNccl = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.launches_in_caller = false}>;
 
 /// Floats on the rank's device.
 class Values {
@@ -234,7 +234,7 @@ int job(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (const char* const kind = std::getenv("DTRAIN_PROBE_PER_PROCESS")) {
-    return std::string_view(kind) == "blocking" ? job<dtrain::launch::PerProcess, BlockingNccl>(argc, argv)
+    return std::string_view(kind) == "threads" ? job<dtrain::launch::PerProcess, ThreadedNccl>(argc, argv)
                                                 : job<dtrain::launch::PerProcess, Nccl>(argc, argv);
   }
   return job<dtrain::launch::PerNode, Nccl>(argc, argv);

@@ -3,9 +3,11 @@
 /// Arguments of NCCL's calls: element types, reductions and a check of devices; calls for messages, and groups of
 /// calls: an exchange and a reduction of blocks. Communicator makes them.
 
+#include <array>
 #include <cstddef>
 #include <string>
 
+#include "dtrain/backend/nccl/first_calls.hpp"
 #include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/backend/operations.hpp"
 #include "dtrain/core/config.hpp"
@@ -103,6 +105,19 @@ struct CallTarget {
   int rank;
   stream::cuda::StreamRef stream;
 };
+
+/// The paths of a rank's messages.
+/// @{
+inline std::array<MessagePath, 1> paths_of(const Send& call, int rank) noexcept {
+  return {{{rank, call.peer}}};
+}
+inline std::array<MessagePath, 1> paths_of(const Recv& call, int rank) noexcept {
+  return {{{call.peer, rank}}};
+}
+inline std::array<MessagePath, 2> paths_of(const SendRecv& call, int rank) noexcept {
+  return {{{rank, call.to}, {call.from, rank}}};
+}
+/// @}
 
 /// Issues an operation's calls; more than one as a group.
 /// @{

@@ -1,26 +1,30 @@
 #pragma once
 /// @file
-/// Channel: one rank's end of an NCCL channel, with its operations and their failures; Communicator owns one, with its
-/// Watchdog. LaunchOrder: one order on a device for the operations of all its channels, for NCCL before 2.26.
+/// Channel: one rank's end of an NCCL channel, with its operations and their failures. Communicator owns one, with its
+/// Watchdog.
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/nccl/channel_status.hpp"
+#include "dtrain/backend/nccl/first_calls.hpp"
 #include "dtrain/backend/nccl/inflight_ring.hpp"
+#include "dtrain/backend/nccl/launch_order.hpp"
 #include "dtrain/backend/nccl/library.hpp"
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -33,74 +37,15 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Makes each operation wait for the one enqueued before it on any channel of the device. Otherwise two devices may run
-/// two channels' operations in different orders and wait for each other for ever, although all ranks enqueue in one
-/// order (NCCL's user guide, "Using multiple NCCL communicators concurrently"). From 2.26 on the implicit launch order
-/// does this inside NCCL. Operations of a captured graph are not ordered: a graph cannot
-/// wait for events outside it.
-class LaunchOrder {
- public:
-  /// The device's order; null if the library orders by itself. Lives as long as the process, because channels of all
-  /// groups share it.
-  static LaunchOrder* of_device(int device) noexcept {
-    static auto& all = *new std::array<LaunchOrder, max_devices>;  // never destroyed: threads may outlive main()
-    const auto index = static_cast<std::size_t>(device);
-    return library_version() >= first_that_orders || index >= all.size() ? nullptr : &all[index];
-  }
-
-  /// One operation, from before to after it is enqueued.
-  class Turn {
-   public:
-    /// Makes `stream` wait for the operation before. Blocking: while another thread enqueues one, until `deadline`.
-    /// @throws Error (timeout, cuda)
-    Turn(LaunchOrder& order, stream::cuda::StreamRef stream, Deadline deadline) : exclusive_(order, deadline) {
-      stream.wait(order.last_);
-    }
-    /// The operation is enqueued. @throws Error (cuda)
-    void end(stream::cuda::StreamRef stream) { stream.record(exclusive_.order.last_); }
-
-   private:
-    /// At most one thread has an order.
-    struct Exclusive {
-      Exclusive(LaunchOrder& taken, Deadline deadline) : order(taken) {
-        std::unique_lock lock(order.mutex_);
-        if (!block_until(order.released_, lock, deadline, [this] { return !order.is_taken_; })) {
-          throw_error(Errc::timeout,
-                      "an operation of another channel of the device was still being enqueued at the timeout; NCCL "
-                      "before 2.26 needs one order of all channels' operations, the same on all ranks");
-        }
-        order.is_taken_ = true;
-      }
-      Exclusive(const Exclusive&) = delete;
-      Exclusive& operator=(const Exclusive&) = delete;
-      ~Exclusive() {
-        const std::lock_guard lock(order.mutex_);
-        order.is_taken_ = false;
-        order.released_.notify_one();
-      }
-
-      LaunchOrder& order;
-    };
-
-    Exclusive exclusive_;
-  };
-
- private:
-  static constexpr std::size_t max_devices = 64;
-
-  std::mutex mutex_;
-  std::condition_variable released_;
-  bool is_taken_ = false;
-  stream::cuda::Event last_;  ///< of the last operation; complete before the first
-};
-
 /// Shared by the Communicator, the Watchdog and the Allocations. Threads: issue() from one at a time, else any.
 class Channel {
  public:
-  /// Has no communicator yet: see connect_blocking(). @throws Error (cuda)
-  Channel(const ChannelContext& of, const NcclOptions& with, int device)
+  /// Has no communicator yet: see connect_blocking() and split_blocking().
+  /// @throws Error (cuda)
+  Channel(const ChannelContext& of, const NcclOptions& with, int device, Launches launches_from)
       : context(limited(of)),
         options(with),
+        launches(launches_from),
         status(context),
         device_(device),
         order_(LaunchOrder::of_device(device)),
@@ -110,23 +55,28 @@ class Channel {
 
   const ChannelContext context;
   const NcclOptions options;
+  const Launches launches;
   ChannelStatus status;
   CommLock comm_lock;
 
   int device() const noexcept { return device_; }
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
 
-  /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds. A
-  /// channel's first operations connect ranks and take longer, at most `timeout`. If it throws, no thread of
-  /// NCCL's will still enqueue that work, and the caller may free the memory, except if NCCL has not ended the
-  /// communicator 3 s after the abort.
+  /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds; while 32
+  /// operations are in flight; before an operation in which NCCL may connect ranks, until all of them have called it,
+  /// at most `timeout`. If it throws, no thread of NCCL's will still enqueue that work, and the caller may free the
+  /// memory, except if NCCL has not ended the communicator 3 s after the abort.
+  /// @param paths of a message; empty for a collective
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
-  void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
+  void issue(const Operation& operation, std::span<const MessagePath> paths, const char* function,
+             stream::cuda::StreamRef stream, Call call) {
     status.check();
+    const bool may_connect = meet_before_connecting(operation, paths, function);
     std::optional<LaunchOrder::Turn> turn;
     std::optional<InflightRing::TrackedOperation> watched;
     if (!stream.is_capturing()) {  // a graph must not record these events; those of a graph cannot be queried
+      block_while_far_ahead();
       if (order_ != nullptr) {
         turn.emplace(*order_, stream, Deadline::after(context.timeout));
       }
@@ -146,6 +96,7 @@ class Channel {
     if (turn) {
       turn->end(stream);
     }
+    if (may_connect && paths.empty()) first_calls_.add(operation);
   }
 
   /// As issue(), for calls without a stream. @param doing for messages
@@ -191,7 +142,7 @@ class Channel {
     polled.is_stuck = polling_since && *polling_since < latest - std::chrono::seconds(5);
     const CommLock::Guard held = comm_lock.try_lock();
     polled.was_polled = held.is_granted() && held.communicator() != nullptr;
-    if (!polled.was_polled && !options.blocking) {
+    if (!polled.was_polled && launches != Launches::in_caller) {
       return polled;
     }
     const InflightRing::View view = ring_.last_view();
@@ -213,6 +164,9 @@ class Channel {
 
   /// Queries the device for the next poll(). Blocking: in CUDA, while a stream of the device is full.
   void poll_events() { ring_.poll(); }
+
+  /// The first operation that no poll has found complete, without a call to CUDA; empty if there is none.
+  std::optional<Operation> oldest_operation() const { return ring_.oldest(); }
 
   /// Number of operations found complete; the watchdog polls every 50 ms.
   std::uint64_t progress() const noexcept { return ring_.progress(); }
@@ -252,8 +206,12 @@ class Channel {
       const CommLock::Guard held = comm_lock.lock();
       return registrations_.emplace(registrations_.end());
     }();
+    const std::string doing = format_text("registering {} bytes with NCCL", {bytes});
+    if (options.symmetric_arenas && launches == Launches::in_caller) {
+      meet_all(nullptr, doing, doing);
+    }
     // If the registration fails, its handle stays as long as the channel, because NCCL may still write there.
-    manage(format_text("registering {} bytes with NCCL", {bytes}), deadline, [&](ncclComm_t communicator) {
+    manage(doing, deadline, [&](ncclComm_t communicator) {
       return nccl::register_memory(communicator, memory, bytes, options.symmetric_arenas, *handle);
     });
     return handle;
@@ -308,6 +266,68 @@ class Channel {
     return held;
   }
 
+  /// Blocking: while so many operations are in flight that CUDA's queue could fill up. A launch that waits there waits
+  /// for other ranks, holds a lock of the driver's, and cannot be aborted. Without a deadline: the watchdog ends it.
+  /// @throws the job's first cause, as status.check()
+  void block_while_far_ahead() {
+    constexpr std::size_t most = 32;
+    if (ring_.in_flight() < most) return;
+    const stream::cuda::RelaxedCapture relaxed;
+    for (ring_.poll(); ring_.in_flight() >= most; ring_.poll()) {
+      status.check();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  /// See FirstCalls. @returns whether NCCL may connect ranks in the operation
+  bool meet_before_connecting(const Operation& operation, std::span<const MessagePath> paths, const char* function) {
+    if (launches != Launches::in_caller || context.members.world_size == 1) return false;
+    if (paths.empty()) {
+      if (!first_calls_.may_connect(operation)) return false;
+      meet_all(&operation, function, call_text(operation));
+      return true;
+    }
+    std::vector<MessagePath> first;
+    for (const MessagePath& path : paths)
+      if (path.from != path.to && first_calls_.may_connect(path)) first.push_back(path);
+    if (first.empty()) return false;
+    meet(&operation, function, [&](const StoreRank& self) { FirstCalls::meet_blocking(self, context.name, first); });
+    for (const MessagePath& path : first)
+      first_calls_.add(path);
+    return true;
+  }
+
+  /// @param operation null if there is none @param call "called barrier as operation 3" @throws as issue()
+  void meet_all(const Operation* operation, std::string_view action, const std::string& call) {
+    std::string differ;
+    meet(operation, action,
+         [&](const StoreRank& self) { differ = first_calls_.meet_blocking(self, context.name, call); });
+    if (!differ.empty()) {
+      status.fail(differing_calls(context, differ));
+      status.check();
+    }
+  }
+
+  /// @param wait `wait(self)` returns once the other ranks have come @throws as issue()
+  template <class Wait>
+  void meet(const Operation* operation, std::string_view action, Wait wait) {
+    try {
+      const std::string doing = operation != nullptr ? described_on(context.name, *operation) : std::string(action);
+      StoreRank self = StoreRank::of(context, Deadline::after(context.timeout), doing);
+      self.check = [this] { status.check(); };
+      wait(self);
+    } catch (const JobFailed&) {
+      status.check();
+      throw;
+    } catch (const Error& error) {
+      if (error.code() == make_error_code(Errc::timeout)) {
+        throw_with_diagnosis(ncclInProgress, action, operation, comm_lock.lock());
+      }
+      status.fail(CauseKind::exception, error.what());
+      throw;
+    }
+  }
+
   /// Fails the channel: after a failed call its communicator is unusable. A thread of NCCL's works on a call in
   /// progress until the communicator has ended.
   /// @param action the function that `operation` called, or what was done without one
@@ -358,6 +378,7 @@ class Channel {
   const int device_;
   LaunchOrder* const order_;  ///< null if NCCL orders by itself
   InflightRing ring_;
+  FirstCalls first_calls_;
   std::list<MemoryRegistration> registrations_;
   std::list<SplitResult> split_results_;  ///< null once taken
   std::atomic<Deadline::Clock::time_point> call_until_{Deadline::Clock::time_point::max()};

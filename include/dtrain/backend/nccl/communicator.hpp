@@ -1,17 +1,13 @@
 #pragma once
 /// @file
 /// Communicator of device memory over NCCL, which Nccl opens; Allocation: zeroed memory, registered with NCCL.
-/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
-#include <thread>
+#include <span>
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
@@ -19,7 +15,9 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/nccl/calls.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
+#include "dtrain/backend/nccl/first_calls.hpp"
 #include "dtrain/backend/nccl/library.hpp"
+#include "dtrain/backend/nccl/opening.hpp"
 #include "dtrain/backend/nccl/watchdog.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -35,109 +33,6 @@
 #if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
-
-/// @throws Error (protocol) unless `bytes` are those of an ncclUniqueId
-inline ncclUniqueId unique_id_from(const std::string& bytes) {
-  ncclUniqueId id{};
-  if (bytes.size() != sizeof id.internal) {
-    throw_error(Errc::protocol, "NCCL's unique id came as {} bytes; do all ranks run the same program?",
-                {bytes.size()});
-  }
-  bytes.copy(id.internal, sizeof id.internal);
-  return id;
-}
-
-/// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
-inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
-  const auto draw = [&] {
-    ncclUniqueId id{};
-    const ncclResult_t code = ncclGetUniqueId(&id);
-    if (code != ncclSuccess) {
-      throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
-                       "NCCL_SOCKET_IFNAME names the network interface to use");
-    }
-    return std::string(id.internal, sizeof id.internal);
-  };
-  const ChannelContext& context = channel.context;
-  const StoreRank self = StoreRank::of(context, deadline, format_text("opening channel '{}'", {context.name}));
-  return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
-}
-
-/// Remedy for an error of ranks that do not connect.
-inline std::string hint(const Channel& channel) {
-  const int ranks = channel.context.members.world_size;
-  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
-                    : format_text(
-                          "do all {} ranks open this channel, each with a device of its own? NCCL_SOCKET_IFNAME names "
-                          "the interface that the ranks reach each other by, whose ports no firewall may "
-                          "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
-                          {ranks});
-}
-
-/// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
-/// other ranks, which must be notified first. @throws the job's first cause; Error (timeout, nccl)
-inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
-                          Deadline deadline) {
-  const auto began = Deadline::Clock::now();
-  const auto& job = channel.context.failure;
-  const ncclResult_t result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
-  if (result == ncclSuccess && held.communicator() != nullptr) {
-    return;
-  }
-  const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
-  held.unlock();
-  job->throw_if_failed(channel.context.reporting_rank());
-  const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
-  if (result == ncclInProgress) {
-    const rendezvous::Membership& members = channel.context.members;
-    throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
-                                           {doing, members.rank, members.world_size,
-                                            duration_text(Deadline::Clock::now() - began), hint(channel)}))
-        .with_rank(channel.context.reporting_rank());
-  }
-  throw nccl_error(result, doing, channel.caller(), error_text, hint(channel));
-}
-
-/// Collective, blocking: makes the channel's communicator.
-/// @throws the job's first cause; Error (timeout, nccl, protocol), which the caller reports to the job
-inline void connect_blocking(Channel& channel, Deadline deadline) {
-  const ChannelContext& context = channel.context;
-  const ncclUniqueId id = exchange_id_blocking(channel, deadline);
-  const stream::cuda::DeviceGuard guard(channel.device());
-  ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
-  ncclComm_t made = nullptr;
-  CommLock::Guard held = channel.comm_lock.lock();
-  const Channel::TimedCall timed(channel, deadline);
-  const ncclResult_t code =
-      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
-  channel.comm_lock.adopt(held, made);
-  wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
-}
-
-/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
-/// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
-inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
-  Channel::SplitResult& result = parent.split_result(child.context.name);
-  ncclComm_t& made = result.made;
-  ncclConfig_t config = config_of(child.options, result.name.c_str());
-  parent.manage(format_text("opening channel '{}' by ncclCommSplit", {result.name}), deadline,
-                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
-  const std::atomic_ref<ncclComm_t> written(made);
-  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: written after the parent's state changes
-  }
-  if (written.load(std::memory_order_acquire) == nullptr) {
-    parent.status.check();
-    throw Error(Errc::timeout,
-                format_text("ncclCommSplit for channel '{}' had not given a communicator by the deadline; {}",
-                            {child.context.name, hint(child)}))
-        .with_rank(child.context.reporting_rank());
-  }
-  CommLock::Guard held = child.comm_lock.lock();
-  child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
-  wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
-}
 
 /// Blocking. @throws as stream::cuda::zero_blocking
 inline void zero_blocking(void* data, std::size_t bytes, int device, Deadline deadline) {
@@ -233,15 +128,10 @@ class Communicator {
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();
-    auto state = make_process_owned<ChannelState>(context, options, stream::cuda::current_device(), deadline);
-    if (options.blocking) {
-      state->serve();  // the watchdog ends a process that stays in the call
-    }
-    reporting_failure(context, [&] { connect_blocking(*state->channel, deadline); });
-    if (!options.blocking) {
-      state->serve();
-    }
-    return Communicator(std::move(state));
+    const int device = stream::cuda::current_device();
+    const auto root = std::make_shared<RootChannel>(context, options, device);
+    reporting_failure(context, [&] { connect_blocking(root->channel(), deadline); });
+    return open_channel_blocking(root, context, deadline);
   }
 
   int rank() const noexcept { return state_->channel->context.members.rank; }
@@ -309,17 +199,24 @@ class Communicator {
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
-    const Channel& parent = *state_->channel;
-    parent.status.check();
-    const ChannelContext child = split_context(parent.context, state_->splits + 1, color, key, deadline);
+    Channel& own = *state_->channel;
+    own.status.check();
+    const ChannelContext child = split_context(own.context, state_->splits + 1, color, key, deadline);
     ++state_->splits;
-    return open_part_blocking(child, color, key, deadline);
+    const auto root = reporting_failure(child, [&] {
+      require_idle(child, deadline);
+      const auto made = std::make_shared<RootChannel>(child, own.options, own.device());
+      nccl::split_blocking(state_->root->channel(), made->channel(), color, key, deadline);
+      return made;
+    });
+    return open_channel_blocking(root, child, deadline);
   }
 
   /// See CanDuplicate. @throws as split_blocking
   Communicator duplicate_blocking(const ChannelContext& context, Deadline deadline) {
     state_->channel->status.check();
-    return open_part_blocking(context, 0, rank(), deadline);
+    reporting_failure(context, [&] { require_idle(context, deadline); });
+    return open_channel_blocking(state_->root, context, deadline);
   }
 
   /// See CanAllocate. If a rank cannot allocate, the job fails: the other ranks would wait for it.
@@ -338,9 +235,12 @@ class Communicator {
  private:
   /// State whose address stays the same when the communicator moves.
   struct ChannelState {
-    ChannelState(const ChannelContext& context, const NcclOptions& options, int device, Deadline deadline)
-        : channel(std::make_shared<Channel>(context, options, device)), token(sizeof(std::int32_t), device) {
-      zero_blocking(token.data(), token.bytes(), device, deadline);
+    ChannelState(std::shared_ptr<RootChannel> of, const ChannelContext& context, Deadline deadline)
+        : root(std::move(of)),
+          channel(std::make_shared<Channel>(context, root->channel().options, root->channel().device(),
+                                            launches_of(root->channel().options))),
+          token(sizeof(std::int32_t), channel->device()) {
+      zero_blocking(token.data(), token.bytes(), channel->device(), deadline);
     }
     ChannelState(const ChannelState&) = delete;
     ChannelState& operator=(const ChannelState&) = delete;
@@ -374,6 +274,7 @@ class Communicator {
       subscription.reset();
     }
 
+    const std::shared_ptr<RootChannel> root;  ///< ends after the channel; those of duplicates share it
     const std::shared_ptr<Channel> channel;
     const stream::cuda::DeviceBuffer token;  ///< operand of a barrier
     std::uint64_t collectives = 0;           ///< operations in which every rank takes part
@@ -384,23 +285,26 @@ class Communicator {
 
   explicit Communicator(ProcessOwned<ChannelState> state) noexcept : state_(std::move(state)) {}
 
-  /// Collective, blocking: the channel `child` of the ranks that pass the same color.
-  Communicator open_part_blocking(const ChannelContext& child, int color, int key, Deadline deadline) {
-    Channel& parent = *state_->channel;
-    auto state = reporting_failure(
-        child, [&] { return make_process_owned<ChannelState>(child, parent.options, parent.device(), deadline); });
-    reporting_failure(child, [&] {
-      if (!block_until_idle(parent, deadline)) {  // else NCCL might deadlock
-        throw Error(Errc::timeout,
-                    format_text("opening channel '{}' from channel '{}': the work enqueued on that one had not run in "
-                                "time; does every rank enqueue it?",
-                                {child.name, parent.context.name}))
-            .with_rank(child.reporting_rank());
-      }
-      nccl::split_blocking(parent, *state->channel, color, key, deadline);
-    });
+  /// Collective, blocking: a channel of the root's ranks.
+  static Communicator open_channel_blocking(const std::shared_ptr<RootChannel>& root, const ChannelContext& context,
+                                            Deadline deadline) {
+    auto state = reporting_failure(context, [&] { return make_process_owned<ChannelState>(root, context, deadline); });
+    reporting_failure(
+        context, [&] { nccl::split_blocking(root->channel(), *state->channel, 0, context.members.rank, deadline); });
     state->serve();
     return Communicator(std::move(state));
+  }
+
+  /// Blocking. NCCL might deadlock if it opened the channel `next` while work of this one waits for other ranks.
+  /// @throws Error (timeout)
+  void require_idle(const ChannelContext& next, Deadline deadline) {
+    Channel& own = *state_->channel;
+    if (block_until_idle(own, deadline)) return;
+    throw Error(Errc::timeout,
+                format_text("opening channel '{}' from channel '{}': the work enqueued on that one had not run in "
+                            "time; does every rank enqueue it?",
+                            {next.name, own.context.name}))
+        .with_rank(next.reporting_rank());
   }
 
   RankPlace place() const noexcept { return {rank(), size()}; }
@@ -409,22 +313,23 @@ class Communicator {
   template <class Call>
   void collective(Operation operation, const Devices& devices, const char* function, Stream stream, Call call) {
     operation.sequence = state_->collectives + 1;
-    issue(operation, devices, function, stream, call);
+    issue(operation, {}, devices, function, stream, call);
     ++state_->collectives;
   }
 
   template <class Message>
   void message(const Message& call, const char* function, Stream stream) {
     call.check(place());
-    issue(call.describe(), call.devices(), function, stream, [&](ncclComm_t by) {
+    issue(call.describe(), paths_of(call, rank()), call.devices(), function, stream, [&](ncclComm_t by) {
       return issue_calls(call, {by, rank(), stream});
     });
   }
 
   template <class Call>
-  void issue(const Operation& operation, const Devices& devices, const char* function, Stream stream, Call call) {
+  void issue(const Operation& operation, std::span<const MessagePath> paths, const Devices& devices,
+             const char* function, Stream stream, Call call) {
     check_devices(state_->channel->context.name, state_->channel->device(), devices, stream.device());
-    state_->channel->issue(operation, function, stream, call);
+    state_->channel->issue(operation, paths, function, stream, call);
   }
 
   ProcessOwned<ChannelState> state_;

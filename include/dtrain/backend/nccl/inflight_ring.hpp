@@ -46,11 +46,24 @@ inline std::chrono::nanoseconds grace_period(std::chrono::nanoseconds timeout) {
   return std::min<std::chrono::nanoseconds>(timeout / 3, std::chrono::seconds(5));
 }
 
+/// "called all_reduce (sum) of 8 f32 as operation 3".
+inline std::string call_text(const Operation& operation) {
+  const std::string called = "called " + to_string(operation);
+  return operation.sequence == 0 ? called : format_text("{} as operation {}", {called, operation.sequence});
+}
+
+/// Two ranks differ. @param calls "rank 0 called barrier as operation 3 and rank 1 called ..."
+inline Cause differing_calls(const ChannelContext& context, const std::string& calls) {
+  return {CauseKind::disagreement, -1, "",
+          format_text("on channel '{}', {}; every rank calls the same collectives in the same order",
+                      {context.name, calls})};
+}
+
 /// Blocking: at most three times grace_period(timeout). @returns why `operation` has not ended; empty once the job has
 /// failed
 inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
   const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
-  const std::string called = format_text(" called {}{}", {to_string(operation), ordinal});
+  const std::string called = " " + call_text(operation);
   const std::string own = format_text("rank {}{}", {context.reporting_rank(), called});
   const int size = context.members.world_size;
   std::string detail =
@@ -62,9 +75,7 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
     const int next = (context.members.rank + 1) % size;
     const std::string other = sanitize(context.store.get_blocking(timeout_key(context, next), deadline).substr(0, 300));
     if (operation.sequence != 0 && other.ends_with(ordinal) && !other.ends_with(called)) {
-      return Cause{CauseKind::disagreement, -1, "",
-                   format_text("on channel '{}', {} and {}; every rank calls the same collectives in the same order",
-                               {context.name, own, other})};
+      return differing_calls(context, format_text("{} and {}", {own, other}));
     }
     if (!other.ends_with(called)) {  // the rank has left, or is in another operation, maybe an earlier one
       detail = other + "; every rank calls the same collectives in the same order";
@@ -207,6 +218,18 @@ class InflightRing {
   bool is_idle() const {
     const std::lock_guard lock(mutex_);
     return count_ == 0;
+  }
+
+  /// The first operation that no poll has found complete, without a call to CUDA; empty if there is none.
+  std::optional<Operation> oldest() const {
+    const std::lock_guard lock(mutex_);
+    return count_ == 0 ? std::nullopt : std::optional(operations_[front_].operation);
+  }
+
+  /// Number of operations that no poll has found complete.
+  std::size_t in_flight() const {
+    const std::lock_guard lock(mutex_);
+    return count_;
   }
 
   /// When the current poll began; empty if none is running.

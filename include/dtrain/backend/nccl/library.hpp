@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -55,11 +56,11 @@ struct NcclOptions {
   /// How the program uses CUDA graphs with one communicator, since 2.29: 0 not at all, 1 one graph, 2 several graphs,
   /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
   int graph_usage_mode = -1;
-  /// NCCL launches operations in the calling thread, which saves host time: otherwise it starts a thread for each.
-  /// Then a channel's opening, its splits and its first operations, which a wrapper's constructor makes, wait inside
-  /// NCCL for all ranks, where NCCL allows no abort (user guide, Fault Tolerance): if such a call has not returned 5 s
-  /// after a timeout or the job's failure, the process ends with exit code 75.
-  bool blocking = false;
+  /// NCCL launches operations in the calling thread. Before a rank's first operation of a kind and size on a channel,
+  /// in which NCCL connects ranks, dtrain waits for all ranks: inside NCCL that wait could not be aborted (user guide,
+  /// Fault Tolerance). If a launch has not returned 5 s after a timeout or the job's failure, the process ends with
+  /// exit code 75. False: NCCL starts a thread for each operation, which takes tens of microseconds longer.
+  bool launches_in_caller = true;
   /// Channels that are opened from another one, by a wrapper or by ProcessGroup::split, use its buffers and connections
   /// (ncclConfig_t::splitShare). This saves device memory. But operations of channels that share run one after the
   /// other; no two threads may use such channels at once, closing them included; and an abort of one ends the
@@ -125,13 +126,20 @@ inline void require_library() {
   }
 }
 
-/// Configuration of a communicator. Unless it is to be blocking, none of its calls waits for another rank. From 2.31 on
-/// the device runs operations in the order of the program's calls, unless NCCL_LAUNCH_ORDER_IMPLICIT is set, which then
-/// decides; before, see prepare_environment().
+/// Who launches a communicator's operations. NCCL's own threads launch those of a non-blocking communicator.
+enum class Launches : std::uint8_t {
+  none,  ///< it has no operations; splits of it are non-blocking
+  in_caller,
+  in_threads,
+};
+
+/// Configuration of a communicator. From 2.31 on the device runs operations in the order of the program's calls, unless
+/// NCCL_LAUNCH_ORDER_IMPLICIT is set, which then decides; before, see prepare_environment().
 /// @param name for NCCL's profilers, since 2.27; it outlives the communicator
-inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const char* name) noexcept {
+inline ncclConfig_t config_of(const NcclOptions& options, Launches launches,
+                              [[maybe_unused]] const char* name) noexcept {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = options.blocking ? 1 : 0;
+  config.blocking = launches == Launches::in_caller ? 1 : 0;
   config.splitShare = options.share_splits ? 1 : 0;
   const auto choose = [](int& field, int value, int none) {
     if (value != none) {
@@ -165,6 +173,13 @@ inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const
   if (chosen_launch_order() == nullptr) config.launchOrderImplicit = 1;
 #endif
   return config;
+}
+
+/// The options' value for a group's channels, which NCCL_COMM_BLOCKING=0 overrides.
+inline Launches launches_of(const NcclOptions& options) {
+  const bool in_caller = options.launches_in_caller &&
+                         identity::Variables(identity::snapshot_environment()).text("NCCL_COMM_BLOCKING") != "0";
+  return in_caller ? Launches::in_caller : Launches::in_threads;
 }
 
 /// Allocates memory of the current device, from 2.19 on of the kind that NCCL registers best.
@@ -293,8 +308,8 @@ inline Error nccl_error(ncclResult_t code, const std::string& call, Caller calle
 inline const char* warning_about(const identity::Environment& environment) {
   return identity::Variables(environment).text("NCCL_COMM_BLOCKING") != "1"
              ? nullptr
-             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, set it only "
-               "to measure, or set NcclOptions::blocking instead";
+             : "NCCL_COMM_BLOCKING=1 makes NCCL block while ranks connect, where no timeout ends it; unset it, as "
+               "NCCL launches dtrain's operations in the calling thread without it";
 }
 
 /// Whether NCCL itself orders the operations of a device's channels: see prepare_environment(), which was called, and

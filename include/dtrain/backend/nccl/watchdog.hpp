@@ -39,8 +39,9 @@ inline bool block_until_idle(Channel& channel, Deadline deadline) {
   return true;
 }
 
-/// Locks a blocking communicator. If a thread is in a call 5 s after an abort, ends the process: NCCL frees the
-/// communicator in ncclCommAbort without waiting for that thread (src/init.cc, commReclaim). Blocking.
+/// Locks a communicator that launches in the calling thread. If a thread is in a call 5 s after an abort, ends the
+/// process: NCCL frees the communicator in ncclCommAbort without waiting for that thread (src/init.cc, commReclaim).
+/// Blocking.
 inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
   constexpr std::chrono::milliseconds pause(10);
   std::chrono::milliseconds waited(0);  // not while the process is stopped
@@ -68,7 +69,8 @@ inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
 /// graphs with its operations. ncclCommDestroy and ncclCommAbort also wait until all ranks of the node have called one
 /// of the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
 inline void end_blocking(Channel& channel) noexcept {
-  CommLock::Guard held = channel.options.blocking ? lock_or_end_process(channel) : channel.comm_lock.lock();
+  CommLock::Guard held =
+      channel.launches == Launches::in_caller ? lock_or_end_process(channel) : channel.comm_lock.lock();
   bool finalized = false;
   if (held.communicator() != nullptr && !channel.status.aborted()) {
     channel.deregister_all(held);
@@ -78,7 +80,8 @@ inline void end_blocking(Channel& channel) noexcept {
           [&] { return channel.status.aborted(); });
       return result == ncclSuccess;
     };
-    finalized = channel.options.blocking || finalize();  // ncclCommDestroy does it for the former, without the lock
+    finalized = channel.launches == Launches::in_caller ||
+                finalize();  // ncclCommDestroy does it for the former, without the lock
   }
   const ncclComm_t communicator = channel.comm_lock.take(held);
   held.unlock();
@@ -108,6 +111,7 @@ class Watchdog {
       return;
     }
     thread_.detach();
+    if (channel_->launches == Launches::none) return;  // the group's channel has said so
     try {
       log(LogLevel::warning,
           format_text("NCCL had not ended the communicator of channel '{}' in time (10 s, 1 s after the first such) "
@@ -135,7 +139,7 @@ class Watchdog {
     } catch (...) {
       channel.status.fail(CauseKind::exception, "the thread that watches NCCL has failed");
     }
-    if (!channel.status.aborted()) {
+    if (!channel.status.aborted() && channel.launches != Launches::none) {
       publish_departure(channel.context, true);  // again: an operation that timed out has overwritten the entry
     }
     end_blocking(channel);
@@ -170,21 +174,33 @@ class Watchdog {
       if (cause && channel.poll().overdue) {  // otherwise the operation has ended meanwhile, or the next poll decides
         channel.status.fail(*cause);
       }
+    } else if (polled.is_late || polled.is_stuck) {
+      fail_without_cuda(channel, polled, timeout_published);
+    } else if (timeout_published && polled.was_polled) {
+      retract_timeout(channel.context);
+      timeout_published = false;
+    }
+  }
+
+  /// Fails the channel, whose calls to NCCL or CUDA do not return, by its oldest operation, which needs no such call.
+  static void fail_without_cuda(Channel& channel, const Channel::PollResult& polled, bool& timeout_published) {
+    if (const std::optional<Operation> oldest = channel.oldest_operation()) {
+      timeout_published = true;
+      const std::optional<Cause> cause = diagnose_timeout_blocking(channel.context, *oldest);
+      const Channel::PollResult again = channel.poll();
+      if (cause && (again.is_late || again.is_stuck)) channel.status.fail(*cause);
     } else if (polled.is_late) {
       channel.status.fail(
           CauseKind::timeout,
           format_text("a call to NCCL on channel '{}' has not returned in time; does every rank make it?",
                       {channel.context.name}));
-    } else if (polled.is_stuck) {
+    } else {
       channel.status.fail(
           CauseKind::timeout,
           format_text("CUDA has not answered for longer than the timeout of {} whether the operations on channel '{}' "
                       "have run; a stream may be full of work behind one that waits for another rank, or the device's "
                       "driver hangs",
                       {duration_text(channel.context.timeout), channel.context.name}));
-    } else if (timeout_published && polled.was_polled) {
-      retract_timeout(channel.context);
-      timeout_published = false;
     }
   }
 

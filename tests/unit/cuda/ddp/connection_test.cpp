@@ -5,9 +5,9 @@
 
 namespace {
 
-template <bool blocking>
+template <bool in_caller>
 using Policy = dtrain::Policy<dtrain::launch::PerProcess,
-                              dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = blocking}>>;
+                              dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.launches_in_caller = in_caller}>>;
 
 /// A small and a large parameter, for which NCCL takes different algorithms.
 struct Model : DeviceModel {
@@ -19,11 +19,11 @@ struct Model : DeviceModel {
   }
 };
 
-template <bool blocking>
+template <bool in_caller>
 void expect_enqueued_alone() {
   const EmulatedDevices emulated(2);
   std::atomic<bool> has_launched{false};
-  run_well<Policy<blocking>>(2, [&](const dtrain::ProcessGroup<Policy<blocking>>& group) {
+  run_well<Policy<in_caller>>(2, [&](const dtrain::ProcessGroup<Policy<in_caller>>& group) {
     Model model(static_cast<float>(2 * group.rank()));
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 100, .first_bucket_bytes = 100}};
     if (group.rank() == 1) CHECK(holds_soon([&] { return has_launched.load(); }));
@@ -39,11 +39,11 @@ void expect_enqueued_alone() {
 }  // namespace
 
 TEST_CASE("the first step's ready() enqueues a bucket of any size without another rank, whose connections exist") {
-  SUBCASE("non-blocking communicators") {
-    expect_enqueued_alone<false>();
-  }
-  SUBCASE("blocking communicators") {
+  SUBCASE("launched in the calling thread") {
     expect_enqueued_alone<true>();
+  }
+  SUBCASE("launched in threads of NCCL's") {
+    expect_enqueued_alone<false>();
   }
 }
 

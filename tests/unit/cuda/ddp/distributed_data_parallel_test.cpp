@@ -4,8 +4,8 @@
 namespace {
 
 using dtrain::DdpOptions;
-using BlockingNccl = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = true}>;
-using BlockingPolicy = dtrain::Policy<dtrain::launch::PerProcess, BlockingNccl>;
+using ThreadedNccl = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.launches_in_caller = false}>;
+using ThreadedPolicy = dtrain::Policy<dtrain::launch::PerProcess, ThreadedNccl>;
 
 /// Two parameters of f32, one of f64, and a buffer of i64, on the rank's device; one stream computes.
 class Model : public DeviceModel {
@@ -116,9 +116,9 @@ TEST_CASE("two wrappers of a group train beside it, and each rank initialises NC
 }
 #endif
 
-TEST_CASE("a model on a GPU is trained with NCCL's blocking communicators") {
+TEST_CASE("a model on a GPU is trained with launches in threads of NCCL's") {
   if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
-  expect_training<BlockingPolicy, Model>(2);
+  expect_training<ThreadedPolicy, Model>(2);
 #if DTRAIN_EMULATED_CUDA
   CHECK(emulation::concurrent_calls() == 0);
   emulation::reset();

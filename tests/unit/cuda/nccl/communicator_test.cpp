@@ -177,13 +177,14 @@ TEST_CASE("an initialisation that a rank does not come to ends by its deadline, 
 
 TEST_CASE("options reach NCCL, and what it does not know yet is left out") {
   using dtrain::backend::NcclOptions;
-  const ncclConfig_t plain = dtrain::backend::nccl::config_of({}, "plain");
+  using dtrain::backend::nccl::Launches;
+  const ncclConfig_t plain = dtrain::backend::nccl::config_of({}, Launches::none, "plain");
   CHECK(plain.blocking == 0);
   CHECK(plain.splitShare == 0);
   CHECK(plain.maxCTAs == NCCL_CONFIG_UNDEF_INT);
   const ncclConfig_t chosen = dtrain::backend::nccl::config_of(
-      {.min_ctas = 2, .max_ctas = 8, .cga_cluster_size = 0, .traffic_class = 3, .blocking = true, .share_splits = true},
-      "");
+      {.min_ctas = 2, .max_ctas = 8, .cga_cluster_size = 0, .traffic_class = 3, .share_splits = true},
+      Launches::in_caller, "");
   CHECK(chosen.blocking == 1);
   CHECK(chosen.minCTAs == 2);
   CHECK(chosen.maxCTAs == 8);
@@ -198,7 +199,7 @@ TEST_CASE("options reach NCCL, and what it does not know yet is left out") {
   CHECK(plain.CTAPolicy == NCCL_CONFIG_UNDEF_INT);
   using dtrain::backend::CtaPolicy;
   const auto policy = [](CtaPolicy wanted) {
-    return dtrain::backend::nccl::config_of({.nvls_ctas = 5, .cta_policy = wanted}, "");
+    return dtrain::backend::nccl::config_of({.nvls_ctas = 5, .cta_policy = wanted}, Launches::none, "");
   };
   CHECK(policy(CtaPolicy::speed).nvlsCTAs == 5);
   CHECK(policy(CtaPolicy::speed).CTAPolicy == 0);
@@ -209,7 +210,7 @@ TEST_CASE("options reach NCCL, and what it does not know yet is left out") {
 #endif
 #if NCCL_VERSION_CODE >= 22902
   CHECK(plain.graphUsageMode == NCCL_CONFIG_UNDEF_INT);
-  CHECK(dtrain::backend::nccl::config_of({.graph_usage_mode = 1}, "").graphUsageMode == 1);
+  CHECK(dtrain::backend::nccl::config_of({.graph_usage_mode = 1}, Launches::none, "").graphUsageMode == 1);
 #endif
   using Custom = dtrain::backend::NcclWith<NcclOptions{.max_ctas = 4, .symmetric_arenas = true}>;
   static_assert(dtrain::backend::Backend<Custom>);

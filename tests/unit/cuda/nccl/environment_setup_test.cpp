@@ -58,7 +58,8 @@ TEST_CASE("a variable that makes NCCL block is warned of") {
   using dtrain::backend::nccl::warning_about;
   const char* const warning = warning_about({{"NCCL_COMM_BLOCKING", "1"}});
   REQUIRE(warning != nullptr);
-  CHECK(std::string(warning).find("NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it") == 0);
+  CHECK(std::string(warning).find(
+            "NCCL_COMM_BLOCKING=1 makes NCCL block while ranks connect, where no timeout ends it") == 0);
   CHECK(warning_about({{"NCCL_COMM_BLOCKING", "0"}}) == nullptr);
   CHECK(warning_about({}) == nullptr);
 }

@@ -180,8 +180,7 @@ TEST_CASE("a stream that is full behind an operation that never runs holds nobod
     const auto job = std::make_shared<FakeJob>(2);
     run_thread_ranks(2, [&](RankThread& thread) {
       NcclRank self(job, thread.rank(), 2, "group", 1s);
-      self.communicator.enqueue(Barrier{}, self.stream.ref());
-      CHECK(self.wait());
+      self.connect();
       if (thread.rank() == 1) {
         CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
         return;
@@ -266,8 +265,9 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
   run_thread_ranks(2, [&](RankThread& thread) {
     namespace nccl = dtrain::backend::nccl;
     dtrain::stream::cuda::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
-    const auto channel = std::make_shared<nccl::Channel>(support::channel_context(job, thread.rank(), 2, "group", 2s),
-                                                         dtrain::backend::NcclOptions{}, thread.rank());
+    const auto channel =
+        std::make_shared<nccl::Channel>(support::channel_context(job, thread.rank(), 2, "group", 2s),
+                                        dtrain::backend::NcclOptions{}, thread.rank(), nccl::Launches::in_threads);
     nccl::connect_blocking(*channel, Deadline::after(60s));
     const support::FakeStore store(job, thread.rank());
     const dtrain::stream::cuda::CommunicationStream stream;
@@ -282,7 +282,7 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
         operation.count = 8;
         operation.dtype = DType::f32;
         operation.sequence = sequence;
-        channel->issue(operation, broadcasts ? "ncclBroadcast" : "ncclAllReduce", stream.ref(), [&](ncclComm_t to) {
+        channel->issue(operation, {}, broadcasts ? "ncclBroadcast" : "ncclAllReduce", stream.ref(), [&](ncclComm_t to) {
           return broadcasts ? ncclBroadcast(memory.data(), memory.data(), operation.count, ncclFloat32, 0, to,
                                             stream.ref().native())
                             : ncclAllReduce(memory.data(), memory.data(), operation.count, ncclFloat32, ncclSum, to,
@@ -382,6 +382,9 @@ TEST_CASE("an abort that races with operations ends them, whenever it comes") {
     std::barrier both(2);  // before the first has failed the job
     run_thread_ranks(2, [&](RankThread& thread) {
       NcclRank self(job, thread.rank(), 2);
+      const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
+      const auto view = self.view(memory, 8, DType::f32);
+      self.communicator.enqueue(AllReduce{view, view, ReduceOp::average}, self.stream.ref());  // connects the ranks
       both.arrive_and_wait();
       std::thread other([&] {
         std::this_thread::sleep_for(std::chrono::microseconds(200 * (round % 7)));
@@ -400,8 +403,11 @@ TEST_CASE("a call that an abort ends throws only when no thread of NCCL's can st
   const auto job = std::make_shared<FakeJob>(2);
   std::atomic<int> issuing{0};
   std::atomic<bool> released{false};
+  using Threaded = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.launches_in_caller = false}>;
   run_thread_ranks(2, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 2);
+    support::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
+    NcclRank self(job->latch(thread.rank()),
+                  Threaded::open_blocking(channel_context(job, thread.rank(), 2, "group", 10s), Deadline::after(60s)));
     self.connect();
     const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
     const auto view = self.view(memory, 8, DType::f32);

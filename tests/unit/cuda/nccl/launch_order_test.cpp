@@ -17,7 +17,7 @@ bool overtakes(bool library_orders) {
     const auto opened = [&](const std::string& name) {
       if (!library_orders) {
         support::check(cudaSetDevice(self.rank()), "cudaSetDevice");
-        emulation::fail("ncclGetVersion", 2, ncclSystemError, self.rank());  // the first compares it with the header
+        emulation::fail("ncclGetVersion", 3, ncclSystemError, self.rank());  // of the channel that has operations
       }
       return NcclRank(job, self.rank(), 2, name);
     };

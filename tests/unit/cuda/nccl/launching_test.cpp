@@ -6,14 +6,14 @@ namespace {
 
 namespace nccl = dtrain::backend::nccl;
 
-using Blocking = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = true}>;
+using Threaded = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.launches_in_caller = false}>;
 
-/// A watched channel of rank 0 with a blocking communicator of its own.
+/// A watched channel of rank 0 with a communicator of its own, which launches in the calling thread.
 struct WatchedChannel {
   WatchedChannel(const std::shared_ptr<FakeJob>& job, int ranks, std::chrono::nanoseconds timeout)
       : latch(job->latch(0)),
         channel(std::make_shared<nccl::Channel>(support::channel_context(job, 0, ranks, "group", timeout),
-                                                dtrain::backend::NcclOptions{.blocking = true}, 0)) {
+                                                dtrain::backend::NcclOptions{}, 0, nccl::Launches::in_caller)) {
     const auto held = channel->comm_lock.lock();
     ncclUniqueId id{};
     ncclComm_t made = nullptr;
@@ -36,6 +36,40 @@ struct WatchedChannel {
   std::shared_ptr<nccl::Channel> channel;
   std::optional<nccl::Watchdog> watchdog;
 };
+
+/// A sum in a channel, and in the parts that it is split into.
+template <class Backend>
+void expect_sums_in_parts() {
+  const EmulatedDevices faults(3);
+  const auto job = std::make_shared<FakeJob>(3);
+  std::atomic<bool> comes{false};
+  run_thread_ranks(3, [&](RankThread& thread) {
+    dtrain::stream::cuda::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
+    NcclRank whole(
+        job->latch(thread.rank()),
+        Backend::open_blocking(support::channel_context(job, thread.rank(), 3, "group", 10s), Deadline::after(60s)));
+    if (thread.rank() == 1) {
+      std::this_thread::sleep_for(50ms);
+      comes = true;
+    }
+    thread.doing("reducing in the whole");
+    NcclRank part(whole.latch, [&] {
+      const auto sum = whole.put<float>({1, 1});
+      whole.communicator.enqueue(AllReduce{sum.view(), sum.view(), ReduceOp::sum}, whole.stream.ref());
+      CHECK(comes.load());
+      CHECK(whole.wait());
+      CHECK(NcclRank::get<float>(sum) == std::vector<float>{3, 3});
+      thread.doing("splitting");
+      return whole.communicator.split_blocking(thread.rank() % 2, 0, Deadline::after(60s));
+    }());
+    thread.doing("reducing in the part");
+    const auto sum = part.put<float>({1});
+    part.communicator.enqueue(AllReduce{sum.view(), sum.view(), ReduceOp::sum}, part.stream.ref());
+    CHECK(part.wait());
+    CHECK(NcclRank::get<float>(sum) == std::vector<float>{thread.rank() == 1 ? 1.0F : 2.0F});
+    thread.doing("closing");
+  });
+}
 
 }  // namespace
 
@@ -80,36 +114,13 @@ TEST_CASE("a first operation that a rank does not call ends by the timeout, and 
   });
 }
 
-TEST_CASE("a blocking communicator launches in the calling thread, and its parts do so too") {
-  const EmulatedDevices faults(3);
-  const auto job = std::make_shared<FakeJob>(3);
-  std::atomic<bool> comes{false};
-  run_thread_ranks(3, [&](RankThread& thread) {
-    dtrain::stream::cuda::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
-    NcclRank whole(
-        job->latch(thread.rank()),
-        Blocking::open_blocking(support::channel_context(job, thread.rank(), 3, "group", 10s), Deadline::after(60s)));
-    if (thread.rank() == 1) {
-      std::this_thread::sleep_for(50ms);
-      comes = true;
-    }
-    thread.doing("reducing in the whole");
-    NcclRank part(whole.latch, [&] {
-      const auto sum = whole.put<float>({1, 1});
-      whole.communicator.enqueue(AllReduce{sum.view(), sum.view(), ReduceOp::sum}, whole.stream.ref());
-      CHECK(comes.load());
-      CHECK(whole.wait());
-      CHECK(NcclRank::get<float>(sum) == std::vector<float>{3, 3});
-      thread.doing("splitting");
-      return whole.communicator.split_blocking(thread.rank() % 2, 0, Deadline::after(60s));
-    }());
-    thread.doing("reducing in the part");
-    const auto sum = part.put<float>({1});
-    part.communicator.enqueue(AllReduce{sum.view(), sum.view(), ReduceOp::sum}, part.stream.ref());
-    CHECK(part.wait());
-    CHECK(NcclRank::get<float>(sum) == std::vector<float>{thread.rank() == 1 ? 1.0F : 2.0F});
-    thread.doing("closing");
-  });
+TEST_CASE("channels and the channels split from them launch in the calling thread, or in threads of NCCL's") {
+  SUBCASE("in the calling thread") {
+    expect_sums_in_parts<Nccl>();
+  }
+  SUBCASE("in threads") {
+    expect_sums_in_parts<Threaded>();
+  }
 }
 
 TEST_CASE("an operation in whose call a blocking communicator waits times out, and names the rank that does not come") {
@@ -121,8 +132,9 @@ TEST_CASE("an operation in whose call a blocking communicator waits times out, a
   operation.count = 8;
   operation.dtype = DType::f32;
   operation.sequence = 1;
-  const std::string why = support::sentence_of(
-      [&] { watched.channel->issue(operation, "ncclAllReduce", watched.stream.ref(), watched.call_until_failure()); });
+  const std::string why = support::sentence_of([&] {
+    watched.channel->issue(operation, {}, "ncclAllReduce", watched.stream.ref(), watched.call_until_failure());
+  });
   CAPTURE(why);
   CHECK(support::contains(why, "all_reduce (sum) of 8 f32, operation 1"));
   CHECK(support::contains(why, "it had not ended after 1.0 s; rank 1 of the channel is in none"));

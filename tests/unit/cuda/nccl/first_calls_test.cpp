@@ -1,0 +1,140 @@
+#include "dtrain/backend/nccl/first_calls.hpp"
+
+#include "unit/cuda/prelude.hpp"
+
+#if DTRAIN_EMULATED_CUDA
+
+namespace {
+
+using dtrain::backend::Operation;
+using dtrain::backend::OperationKind;
+using dtrain::backend::nccl::FirstCalls;
+using dtrain::backend::nccl::MessagePath;
+
+Operation all_reduce(std::uint64_t count, DType dtype = DType::f32, ReduceOp op = ReduceOp::sum) {
+  return {.count = count, .kind = OperationKind::all_reduce, .dtype = dtype, .op = op};
+}
+
+/// Whether each of two ranks passes a meeting of its own, and what it heard.
+std::array<std::string, 2> sentences_of(const std::function<void(NcclRank&, RankThread&)>& body) {
+  const auto job = std::make_shared<FakeJob>(2);
+  std::array<std::string, 2> sentences;
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2, "group", 2s);
+    sentences.at(static_cast<std::size_t>(thread.rank())) = support::sentence_of([&] { body(self, thread); });
+  });
+  return sentences;
+}
+
+}  // namespace
+
+TEST_CASE("NCCL may connect ranks in the first operation of a kind, and in one smaller or larger than all before") {
+  FirstCalls calls;
+  CHECK(calls.may_connect(all_reduce(1000)));
+  calls.add(all_reduce(1000));
+  for (const std::uint64_t count : {0U, 1U, 1000U, 1023U})  // 4 KiB at most
+    CHECK_FALSE(calls.may_connect(all_reduce(count)));
+  CHECK(calls.may_connect(all_reduce(1U << 20U)));
+  calls.add(all_reduce(1U << 20U));
+  for (const std::uint64_t count : {5000U, 100'000U, 1U << 20U})  // between the two
+    CHECK_FALSE(calls.may_connect(all_reduce(count)));
+  CHECK(calls.may_connect(all_reduce(1U << 23U)));
+  CHECK(calls.may_connect(all_reduce(1000, DType::f64)));
+  CHECK(calls.may_connect(all_reduce(1000, DType::f32, ReduceOp::max)));
+  Operation broadcast{.count = 8, .kind = OperationKind::broadcast};
+  CHECK(calls.may_connect(broadcast));
+  calls.add(broadcast);
+  broadcast.root = 1;
+  CHECK(calls.may_connect(broadcast));
+  CHECK_FALSE(calls.may_connect(all_reduce(1000)));
+}
+
+TEST_CASE("NCCL connects ranks by the first message on each path, in each direction") {
+  FirstCalls calls;
+  CHECK(calls.may_connect(MessagePath{0, 1}));
+  calls.add(MessagePath{0, 1});
+  CHECK_FALSE(calls.may_connect(MessagePath{0, 1}));
+  CHECK(calls.may_connect(MessagePath{1, 0}));
+}
+
+TEST_CASE("ranks whose first operations differ hear of it at once, and none of them is inside NCCL") {
+  const EmulatedDevices faults(2);
+  const auto began = Deadline::Clock::now();
+  const auto sentences = sentences_of([](NcclRank& self, RankThread& thread) {
+    const auto memory = self.put<float>({1, 1});
+    if (thread.rank() == 0) {
+      self.communicator.enqueue(Broadcast{memory.view(), 0}, self.stream.ref());
+    } else {
+      self.communicator.enqueue(AllReduce{memory.view(), memory.view(), ReduceOp::sum}, self.stream.ref());
+    }
+  });
+  for (const std::string& sentence : sentences) {
+    CHECK_MESSAGE(contains(sentence,
+                           "on channel 'group', rank 0 called broadcast of 2 f32 from rank 0 as operation 1 and rank 1 "
+                           "called all_reduce (sum) of 2 f32 as operation 1"),
+                  sentence);
+  }
+  CHECK(Deadline::Clock::now() - began < 60s);
+}
+
+TEST_CASE("an abort ends a rank's wait for the others before a first operation") {
+  const EmulatedDevices faults(2);
+  std::atomic<bool> has_ended{false};
+  run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread& thread) {
+    if (thread.rank() == 1) {
+      CHECK(support::holds_soon([&] { return has_ended.load(); }));
+      return;
+    }
+    std::thread other([&] { self.communicator.abort({CauseKind::exception, 0, "here", "enough"}); });
+    const auto memory = self.put<float>({1, 1});
+    const std::string why = support::sentence_of([&] {
+      self.communicator.enqueue(AllReduce{memory.view(), memory.view(), ReduceOp::sum}, self.stream.ref());
+    });
+    other.join();
+    has_ended = true;
+    CHECK_MESSAGE(contains(why, "enough"), why);
+  });
+}
+
+TEST_CASE("a first message waits for the rank at its other end, which is named at the timeout") {
+  const EmulatedDevices faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2, "group", 1s);
+    if (thread.rank() == 1) {
+      CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
+      return;
+    }
+    const auto memory = self.put<float>({1, 1});
+    const std::string why = support::sentence_of([&] {
+      self.communicator.enqueue(Send{memory.view(), 1}, self.stream.ref());
+    });
+    CHECK_MESSAGE(contains(why, "send of 2 f32 to rank 1"), why);
+    CHECK_MESSAGE(contains(why, "rank 1 of the channel is in none"), why);
+  });
+}
+
+TEST_CASE("at most 32 operations of a channel are in flight, and the next ones wait on the host") {
+  const EmulatedDevices faults(2);
+  run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread& thread) {
+    self.connect();
+    const auto memory = self.put<float>({1, 1});
+    support::Gate gate;
+    support::enqueue_on_host(self.stream.ref(), [&] { gate.pass(); });
+    std::atomic<int> enqueued{0};
+    std::thread host([&] {
+      support::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
+      for (; enqueued.load() < 100; ++enqueued)
+        self.communicator.enqueue(AllReduce{memory.view(), memory.view(), ReduceOp::max}, self.stream.ref());
+    });
+    CHECK(support::holds_soon([&] { return enqueued.load() == 32; }));
+    std::this_thread::sleep_for(50ms);
+    CHECK(enqueued.load() == 32);
+    gate.open();
+    host.join();
+    CHECK(self.wait());
+    CHECK(enqueued.load() == 100);
+  });
+}
+
+#endif  // DTRAIN_EMULATED_CUDA
