@@ -23,8 +23,12 @@ namespace emulation {
 
 constexpr int most_devices = 16;
 
+/// Whether break_device has been called for it.
+bool is_broken(int device) noexcept;
+
 /// cudaSuccess, or why the call of that name is not done: a fault that a test asked for, a call from a host function
-/// (which may make none), a process forked after its parent used CUDA. A hit of a fault for NCCL comes as that number.
+/// (which may make none), a process forked after its parent used CUDA, a broken device. A hit of a fault for NCCL comes
+/// as that number.
 int admitted(const char* function) noexcept;
 
 /// Keeps an error for cudaGetLastError and returns it.
@@ -51,6 +55,21 @@ cudaError_t call(const char* function, Body body) noexcept {
   const RuntimeScope scope;
   const auto refused = static_cast<cudaError_t>(admitted(function));
   return remembered(refused != cudaSuccess ? refused : body());
+}
+
+/// The device of a stream or event; the calling thread's for a default stream or null.
+int handle_device(cudaStream_t stream) noexcept;
+int handle_device(cudaEvent_t event) noexcept;
+
+/// A call that needs the device of the stream or event, which may be another than the calling thread's.
+template <class Handle, class Body>
+cudaError_t call(const char* function, Handle handle, Body body) noexcept {
+  return call(function, [&] {
+    const int device = handle_device(handle);
+    if (is_broken(device)) return cudaErrorIllegalAddress;
+    const cudaError_t result = body();
+    return is_broken(device) ? cudaErrorIllegalAddress : result;  // since then
+  });
 }
 
 /// The devices that the calling process sees.

@@ -107,6 +107,10 @@ void Communicator::hang() noexcept {
   wait_until(counter_, [this] { return is_aborted(); });
 }
 
+bool Communicator::is_on_broken_device() const noexcept {
+  return is_broken(device_);
+}
+
 bool Communicator::reports_dead_rank() noexcept {
   if (!dead_ranks_are_reported()) return false;
   for (int rank = 0; rank < size_; ++rank) {

@@ -101,7 +101,8 @@ class Communicator {
   bool start(std::uint64_t place) noexcept;
   void finish(std::uint64_t place) noexcept;
 
-  /// Waits at the segment's counter. False where the communicator was aborted or, if asked for, a rank has died.
+  /// Waits at the segment's counter. False where the communicator was aborted, its device is broken or, if asked for, a
+  /// rank has died.
   template <class IsDone>
   bool wait_for_ranks(IsDone is_done) noexcept {
     for (int tries = 0; tries < 100; ++tries) {
@@ -110,7 +111,7 @@ class Communicator {
     for (;;) {
       const std::uint32_t seen = segment_->counter.load(std::memory_order_relaxed);
       if (is_done()) return true;
-      if (is_aborted() || reports_dead_rank()) return false;
+      if (is_aborted() || is_on_broken_device() || reports_dead_rank()) return false;
       park(segment_->counter, seen);
     }
   }
@@ -159,6 +160,7 @@ class Communicator {
   /// Of a child: finds its ranks among the parent's.
   bool take_part(Communicator& parent, std::uint32_t round, ncclUniqueId& id);
   void finalize();
+  bool is_on_broken_device() const noexcept;
   bool reports_dead_rank() noexcept;
   void unreference() noexcept;
   void set_state(ncclResult_t state) noexcept;

@@ -95,7 +95,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  return call("cudaMemcpyAsync", [&] {
+  return call("cudaMemcpyAsync", stream, [&] {
     Stream* const where = stream_of(stream);
     if (where == nullptr) return cudaErrorInvalidResourceHandle;
     End target{};
@@ -153,7 +153,7 @@ cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
 }
 
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
-  return call("cudaMemsetAsync", [&] {
+  return call("cudaMemsetAsync", stream, [&] {
     Stream* const where = stream_of(stream);
     if (where == nullptr) return cudaErrorInvalidResourceHandle;
     const End target = end_of(pointer, bytes);

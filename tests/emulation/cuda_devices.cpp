@@ -30,7 +30,7 @@ cudaError_t cudaSetDevice(int device) {
     if (!exists(device)) return device_count() == 0 ? cudaErrorNoDevice : cudaErrorInvalidDevice;
     set_current_device(device);
     make_context(device);
-    return cudaSuccess;
+    return is_broken(device) ? cudaErrorIllegalAddress : cudaSuccess;
   });
 }
 
@@ -79,7 +79,7 @@ cudaError_t cudaDeviceSynchronize() {
     count_host_wait();
     count_device_wait();
     block_until_device_complete(current_device());
-    return cudaSuccess;
+    return is_broken(current_device()) ? cudaErrorIllegalAddress : cudaSuccess;
   });
 }
 

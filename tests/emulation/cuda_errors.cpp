@@ -75,11 +75,11 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaGetLastError() {
-  const cudaError_t error = last_error;
+  const cudaError_t error = cudaPeekAtLastError();
   last_error = cudaSuccess;
   return error;
 }
 
 cudaError_t cudaPeekAtLastError() {
-  return last_error;
+  return emulation::is_broken(emulation::current_device()) ? cudaErrorIllegalAddress : last_error;
 }

@@ -32,7 +32,7 @@ cudaError_t cudaFree(void* pointer) {
 }
 
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
-  return call("cudaMallocAsync", [&] {
+  return call("cudaMallocAsync", stream, [&] {
     const Stream* const where = stream_of(stream);
     if (pointer == nullptr || where == nullptr || bytes == 0) return cudaErrorInvalidValue;
     if (where->capture() != nullptr) return cudaErrorNotSupported;  // here; the real one captures it
@@ -42,7 +42,7 @@ cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
 }
 
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
-  return call("cudaFreeAsync", [&] {
+  return call("cudaFreeAsync", stream, [&] {
     Stream* const where = stream_of(stream);
     if (where == nullptr || !is_device_address(pointer) || shadow_of(pointer, 0) == nullptr)
       return cudaErrorInvalidValue;

@@ -45,7 +45,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) 
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  return call("cudaStreamDestroy", [&] {
+  return call("cudaStreamDestroy", stream, [&] {
     if (is_default_stream(stream) || stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
     stream_of(stream)->end();
     return cudaSuccess;
@@ -53,7 +53,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return call("cudaStreamQuery", [&] {
+  return call("cudaStreamQuery", stream, [&] {
     const Stream* const where = stream_of(stream);
     if (where == nullptr) return cudaErrorInvalidResourceHandle;
     if (Capture* const capture = where->capture()) {
@@ -65,7 +65,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return call("cudaStreamSynchronize", [&] {
+  return call("cudaStreamSynchronize", stream, [&] {
     const Stream* const where = stream_of(stream);
     if (where == nullptr) return cudaErrorInvalidResourceHandle;
     if (Capture* const capture = where->capture()) {
@@ -79,7 +79,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  return call("cudaLaunchHostFunc", [&] {
+  return call("cudaLaunchHostFunc", stream, [&] {
     Stream* const where = stream_of(stream);
     if (where == nullptr) return cudaErrorInvalidResourceHandle;
     if (function == nullptr) return cudaErrorInvalidValue;

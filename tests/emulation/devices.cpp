@@ -27,6 +27,8 @@ DeviceContext& context_of(int device) noexcept {
   return contexts[static_cast<std::size_t>(device)];
 }
 
+std::array<std::atomic<bool>, most_devices> broken_devices{};
+
 thread_local int chosen_device = 0;
 
 int machine_devices() noexcept {
@@ -71,6 +73,15 @@ int physical_device(int device) noexcept {
 void reset_devices() noexcept {
   set_device_count(-1);
   set_stream_memory_operations(true);
+  for (std::atomic<bool>& broken : broken_devices)
+    broken.store(false, std::memory_order_relaxed);
+}
+
+void break_device(int device) {
+  broken_devices[static_cast<std::size_t>(device)].store(true, std::memory_order_relaxed);
+}
+bool is_broken(int device) noexcept {
+  return broken_devices[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
 }
 
 int current_device() noexcept {

@@ -25,6 +25,11 @@ void set_device_count(int devices);
 bool has_context(int device);
 /// As if nothing had used the device yet.
 void drop_context(int device);
+/// As after a kernel that used a wrong address: from now on every call of the process that needs the device returns
+/// cudaErrorIllegalAddress, NCCL's ncclUnhandledCudaError, until the process ends or calls reset. NCCL operations of
+/// the device end without a result, and other ranks wait for them; ncclCommAbort and ncclCommDestroy still give up what
+/// they hold. Other work goes on. Threads: any.
+void break_device(int device);
 
 /// A kernel: `work` runs at its place in the stream, on the stream's thread. It reaches device memory by host_address.
 void launch(cudaStream_t stream, std::function<void()> work);

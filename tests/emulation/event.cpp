@@ -35,6 +35,10 @@ void Record::block() const noexcept {
   wait_until(done, [this] { return is_done(); });
 }
 
+int handle_device(cudaEvent_t event) noexcept {
+  return event == nullptr ? current_device() : event_of(event)->device();
+}
+
 }  // namespace emulation
 
 using namespace emulation;
@@ -52,7 +56,7 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return call("cudaEventDestroy", [&] {
+  return call("cudaEventDestroy", event, [&] {
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
     delete event_of(event);
     return cudaSuccess;
@@ -60,7 +64,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return call("cudaEventRecord", [&] {
+  return call("cudaEventRecord", stream, [&] {
     Stream* const where = stream_of(stream);
     if (event == nullptr || where == nullptr || event_of(event)->device() != where->device()) {
       return cudaErrorInvalidResourceHandle;
@@ -80,7 +84,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
-  return call("cudaStreamWaitEvent", [&] {
+  return call("cudaStreamWaitEvent", stream, [&] {
     Stream* const where = stream_of(stream);
     if (event == nullptr || where == nullptr) return cudaErrorInvalidResourceHandle;
     if (flags != cudaEventWaitDefault) return cudaErrorInvalidValue;
@@ -95,7 +99,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return call("cudaEventQuery", [&] {
+  return call("cudaEventQuery", event, [&] {
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
     if (Capture* const capture = event_of(event)->captured().capture) {
       capture->invalidate();
@@ -109,7 +113,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return call("cudaEventSynchronize", [&] {
+  return call("cudaEventSynchronize", event, [&] {
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
     if (Capture* const capture = event_of(event)->captured().capture) {
       capture->invalidate();

@@ -60,16 +60,27 @@ bool is_any_of(std::string_view function, std::initializer_list<std::string_view
   return std::find(names.begin(), names.end(), function) != names.end();
 }
 
+/// Whether a call of that name makes no context of the thread's device.
+bool needs_no_context(std::string_view function) noexcept {
+  return is_any_of(function, {"cudaGetDevice", "cudaGetDeviceCount", "cudaDeviceGetPCIBusId",
+                              "cudaGetDriverEntryPointByVersion", "cudaRuntimeGetVersion"});
+}
+
+/// cudaSetDevice looks at the device that it is given; ncclCommAbort and ncclCommDestroy end the communicator first.
+bool needs_sound_device(std::string_view function) noexcept {
+  return !needs_no_context(function) &&
+         !is_any_of(function, {"cudaSetDevice", "cudaThreadExchangeStreamCaptureMode", "cuDevicePrimaryCtxGetState",
+                               "ncclGetVersion", "ncclGetUniqueId", "ncclCommGetAsyncError", "ncclCommAbort",
+                               "ncclCommDestroy", "ncclGroupStart", "ncclGroupEnd"});
+}
+
 /// What a call of that name makes of the thread's context: 0, or CUDA_ERROR_INVALID_CONTEXT.
 int bound(std::string_view function) noexcept {
   constexpr int invalid_context = 201;
   if (is_any_of(function, {"cuLaunchKernel", "cuStreamWaitValue32", "cuStreamWriteValue32"})) {
     return has_bound_context ? 0 : invalid_context;
   }
-  has_bound_context =
-      has_bound_context || (function.starts_with("cuda") &&
-                            !is_any_of(function, {"cudaGetDevice", "cudaGetDeviceCount", "cudaDeviceGetPCIBusId",
-                                                  "cudaGetDriverEntryPointByVersion", "cudaRuntimeGetVersion"}));
+  has_bound_context = has_bound_context || (function.starts_with("cuda") && !needs_no_context(function));
   return 0;
 }
 
@@ -87,7 +98,9 @@ int admitted(const char* function) noexcept {
   }
   if (in_stream_thread()) return cudaErrorNotPermitted;
   const int failure = planned.load(std::memory_order_relaxed) ? planned_failure(function) : 0;
-  return failure != 0 ? failure : bound(function);
+  if (failure != 0) return failure;
+  if (is_broken(current_device()) && needs_sound_device(function)) return cudaErrorIllegalAddress;
+  return bound(function);
 }
 
 void fail(const std::string& function, int nth, int error, int device) {

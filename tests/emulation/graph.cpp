@@ -28,7 +28,7 @@ void replay(const Step& step, const std::vector<Record*>& records, Stream& strea
 }  // namespace
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  return call("cudaStreamBeginCapture", [&] {
+  return call("cudaStreamBeginCapture", stream, [&] {
     Stream* const origin = stream_of(stream);
     if (origin == nullptr || is_default_stream(stream)) return cudaErrorStreamCaptureUnsupported;
     if (origin->capture() != nullptr) return cudaErrorIllegalState;
@@ -38,7 +38,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  return call("cudaStreamEndCapture", [&] {
+  return call("cudaStreamEndCapture", stream, [&] {
     *graph = nullptr;
     Stream* const origin = stream_of(stream);
     if (origin == nullptr || origin->capture() == nullptr) return cudaErrorIllegalState;
@@ -76,7 +76,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  return call("cudaGraphLaunch", [&] {
+  return call("cudaGraphLaunch", stream, [&] {
     Stream* const where = stream_of(stream);
     if (executable == nullptr || where == nullptr) return cudaErrorInvalidResourceHandle;
     if (where->capture() != nullptr) return cudaErrorStreamCaptureUnsupported;

@@ -43,6 +43,12 @@ void configure(Communicator& communicator, [[maybe_unused]] const ncclConfig_t* 
 #endif
 }
 
+ncclResult_t released(Communicator& ending) {
+  const bool is_on_broken_device = is_broken(ending.device());
+  ending.release();
+  return is_on_broken_device ? ncclUnhandledCudaError : ncclSuccess;
+}
+
 }  // namespace
 
 ncclResult_t ncclGetVersion(int* version) {
@@ -125,8 +131,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   Communicator& ending = *communicator_of(communicator);
   if (!ending.is_finalized() && ending.state() == ncclSuccess) ending.begin_finalize();
   ending.block_while_in_progress();
-  ending.release();
-  return ncclSuccess;
+  return released(ending);
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
@@ -138,8 +143,7 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
     delay(Slow::abort, ending.device());
     ending.abort();
   }
-  ending.release();
-  return ncclSuccess;
+  return released(ending);
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t communicator, int* rank) {

@@ -50,6 +50,7 @@ ncclResult_t collective(const char* function, Operation operation, const void* f
   if (handle == nullptr || stream_of(stream) == nullptr) return ncclInvalidArgument;
   Communicator& communicator = *communicator_of(handle);
   const InsideCall inside(communicator);
+  if (is_broken(communicator.device())) return ncclUnhandledCudaError;
   const ncclResult_t now = communicator.polled();
   if (now != ncclSuccess) return now == ncclInProgress ? ncclInvalidArgument : now;
   const std::size_t element = element_bytes(operation.type);
@@ -78,6 +79,7 @@ ncclResult_t message(const char* function, bool is_send, const void* buffer, std
   if (handle == nullptr || stream_of(stream) == nullptr) return ncclInvalidArgument;
   Communicator& communicator = *communicator_of(handle);
   const InsideCall inside(communicator);
+  if (is_broken(communicator.device())) return ncclUnhandledCudaError;
   const ncclResult_t now = communicator.polled();
   if (now != ncclSuccess) return now == ncclInProgress ? ncclInvalidArgument : now;
   const std::size_t bytes = count * element_bytes(type);

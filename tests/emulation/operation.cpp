@@ -5,6 +5,7 @@
 
 #include <csignal>
 
+#include "api.hpp"
 #include "emulation.hpp"
 #include "launch_order.hpp"
 
@@ -13,6 +14,7 @@ namespace {
 
 /// Whether the operation may go on.
 bool survives_fault(Communicator& communicator) {
+  if (is_broken(communicator.device())) return false;
   const int fault = fault_of_next_operation(communicator.device());
   if (fault < 0) return true;
   if (static_cast<Fault>(fault) == Fault::kill) ::raise(SIGKILL);

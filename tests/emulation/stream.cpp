@@ -257,6 +257,11 @@ Stream* stream_of(cudaStream_t handle) noexcept {
   return is_default_stream(handle) ? &default_stream(current_device()) : reinterpret_cast<Stream*>(handle);
 }
 
+int handle_device(cudaStream_t handle) noexcept {
+  const bool has_own = !is_default_stream(handle) && handle != cudaStreamPerThread;
+  return has_own ? stream_of(handle)->device() : current_device();
+}
+
 void block_until_default_stream_complete(int device) noexcept {
   const Stream* const stream = default_streams[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
   if (stream != nullptr) stream->block_until_complete();
