@@ -6,7 +6,6 @@
 #include "api.hpp"
 #include "capture.hpp"
 #include "device_memory.hpp"
-#include "launch_order.hpp"
 
 namespace emulation {
 

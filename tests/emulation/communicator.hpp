@@ -7,10 +7,12 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "launch_order.hpp"
 #include "reduction.hpp"
 #include "segment.hpp"
 #include "stream.hpp"
@@ -66,25 +68,28 @@ class Communicator {
   bool is_aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
   bool is_finalized() const noexcept { return finalized_; }
 
+  struct Launch {
+    std::uint32_t algorithms;  // a bit for each
+    bool is_captured;
+    LaunchingThread thread;
+  };
   /// Runs `enqueue` as NCCL launches (src/group.cc, ncclGroupEndInternal): in a thread of its own with the
   /// communicator's device, in progress until then; of a blocking communicator, or one rank, in the caller's. The first
-  /// time of an algorithm it connects: waits until all ranks have come to it, and allocates.
-  /// @param algorithms a bit for each
+  /// time of an algorithm it connects: waits until all ranks have come to it, and allocates. The communicator fails
+  /// where another thread launches on the device at the same time, in an order that bears one: see LiveLaunch.
   template <class Enqueue>
-  void launch(std::uint32_t algorithms, Enqueue enqueue) {
+  void launch(Launch wanted, Enqueue enqueue) {
     if (size_ == 1) return enqueue();
     if (blocking_) {
-      if (connect(algorithms)) enqueue();
+      if (connect(wanted.algorithms)) enqueue_connected(wanted, enqueue);
       return;
     }
     for (std::thread& ended : helpers_)
       ended.join();
     helpers_.clear();
-    const auto body = [this, algorithms, enqueue] {
+    const auto body = [this, wanted, enqueue] {
       take_device();
-      if (!connect(algorithms)) return;
-      wait_while_launches_are_held();
-      enqueue();
+      if (connect(wanted.algorithms)) enqueue_connected(wanted, enqueue);
     };
     begin(body, [] {});
   }
@@ -149,6 +154,14 @@ class Communicator {
       notify(counter_);
       afterwards();
     });
+  }
+  template <class Enqueue>
+  void enqueue_connected(const Launch& wanted, const Enqueue& enqueue) {
+    std::optional<LiveLaunch> live;
+    if (orders_launches_ && !wanted.is_captured) live.emplace(device_, wanted.thread);
+    wait_while_launches_are_held();
+    enqueue();
+    if (live && live->is_fatal_race()) fail(ncclInvalidUsage, LiveLaunch::race_text);
   }
   void take_device() noexcept;
   bool connect(std::uint32_t algorithms);

@@ -113,8 +113,10 @@ void set_dead_ranks_reported(bool reported);
 /// How often ncclCommGetAsyncError says ncclInProgress after an operation of a non-blocking communicator has been
 /// launched: 1. As by NCCL, a thread launches each: see Communicator::launch.
 void set_polls_in_progress(int polls);
-/// Whether the threads that launch wait, with the ranks connected, before they enqueue; an abort does not wake them.
+/// Whether launches of several ranks wait, with the ranks connected, before they enqueue; an abort does not wake them.
 void hold_launches(bool held);
+/// Launches that wait so now.
+int launches_held();
 /// Collectives of one rank that NCCL runs a kernel for, because they multiply, since the last call of reset.
 int kernels_of_one_rank();
 /// Bytes of the buffers of NCCL's operations. A buffer with a block for each rank counts with all of its blocks.

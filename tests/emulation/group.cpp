@@ -49,8 +49,10 @@ std::uint32_t algorithms_of(const std::vector<Pending>& operations) {
   return bits;
 }
 
-void launch(Communicator& communicator, const std::vector<Pending>& operations) {
-  communicator.launch(algorithms_of(operations), [operations] {
+void launch(Communicator& communicator, const std::vector<Pending>& operations, LaunchingThread thread) {
+  const bool is_captured = std::any_of(operations.begin(), operations.end(),
+                                       [](const Pending& each) { return each.stream->capture() != nullptr; });
+  communicator.launch({algorithms_of(operations), is_captured, thread}, [operations] {
     for (const Pending& each : operations)
       enqueue(each);
   });
@@ -84,11 +86,12 @@ ncclResult_t end_group() {
   for (const Pending& pending : operations) {
     if (std::find(used.begin(), used.end(), pending.communicator) == used.end()) used.push_back(pending.communicator);
   }
+  const LaunchingThread thread = LaunchingThread::next();
   for (Communicator* communicator : used) {
     std::vector<Pending> own;
     std::copy_if(operations.begin(), operations.end(), std::back_inserter(own),
                  [&](const Pending& each) { return each.communicator == communicator; });
-    launch(*communicator, own);
+    launch(*communicator, own, thread);
     note(communicator->in_progress_for_a_while());
   }
   for (Communicator* communicator : ended.initialising)
@@ -103,7 +106,7 @@ ncclResult_t submit(Communicator& communicator, Stream& stream, Operation operat
     group.operations.push_back({&communicator, &stream, std::move(operation)});
     return ncclSuccess;
   }
-  launch(communicator, {{&communicator, &stream, std::move(operation)}});
+  launch(communicator, {{&communicator, &stream, std::move(operation)}}, LaunchingThread::next());
   return communicator.in_progress_for_a_while();
 }
 

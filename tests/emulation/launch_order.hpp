@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// LaunchTurn: the place of an operation in the order in which operations start on a device.
+/// LaunchTurn: the place of an operation in the order in which operations start on a device. LiveLaunch: who launches.
 
 #include "event.hpp"
 
@@ -28,7 +28,35 @@ class LaunchTurn {
   Record* own_ = nullptr;
 };
 
-/// Whether NCCL_LAUNCH_ORDER_IMPLICIT asks for it.
+/// The thread that launches: of a group, or of one operation. NCCL's implicit launch order bears one at a time.
+class LaunchingThread {
+ public:
+  /// Another one than any before.
+  static LaunchingThread next() noexcept;
+
+ private:
+  friend class LiveLaunch;
+  std::uint64_t number_ = 0;
+};
+
+/// While it lives, a thread launches on the device, outside a capture, in the implicit order (src/misc/strongstream.cc,
+/// ncclStrongStreamAcquire and ncclStrongStreamRelease).
+class LiveLaunch {
+ public:
+  LiveLaunch(int device, LaunchingThread thread) noexcept;
+  /// Whether another thread has begun to launch on the device since, which is an error unless NCCL_LAUNCH_RACE_FATAL is
+  /// 0: of the thread that began first.
+  bool is_fatal_race() const noexcept;
+  static constexpr char race_text[] = "Fatal: host threads racing to launch NCCL on same device.";
+
+ private:
+  const int device_;
+  const std::uint64_t number_;
+};
+
+/// Whether the environment's variable is there and has that value.
+bool variable_is(const char* name, const char* wanted) noexcept;
+/// Whether NCCL_LAUNCH_ORDER_IMPLICIT asks for the order.
 bool orders_launches_by_environment() noexcept;
 
 }  // namespace emulation

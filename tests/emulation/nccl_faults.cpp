@@ -5,6 +5,7 @@
 #include "communicator.hpp"
 #include "emulation.hpp"
 #include "group.hpp"
+#include "launch_order.hpp"
 #include "operation.hpp"
 
 namespace emulation {
@@ -19,6 +20,7 @@ std::atomic<int> hanging_device{any_device};
 std::atomic<bool> reported_mismatches{false};
 std::atomic<bool> reported_deaths{false};
 std::atomic<bool> held_launches{false};
+std::atomic<int> launches_in_hold{0};
 std::atomic<int> polls{1};
 std::atomic<int> calls_at_once{0};
 std::atomic<int> init_count{0};
@@ -33,11 +35,6 @@ struct CountedTraffic {
 std::array<CountedTraffic, most_devices> traffic_counts;
 
 constexpr auto relaxed = std::memory_order_relaxed;
-
-bool variable_is(const char* name, const char* wanted) noexcept {
-  const char* text = std::getenv(name);
-  return text != nullptr && std::strcmp(text, wanted) == 0;
-}
 
 bool fits(const std::atomic<int>& wanted, int device) noexcept {
   return wanted.load(relaxed) == any_device || wanted.load(relaxed) == device;
@@ -134,8 +131,13 @@ void hold_launches(bool held) {
   held_launches.store(held);
 }
 void wait_while_launches_are_held() noexcept {
+  launches_in_hold.fetch_add(1);
   while (held_launches.load())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  launches_in_hold.fetch_sub(1);
+}
+int launches_held() {
+  return held_launches.load() ? launches_in_hold.load() : 0;
 }
 
 int concurrent_calls() {

@@ -99,6 +99,7 @@ TEST_CASE(
 
 TEST_CASE("emulated ranks that share a device as threads wait for each other where launches are ordered") {
   const LaunchOrder ordered("1");
+  const support::ScopedVariable may_race("NCCL_LAUNCH_RACE_FATAL", "0");
   ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   emulation::set_device_count(1);
   ncclUniqueId id{};
@@ -135,4 +136,71 @@ TEST_CASE("emulated ranks that share a device as threads wait for each other whe
   ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
   emulation::reset();
   static_cast<void>(cudaGetLastError());
+}
+
+TEST_CASE("emulated launches of two threads on one device at once are an error, where launches are ordered") {
+  for (const char* const fatal : {static_cast<const char*>(nullptr), "1", "0"}) {
+    for (const bool is_ordered : {true, false}) {
+      CAPTURE(fatal);
+      CAPTURE(is_ordered);
+      const LaunchOrder order(is_ordered ? "1" : "0");
+      const support::ScopedVariable is_fatal("NCCL_LAUNCH_RACE_FATAL", fatal);
+      const bool is_error = is_ordered && (fatal == nullptr || std::string(fatal) == "1");
+      ncclUniqueId id{};
+      EXPECT_SUCCESS(ncclGetUniqueId(&id));
+      std::atomic<bool> has_raced{false};
+      run_emulated_ranks(2, [&](EmulatedRank& rank) {
+        Second second(rank, id);
+        float* const one = rank.on_device(std::vector<float>{1});
+        float* const other = rank.on_device(std::vector<float>{1});
+        all_reduce(one, rank.communicator, rank.stream);
+        all_reduce(other, second.communicator, second.stream);
+        EXPECT_SUCCESS(cudaStreamSynchronize(second.stream));
+        if (rank.rank == 1) {
+          while (!has_raced)
+            std::this_thread::yield();
+          all_reduce(one, rank.communicator, rank.stream);
+          all_reduce(other, second.communicator, second.stream);
+        } else {
+          emulation::hold_launches(true);
+          const auto begin = [](float* data, ncclComm_t communicator, cudaStream_t stream) {
+            CHECK(ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, communicator, stream) == ncclInProgress);
+          };
+          begin(one, rank.communicator, rank.stream);
+          while (emulation::launches_held() < 1)
+            std::this_thread::yield();
+          std::thread([&] { begin(other, second.communicator, second.stream); }).join();
+          while (emulation::launches_held() < 2)
+            std::this_thread::yield();
+          emulation::hold_launches(false);
+          CHECK(settled(rank.communicator) == (is_error ? ncclInvalidUsage : ncclSuccess));
+          CHECK(settled(second.communicator) == ncclSuccess);
+          const std::string text = ncclGetLastError(rank.communicator);
+          CHECK((text == "Fatal: host threads racing to launch NCCL on same device.") == is_error);
+          has_raced = true;
+        }
+        EXPECT_SUCCESS(cudaStreamSynchronize(rank.stream));  // what has been launched runs
+        EXPECT_SUCCESS(cudaStreamSynchronize(second.stream));
+      });
+    }
+  }
+  emulation::reset();
+}
+
+TEST_CASE("a group of two emulated communicators of a device is launched by one thread") {
+  const LaunchOrder ordered("1");
+  ncclUniqueId id{};
+  EXPECT_SUCCESS(ncclGetUniqueId(&id));
+  run_emulated_ranks(2, [&](EmulatedRank& rank) {
+    Second second(rank, id);
+    float* const data = rank.on_device(std::vector<float>{1});
+    for (int round = 0; round < 20; ++round) {
+      EXPECT_SUCCESS(ncclGroupStart());
+      EXPECT_SUCCESS(ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, rank.communicator, rank.stream));
+      EXPECT_SUCCESS(ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, second.communicator, rank.stream));
+      CHECK(ncclGroupEnd() == ncclInProgress);
+      EXPECT_SUCCESS(settled(rank.communicator));
+      EXPECT_SUCCESS(settled(second.communicator));
+    }
+  });
 }
