@@ -39,9 +39,10 @@ namespace DTRAIN_NAMESPACE::backend {
 /// names each rank's call.
 /// - NCCL 2.26 and newer: that order suffices under any load, because dtrain turns NCCL's implicit launch order on, in
 ///   the communicators' configuration from NCCL 2.31 on, before by NCCL_LAUNCH_ORDER_IMPLICIT=1; the user's own value
-///   of that variable decides. With NCCL_LAUNCH_RACE_FATAL=1, racing threads are an error. Ranks that are threads of
-///   one process need a device each: NCCL would order the operations of both ranks on it, so that the ranks would wait
-///   for each other. Opening such a channel throws.
+///   of that variable decides. In that order NCCL makes two threads that launch on one device at once an error, unless
+///   NCCL_LAUNCH_RACE_FATAL=0: then no order between them is kept. Ranks that are threads of one process need a device
+///   each: NCCL would order the operations of both ranks on it, so that the ranks would wait for each other. Opening
+///   such a channel throws.
 /// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. The program orders
 ///   captured graphs.
 ///

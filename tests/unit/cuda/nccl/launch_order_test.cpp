@@ -53,6 +53,52 @@ TEST_CASE("an operation waits for the one enqueued before it on another channel 
   CHECK_FALSE(overtakes(true));   // by NCCL
 }
 
+TEST_CASE("two threads that launch on one device at once are told to take turns, or how NCCL bears them") {
+  REQUIRE(support::enough_devices(2));
+  const auto job = std::make_shared<FakeJob>(2);
+  const support::ScopedVariable order("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+  support::run_thread_ranks(2, [&](support::RankThread& self) {
+    NcclRank first(job, self.rank(), 2, "first");
+    NcclRank second(job, self.rank(), 2, "second");
+    first.connect();
+    second.connect();
+    if (self.rank() == 1) {
+      CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
+      return;
+    }
+    const auto one = first.put<float>({1});
+    const auto other = second.put<float>({1});
+    emulation::hold_launches(true);
+    std::thread earlier([&] {
+      support::check(cudaSetDevice(0), "cudaSetDevice");
+      const auto error = support::error_of([&] {
+        first.communicator.enqueue(AllReduce{one.view(), one.view(), dtrain::ReduceOp::sum}, first.stream.ref());
+      });
+      REQUIRE(error.code());
+      CAPTURE(std::string(error.what()));
+      CHECK(error.code().value() == ncclInvalidUsage);
+      CHECK(contains(error.what(), "racing to launch NCCL on same device"));
+      CHECK(contains(error.what(), "one thread at a time may launch NCCL operations on a device"));
+      CHECK(contains(error.what(), "NCCL_LAUNCH_RACE_FATAL=0"));
+    });
+    while (emulation::launches_held() < 1)
+      std::this_thread::yield();
+    std::thread later([&] {
+      support::check(cudaSetDevice(0), "cudaSetDevice");
+      // The job's failure may come first.
+      static_cast<void>(support::error_of([&] {
+        second.communicator.enqueue(AllReduce{other.view(), other.view(), dtrain::ReduceOp::sum}, second.stream.ref());
+      }));
+    });
+    while (emulation::launches_held() < 2)
+      std::this_thread::yield();
+    emulation::hold_launches(false);
+    earlier.join();
+    later.join();
+  });
+  emulation::reset();
+}
+
 TEST_CASE("an operation that another thread does not end enqueueing is waited for until the deadline") {
   REQUIRE(support::enough_devices(1));
   using dtrain::backend::nccl::LaunchOrder;
