@@ -95,6 +95,7 @@ void count_bytes_to_host(std::size_t bytes) noexcept;
 /// Set faults and settings back.
 void reset_devices() noexcept;
 void reset_nccl() noexcept;
+void reset_network() noexcept;
 void forget_mistakes_with_memory() noexcept;
 
 }  // namespace emulation

@@ -6,6 +6,7 @@
 #include "api.hpp"
 #include "capture.hpp"
 #include "device_memory.hpp"
+#include "network.hpp"
 
 namespace emulation {
 
@@ -48,7 +49,17 @@ bool Communicator::connect(std::uint32_t algorithms) {
   if ((own().algorithms.fetch_or(algorithms) & algorithms) == algorithms) return true;
   notify_ranks();
   const auto has_come = [algorithms](RankCell& cell) { return (cell.algorithms.load() & algorithms) == algorithms; };
-  return wait_for_all(has_come) && allocate_connections();
+  return wait_for_all(has_come) && take_proxy_pool() && allocate_connections();
+}
+
+bool Communicator::take_proxy_pool() {
+  if (!uses_network_ || has_proxy_pool_) return true;
+  has_proxy_pool_ = take_shared_memory(proxy_pool_bytes);
+  if (!has_proxy_pool_) {
+    fail(ncclSystemError, "Error while creating shared memory segment /dev/shm/nccl-emulated (size " +
+                              std::to_string(proxy_pool_bytes) + "), error: No space left on device (28)");
+  }
+  return has_proxy_pool_;
 }
 
 // NCCL's own threads allocate in relaxed mode, but those of network plugins did not always (aws-ofi-nccl#1342).
@@ -84,6 +95,15 @@ ncclResult_t Communicator::polled() noexcept {
   return ncclSuccess;
 }
 
+void Communicator::wait_for_proxy() const noexcept {
+  const auto is_full = [this] {
+    const auto most = static_cast<std::uint64_t>(most_operations_in_flight());
+    return uses_network_ && most > 0 && issued_.load() - served_.load() >= most;
+  };
+  while (is_full())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 std::uint64_t Communicator::issue() noexcept {
   references_.fetch_add(1, std::memory_order_relaxed);
   return issued_.fetch_add(1, std::memory_order_relaxed);
@@ -96,6 +116,7 @@ bool Communicator::start(std::uint64_t place) noexcept {
 }
 
 void Communicator::finish(std::uint64_t place) noexcept {
+  if (!is_aborted()) served_.fetch_add(1);
   finished_.store(place + 1, std::memory_order_release);
   running_.fetch_sub(1);
   notify(counter_);
@@ -134,6 +155,7 @@ void Communicator::release() {
   forget_registrations(*this);
   for (void* each : connections_)
     free_device_memory(each);
+  if (has_proxy_pool_) give_back_shared_memory(proxy_pool_bytes);
   unreference();
 }
 

@@ -99,6 +99,8 @@ class Communicator {
   /// What a poll says.
   ncclResult_t polled() noexcept;
 
+  /// Blocking: while as many operations are in flight as limit_operations_in_flight says.
+  void wait_for_proxy() const noexcept;
   /// The place of an operation among all of the communicator; held until finish().
   std::uint64_t issue() noexcept;
   bool has_work() const noexcept { return finished_.load() != issued_.load(); }
@@ -166,6 +168,7 @@ class Communicator {
   void take_device() noexcept;
   bool connect(std::uint32_t algorithms);
   bool allocate_connections();
+  bool take_proxy_pool();
   void join(const ncclUniqueId& id);
   void say_closing() noexcept;
   void wait_for_node() noexcept;
@@ -185,6 +188,8 @@ class Communicator {
   bool orders_launches_;
   bool finalized_ = false;
   bool never_completes_ = false;
+  bool uses_network_ = false;    // known when the ranks have joined
+  bool has_proxy_pool_ = false;  // of the thread that connects; then of who releases
   std::uint32_t splits_ = 0;
   std::uint32_t windows_ = 0;
   Segment* segment_ = nullptr;
@@ -200,6 +205,7 @@ class Communicator {
   std::atomic<int> running_{0};
   std::atomic<std::uint64_t> issued_{0};
   std::atomic<std::uint64_t> finished_{0};
+  std::atomic<std::uint64_t> served_{0};  // by the proxy; not those that an abort ended
   mutable std::atomic<std::uint32_t> counter_{0};
 };
 

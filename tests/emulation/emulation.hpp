@@ -100,6 +100,20 @@ void init_fails(bool fails, int device = any_device);
 /// thing at a time. Else each stream runs by itself.
 void set_hardware_queues(bool shared);
 
+/// Whether ranks of communicators that are made from now on are said to be on several hosts: those of the machine's
+/// first so many devices on one, and so on (0: where they are). NCCL connects such ranks over the network.
+void set_devices_per_host(int devices);
+/// How many operations of a communicator over the network may be in flight (0: as many as there are): a launch beyond
+/// spins in its thread, as in src/proxy.cc, ncclLocalOpAppend, until one ends, or a test lifts the limit. An abort does
+/// not wake it, and so waits, too. NCCL has 2048 places, of which a collective takes one or more for each of its CUDA
+/// blocks.
+void limit_operations_in_flight(int most);
+/// Bytes that the communicators of the process may take in /dev/shm (SIZE_MAX: no limit): 34.2 MB each, when it first
+/// connects over the network; beyond, that fails with ncclSystemError.
+void limit_shared_memory(std::size_t bytes);
+/// What they have taken and not given back.
+std::size_t shared_memory_taken();
+
 /// What becomes of ranks that call different collectives, or with different types or operations. As NCCL does, ranks
 /// with different counts go on, where these take the same number of steps, with values that mean nothing.
 enum class Mismatch {

@@ -172,6 +172,7 @@ void reset() {
   set_hardware_queues(false);
   reset_devices();
   reset_nccl();
+  reset_network();
 }
 
 }  // namespace emulation

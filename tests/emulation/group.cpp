@@ -26,6 +26,7 @@ struct Group {
 thread_local Group group;
 
 void enqueue(const Pending& pending) {
+  if (pending.stream->capture() == nullptr) pending.communicator->wait_for_proxy();
   pending.stream->submit([communicator = pending.communicator, operation = pending.operation] {
     return issued(*communicator, operation);
   });

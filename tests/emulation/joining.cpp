@@ -9,13 +9,15 @@
 #include "api.hpp"
 #include "communicator.hpp"
 #include "delays.hpp"
+#include "network.hpp"
 
 namespace emulation {
 namespace {
 
 /// Ranks with the same one share a machine; NCCL_HOSTID stands for it where it is set, as with NCCL.
-std::uint64_t host_number() noexcept {
+std::uint64_t host_number(int device) noexcept {
   std::array<char, 256> name{};
+  if (const int host = host_of(physical_device(device)); host >= 0) return static_cast<std::uint64_t>(host);
   if (const char* wanted = std::getenv("NCCL_HOSTID")) return std::hash<std::string_view>{}(wanted);
   ::gethostname(name.data(), name.size() - 1);
   return std::hash<std::string_view>{}(name.data());
@@ -48,7 +50,7 @@ void Communicator::join(const ncclUniqueId& id) {
   }
   own().process = ::getpid();
   own().device = physical_device(device_);
-  own().host = host_number();
+  own().host = host_number(device_);
   own().joined.store(2);
   notify_ranks();
   if (!wait_for_all([](RankCell& cell) { return cell.joined.load() == 2; })) return;
@@ -58,6 +60,8 @@ void Communicator::join(const ncclUniqueId& id) {
     return fail(ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(rank_) + " and rank " +
                                       std::to_string(rank) + " both on CUDA device " + std::to_string(own().device));
   }
+  for (int rank = 0; rank < size_; ++rank)
+    uses_network_ = uses_network_ || cell(rank).host != own().host;
   connected_.store(true);
   if (init_is_to_fail(device_)) return fail(ncclSystemError, "a network port that a test took away");
   set_state(ncclSuccess);
