@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "dtrain/backend/nccl/remedy.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -290,25 +291,17 @@ struct Caller {
   int device = 0;
 };
 
-/// Remedy for what NCCL says of its launch order (src/misc/strongstream.cc, launchRaceFatalMsg); null for other texts.
-inline const char* remedy_for_race(std::string_view error_text) noexcept {
-  return error_text.find("racing") == std::string_view::npos
-             ? nullptr
-             : "one thread at a time may launch NCCL operations on a device, dtrain's or others': let the threads take "
-               "turns, or set NCCL_LAUNCH_RACE_FATAL=0, after which no order between them is kept";
-}
-
 /// "ncclAllReduce on rank 1, device 0: ncclSystemError, unhandled system error (last error: ...); REMEDY".
 inline Error nccl_error(ncclResult_t code, const std::string& call, Caller caller, const std::string& error_text,
                         const std::string& remedy = "NCCL_DEBUG=WARN makes NCCL say more",
                         SourceLocation where = SourceLocation::current()) {
-  const char* const race_remedy = remedy_for_race(error_text);
-  Error error(std::error_code(static_cast<int>(code), nccl_category()),
-              format_text("{} on rank {}, device {}: {}, {}{}{}{}; {}",
-                          {call, caller.rank, caller.device, name_of(code),
-                           nccl_category().message(static_cast<int>(code)), error_text.empty() ? "" : " (last error: ",
-                           error_text, error_text.empty() ? "" : ")", race_remedy != nullptr ? race_remedy : remedy}),
-              where);
+  Error error(
+      std::error_code(static_cast<int>(code), nccl_category()),
+      format_text("{} on rank {}, device {}: {}, {}{}{}{}; {}",
+                  {call, caller.rank, caller.device, name_of(code), nccl_category().message(static_cast<int>(code)),
+                   error_text.empty() ? "" : " (last error: ", error_text, error_text.empty() ? "" : ")",
+                   remedy_of(code == ncclSystemError, error_text, remedy)}),
+      where);
   error.with_rank(caller.rank);
   return error;
 }
