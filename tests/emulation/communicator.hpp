@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "delays.hpp"
 #include "launch_order.hpp"
 #include "reduction.hpp"
 #include "segment.hpp"
@@ -88,6 +89,7 @@ class Communicator {
       ended.join();
     helpers_.clear();
     const auto body = [this, wanted, enqueue] {
+      delay(Slow::launch, device_);
       take_device();
       if (connect(wanted.algorithms)) enqueue_connected(wanted, enqueue);
     };

@@ -8,7 +8,7 @@
 namespace emulation {
 namespace {
 
-constexpr std::array<double, 4> most_seconds{3, 5, 3, 3};
+constexpr std::array<double, 5> most_seconds{3, 5, 3, 3, 0.003};
 
 struct Settings {
   bool are_wanted = false;

@@ -10,6 +10,7 @@ enum class Slow {
   first_communicator,  ///< the initialisation of a process's first communicator: 5 s
   abort,               ///< ncclCommAbort: 3 s
   exit,                ///< the end of a process that has used a device: 3 s
+  launch,              ///< the start of a thread that NCCL launches in: 3 ms, as where data loaders use all cores
 };
 
 /// Sleeps where DTRAIN_EMULATED_DELAYS has a seed. DTRAIN_EMULATED_DELAY_SCALE, such as 0.1, scales all delays. One

@@ -9,7 +9,8 @@
 #include <functional>
 #include <string>
 
-/// DTRAIN_EMULATED_DELAYS=SEED makes contexts, communicators, aborts and exits take random times: see delays.hpp.
+/// DTRAIN_EMULATED_DELAYS=SEED makes contexts, communicators, launches, aborts and exits take random times: see
+/// delays.hpp.
 namespace emulation {
 
 /// What this is, for whoever asks; the emulated devices have it as their name.

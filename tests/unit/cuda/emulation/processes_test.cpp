@@ -7,6 +7,7 @@ constexpr const char* size_variable = "DTRAIN_TEST_EMULATED_SIZE";
 constexpr const char* id_variable = "DTRAIN_TEST_EMULATED_ID";
 constexpr const char* killed_variable = "DTRAIN_TEST_EMULATED_KILLED";
 constexpr const char* delayed_variable = "DTRAIN_TEST_EMULATED_DELAYED";
+constexpr const char* launches_variable = "DTRAIN_TEST_EMULATED_LAUNCHES";
 
 bool is_rank() {
   return std::getenv(rank_variable) != nullptr;
@@ -86,6 +87,25 @@ TEST_CASE("the emulation's contexts take random times where a seed is given") {
                                                {"DTRAIN_EMULATED_DEVICES", "8"},
                                                {"DTRAIN_EMULATED_DELAYS", "1"},
                                                {"DTRAIN_EMULATED_DELAY_SCALE", "0.05"}});
+  CHECK_MESSAGE(result.exit_code == 0, result.output << result.error);
+}
+
+TEST_CASE("a process of the emulation that launches" * doctest::skip(std::getenv(launches_variable) == nullptr)) {
+  run_emulated_ranks(2, [](EmulatedRank& rank) {
+    float* const data = rank.on_device(std::vector<float>{1});
+    const auto began = std::chrono::steady_clock::now();
+    for (int launch = 0; launch < 200; ++launch)
+      rank.taken(ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, rank.communicator, rank.stream));
+    CHECK(std::chrono::steady_clock::now() - began >= 250ms);
+    rank.finalize();
+  });
+}
+
+TEST_CASE("the threads that the emulated NCCL launches in start late where a seed is given") {
+  // 200 times up to 3 ms. With this seed the rest takes less than 3 s.
+  const std::vector<std::string> arguments{"--no-skip", "--test-case=a process of the emulation that launches"};
+  const support::Result result =
+      support::run("/proc/self/exe", arguments, {{launches_variable, "1"}, {"DTRAIN_EMULATED_DELAYS", "513"}});
   CHECK_MESSAGE(result.exit_code == 0, result.output << result.error);
 }
 
