@@ -65,6 +65,8 @@ int host_waits();
 /// deregister device or pinned memory, those of cudaMallocAsync and cudaFreeAsync apart; the loading of a kernel, and
 /// its first launch. Since the last call of reset.
 int device_waits();
+/// Calls of the CUDA runtime and driver that the calling thread has made.
+int calls_of_thread();
 /// Kernels that cuLaunchKernel has enqueued, since the process began.
 int kernel_launches();
 /// Whether a failure that fail() planned for the function has not come yet.

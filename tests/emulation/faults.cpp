@@ -56,6 +56,8 @@ int planned_failure(const char* function) noexcept {
 /// the device makes it so, and the driver's own calls need it.
 thread_local bool has_bound_context = false;
 
+thread_local int calls_here = 0;
+
 bool is_any_of(std::string_view function, std::initializer_list<std::string_view> names) noexcept {
   return std::find(names.begin(), names.end(), function) != names.end();
 }
@@ -97,6 +99,7 @@ int admitted(const char* function) noexcept {
     return cudaErrorInitializationError;
   }
   if (in_stream_thread()) return cudaErrorNotPermitted;
+  if (std::string_view(function).starts_with("cu")) ++calls_here;
   const int failure = planned.load(std::memory_order_relaxed) ? planned_failure(function) : 0;
   if (failure != 0) return failure;
   if (is_broken(current_device()) && needs_sound_device(function)) return cudaErrorIllegalAddress;
@@ -147,6 +150,9 @@ int waits() {
 }
 int records() {
   return record_count.load(std::memory_order_relaxed);
+}
+int calls_of_thread() {
+  return calls_here;
 }
 int host_waits() {
   return host_wait_count.load(std::memory_order_relaxed);
