@@ -101,13 +101,17 @@ struct ManyArrays {
     std::size_t first, count, first_state;
   };
 
-  ManyArrays() {
+  /// @param multiple of which the index of each array's first element is one, also in the states
+  explicit ManyArrays(std::size_t multiple) {
     for (std::size_t i = 0; i < 2 * max_update_entries + 3; ++i) {
-      arrays.push_back({elements, i % 50 == 7 ? update_block_elements + 1 + i : i % 5, 0});
-      elements += arrays.back().count;
+      arrays.push_back({elements, i % 50 == 7 ? update_block_elements + 1 + i : i % 11, 0});
+      elements += (arrays.back().count + multiple - 1) / multiple * multiple;
     }
-    for (Array& array : arrays)
-      array.first_state = elements - array.first - array.count;
+    std::size_t end = elements;
+    for (Array& array : arrays) {
+      array.first_state = end - (array.count + multiple - 1) / multiple * multiple;
+      end = array.first_state;
+    }
     for (const float value : values(elements, 20, 2))
       gradients.push_back(T(value));
     weights = values(elements, 21, 1);
@@ -141,12 +145,12 @@ bool equal(const DeviceBuffer& device, const std::vector<T>& host) {
 
 /// In place of each gradient is its new weight. The factors are 1.1, and a third in device memory.
 template <class T, class Rule>
-void expect_batch(const Rule& rule, bool has_overflow) {
+void expect_batch(const Rule& rule, bool has_overflow, std::size_t multiple) {
   const Stream stream;
   constexpr DType dtype = dtrain::dtype_of<T>::value;
   constexpr Update formula = dtrain::ddp::detail::update_formula<Rule>();
   REQUIRE(UpdateKernel::load(formula, dtype, stream.ref()));
-  ManyArrays<T> host;
+  ManyArrays<T> host(multiple);
   const DeviceBuffer gradients = support::on_device(host.gradients), weights = support::on_device(host.weights);
   const std::array<DeviceBuffer, 2> states{support::on_device(host.states[0]), support::on_device(host.states[1])};
   const DeviceBuffer found_inf = support::on_device(std::vector<float>{has_overflow ? 1.0F : 0.0F});
@@ -166,9 +170,11 @@ void expect_batch(const Rule& rule, bool has_overflow) {
                  {reinterpret_cast<float*>(states[0].data()), reinterpret_cast<float*>(states[1].data())}},
                 stream.ref());
   REQUIRE(completes(stream.ref(), 60s));
-  std::vector<T> rounded;
-  for (const float weight : host.weights)
-    rounded.push_back(T(weight));
+  std::vector<T> rounded = host.gradients;
+  for (const auto& array : host.arrays) {
+    for (std::size_t k = array.first; k < array.first + array.count; ++k)
+      rounded[k] = T(host.weights[k]);
+  }
   CHECK(equal(gradients, rounded));
   CHECK(equal(weights, sizeof(T) == 2 ? host.weights : before));
   for (std::size_t i = 0; i < state_arrays<Rule>; ++i)
@@ -178,10 +184,99 @@ void expect_batch(const Rule& rule, bool has_overflow) {
 TEST_CASE_TEMPLATE("a batch puts new weights in place of gradients, and changes nothing else where found_inf is 1", T,
                    float, dtrain::bfloat16, dtrain::float16) {
   for (const bool has_overflow : {false, true}) {
-    CAPTURE(has_overflow);
-    expect_batch<T>(optimizers::Sgd{.rate = 0.3F, .weight_decay = 0.01F}, has_overflow);
-    expect_batch<T>(optimizers::Momentum{.rate = 0.1F, .nesterov = true}, has_overflow);
-    expect_batch<T>(optimizers::AdamW{.rate = 0.01F}, has_overflow);
+    for (const std::size_t multiple : {std::size_t{1}, std::size_t{4}}) {
+      CAPTURE(has_overflow);
+      CAPTURE(multiple);
+      expect_batch<T>(optimizers::Sgd{.rate = 0.3F, .weight_decay = 0.01F}, has_overflow, multiple);
+      expect_batch<T>(optimizers::Momentum{.rate = 0.1F, .nesterov = true}, has_overflow, multiple);
+      expect_batch<T>(optimizers::AdamW{.rate = 0.01F}, has_overflow, multiple);
+    }
+  }
+}
+
+/// Indices of the first elements of an update's arrays.
+struct Begins {
+  std::size_t target = 0, gradient = 0, weight = 0;
+  std::array<std::size_t, 2> states{};
+};
+
+/// An update of one array, and neighbours of its elements that it leaves as they are.
+template <class T, class Rule>
+void expect_update(const Rule& rule, std::size_t count, const Begins& begins) {
+  const Stream stream;
+  constexpr DType dtype = dtrain::dtype_of<T>::value;
+  constexpr Update formula = dtrain::ddp::detail::update_formula<Rule>();
+  REQUIRE(UpdateKernel::load(formula, dtype, stream.ref()));
+  const std::size_t all = count + 16;
+  std::vector<T> gradients, targets(all, T(0.25F));
+  for (const float value : values(all, 30, 2))
+    gradients.push_back(T(value));
+  std::vector<float> weights = values(all, 31, 1);
+  std::array<std::vector<float>, 2> states{values(all, 32, 0.1F), values(all, 33, 0.1F, true)};
+  const DeviceBuffer gradient = support::on_device(gradients), target = support::on_device(targets);
+  const DeviceBuffer weight = support::on_device(weights);
+  const std::array<DeviceBuffer, 2> state{support::on_device(states[0]), support::on_device(states[1])};
+  UpdateBatch batch(formula, dtype);
+  batch.add({target.data() + begins.target * sizeof(T), gradient.data() + begins.gradient * sizeof(T),
+             weight.data() + begins.weight * sizeof(float)},
+            0, count);
+  UpdateArguments given{dtrain::ddp::detail::update_numbers(rule, 3)};
+  for (std::size_t i = 0; i < 2; ++i)
+    given.states[i] = reinterpret_cast<float*>(state[i].data()) + begins.states[i];
+  batch.enqueue(given, stream.ref());
+  REQUIRE(completes(stream.ref(), 60s));
+  const std::vector<float> before = weights;
+  std::vector<float> wide;
+  for (std::size_t k = 0; k < count; ++k)
+    wide.push_back(static_cast<float>(gradients[begins.gradient + k]));
+  float* const of_rule[] = {states[0].data() + begins.states[0], states[1].data() + begins.states[1]};
+  dtrain::ddp::apply_rule(rule, std::span(weights.data() + begins.weight, count), std::span<const float>(wide), of_rule,
+                          {3, 0});
+  for (std::size_t k = 0; k < count; ++k)
+    targets[begins.target + k] = T(weights[begins.weight + k]);
+  CHECK(equal(target, targets));
+  CHECK(equal(gradient, gradients));
+  CHECK(equal(weight, sizeof(T) == 2 ? weights : before));
+  for (std::size_t i = 0; i < 2; ++i)
+    CHECK(equal(state[i], states[i]));
+}
+
+TEST_CASE_TEMPLATE("an update has the host's bits at every size and alignment, and writes nothing else", T, float,
+                   dtrain::bfloat16, dtrain::float16) {
+  const std::array<Begins, 8> all{Begins{},
+                                  {.target = 1},
+                                  {.gradient = 1},
+                                  {.weight = 1},
+                                  {.states = {1, 0}},
+                                  {.states = {0, 1}},
+                                  {.target = 4, .gradient = 8, .weight = 12, .states = {4, 8}},
+                                  {.target = 2, .gradient = 2, .weight = 2, .states = {2, 2}}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    CAPTURE(i);
+    for (const std::size_t count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 1021, 1022, 1023, 1024, 1025, 2047, 2050}) {
+      CAPTURE(count);
+      expect_update<T>(optimizers::Sgd{.rate = 0.3F, .weight_decay = 0.01F}, count, all[i]);
+      expect_update<T>(optimizers::Momentum{.rate = 0.1F, .weight_decay = 0.02F}, count, all[i]);
+      expect_update<T>(optimizers::AdamW{.rate = 0.01F}, count, all[i]);
+    }
+  }
+}
+
+TEST_CASE("a thread of an update moves four elements of each array at a time") {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    CAPTURE(dtype);
+    const std::string text = update_text(Update::adam, dtype);
+    for (const char* const letter : {"w", "m", "v"}) {
+      const std::string l = letter;
+      const std::string registers = l + "f0, %" + l + "f1, %" + l + "f2, %" + l + "f3}";
+      CAPTURE(registers);
+      CHECK(support::contains(text, "ld.global.v4.f32 {%" + registers));
+      CHECK(support::contains(text, "], {%" + registers) == (dtype != DType::f32 || letter[0] != 'w'));
+    }
+    const std::string type = dtype == DType::f32 ? "v4.f32" : "v2.b32";
+    const std::string name = dtype == DType::f32 ? "f0" : "w0";
+    CHECK(support::contains(text, "ld.global." + type + " {%s" + name + ", "));
+    CHECK(support::contains(text, "st.global." + type + " [%place1+0], {%t" + name + ", "));
   }
 }
 

@@ -106,47 +106,97 @@ inline const char* update_formula(Update update) {
   return "";
 }
 
+/// Letters of the registers of the state arrays.
+inline constexpr char update_letters[] = {'m', 'v'};
+
+/// Sets element `i` of the weights, the states and the targets.
+inline std::string updated_element(Update update, DType dtype, unsigned i) {
+  std::string read, written;
+  for (std::size_t k = 0; k < update_states(update); ++k) {
+    const std::string state = registers(DType::f32, update_letters[k], i, 1);
+    read += format_text("mov.f32 %a{}, {};\n", {2 + k, state});
+    written += format_text("mov.f32 {}, %a{};\n", {state, 2 + k});
+  }
+  const std::string weight = registers(DType::f32, 'w', i, 1);
+  return widen_element(dtype, i) +
+         "mul.rn.f32 %a1, %value, %factor;\n"
+         "mul.rn.f32 %a1, %a1, %multiplier;\n" +
+         format_text("mov.f32 %a0, {};\n{}", {weight, read}) + update_formula(update) +
+         format_text("selp.f32 {}, %a0, {}, %is_finite;\n", {weight, weight}) + written +
+         narrow_element(dtype, weight.c_str(), i);
+}
+
+/// A loop of one thread over elements from %index to `end`, `count` at a time.
+inline std::string update_loop(Update update, DType dtype, const std::string& label, const char* end, unsigned count) {
+  const std::string kept = "@%is_finite ";
+  std::string loads = transfer(DType::f32, 'w', "ld", "%place0", count) + transfer(dtype, 's', "ld", "%place1", count);
+  std::string places, elements, stores;
+  for (std::size_t k = 0; k < update_states(update); ++k) {
+    const std::string place = format_text("%place{}", {2 + k});
+    places += format_text("mad.wide.u32 {}, %index, 4, %array{};\n", {place, 2 + k});
+    loads += transfer(DType::f32, update_letters[k], "ld", place.c_str(), count);
+    stores += kept + transfer(DType::f32, update_letters[k], "st", place.c_str(), count);
+  }
+  if (size_bytes(dtype) == 2) stores += kept + transfer(DType::f32, 'w', "st", "%place0", count);
+  for (unsigned i = 0; i < count; ++i) {
+    elements += updated_element(update, dtype, i);
+  }
+  return format_text(
+             "{}:\n"
+             "setp.ge.u32 %is_done, %index, {};\n"
+             "@%is_done bra {}_DONE;\n"
+             "mad.wide.u32 %place0, %index, 4, %weight;\n"
+             "mad.wide.u32 %place1, %index, {}, %gradient;\n",
+             {label, end, label, size_bytes(dtype)}) +
+         places + loads + elements + stores +
+         format_text(
+             "mad.wide.u32 %place1, %index, {}, %target;\n{}"
+             "add.u32 %index, %index, {};\n"
+             "bra {};\n"
+             "{}_DONE:\n",
+             {size_bytes(dtype), transfer(dtype, 't', "st", "%place1", count), count * update_threads, label, label});
+}
+
 }  // namespace ptx
 
 /// The kernel `update_name`(entries, number of entries, address of found_inf or 0, address of the multiplier or 0,
 /// factor, address of the numbers or 0, numbers, state array...): widens each gradient to f32, multiplies it by factor
 /// and multiplier, computes update_formula(), and rounds the new weight to the gradients' type. Where the f32 at
 /// found_inf is not 0, the present weight is the new one, and states stay. One entry of `n` elements takes ceil(n /
-/// update_block_elements) blocks of update_threads threads.
+/// update_block_elements) blocks of update_threads threads. Where the addresses of all its arrays are multiples of 4
+/// elements, a thread moves as many at a time.
 /// @param dtype of gradients and targets
 inline std::string update_text(Update update, DType dtype) {
-  const std::size_t bytes = size_bytes(dtype);
-  std::string parameters, given, addresses, places, loads, stores;
+  constexpr unsigned at_a_time = 4;  // 16 bytes of f32
+  std::string parameters, given, addresses, registers, misaligned;
   for (std::size_t i = 0; i < UpdateNumbers().size(); ++i) {
     given += format_text("ld.param.f32 %n{}, [given+{}];\n", {i, 4 * i});
   }
-  for (std::size_t i = 2; i < 2 + update_states(update); ++i) {
+  for (std::size_t k = 0; k < update_states(update); ++k) {
+    const std::size_t i = 2 + k;
     parameters += format_text(",\n.param .u64 array{}", {i});
     addresses += format_text(
         "ld.param.u64 %array{}, [array{}];\ncvta.to.global.u64 %array{}, %array{};\n"
         "add.u64 %array{}, %array{}, %state;\n",
         {i, i, i, i, i, i});
-    places += format_text("mad.wide.u32 %place{}, %index, 4, %array{};\n", {i, i});
-    loads += format_text("ld.global.f32 %a{}, [%place{}+0];\n", {i, i});
-    stores += format_text("@%is_finite st.global.f32 [%place{}+0], %a{};\n", {i, i});
+    misaligned += format_text("or.b64 %misaligned, %misaligned, %array{};\n", {i});
+    registers += ptx::declaration(DType::f32, ptx::update_letters[k], at_a_time);
   }
-  if (bytes == 2) stores += "@%is_finite st.global.f32 [%place0+0], %a0;\n";
   return ptx::header +
          format_text(".visible .entry {}(\n.param .align 8 .b8 entries[{}],\n.param .u32 entry_count,\n",
                      {update_name, max_update_entries * sizeof(UpdateEntry)}) +
          format_text(
              ".param .u64 found_inf,\n.param .u64 multiplier,\n.param .f32 factor,\n.param .u64 numbers,\n"
-             ".param .align 4 .b8 given[{}]{})\n{}",
-             {sizeof(UpdateNumbers), parameters,
-              bytes == 2 ? ".maxnreg 32\n" : ""}) +  // in f32 it takes 31; more leave room for fewer threads
-         "{\n" +
-         ptx::entry_registers +
+             ".param .align 4 .b8 given[{}]{})\n",
+             {sizeof(UpdateNumbers), parameters}) +
+         "{\n" + ptx::entry_registers +
          ".reg .pred %is_finite, %is_nan;\n"
-         ".reg .u32 %index, %bits, %odd;\n"
-         ".reg .u64 %address, %target, %gradient, %weight, %state, %array<4>, %place<4>;\n"
-         ".reg .f32 %n<8>, %a<4>, %x, %y, %value, %factor, %multiplier, %present;\n"
+         ".reg .u32 %whole, %index, %bits, %odd;\n"
+         ".reg .u64 %address, %target, %gradient, %weight, %state, %misaligned, %array<4>, %place<4>;\n"
+         ".reg .f32 %n<8>, %a<4>, %x, %y, %value, %factor, %multiplier;\n"
          ".reg .f64 %wide;\n" +
-         ptx::declaration(dtype, 's', 1) + ptx::declaration(dtype, 't', 1) + given +
+         registers + ptx::declaration(DType::f32, 'w', at_a_time) + ptx::declaration(dtype, 's', at_a_time) +
+         ptx::declaration(dtype, 't', at_a_time) + given +
          "ld.param.f32 %factor, [factor];\n"
          "mov.f32 %multiplier, 0f3F800000;\n"
          "ld.param.u64 %address, [multiplier];\n"
@@ -179,25 +229,19 @@ inline std::string update_text(Update update, DType dtype) {
          "cvta.to.global.u64 %target, %target;\n"
          "cvta.to.global.u64 %gradient, %gradient;\n"
          "cvta.to.global.u64 %weight, %weight;\n" +
-         addresses +
-         "add.u32 %index, %begin, %thread;\n"
-         "UPDATE:\n"
-         "setp.ge.u32 %is_done, %index, %end;\n"
-         "@%is_done bra DONE;\n"
-         "mad.wide.u32 %place0, %index, 4, %weight;\n" +
-         format_text("mad.wide.u32 %place1, %index, {}, %gradient;\n", {bytes}) + places +
-         "ld.global.f32 %a0, [%place0+0];\n" + ptx::transfer(dtype, 's', "ld", "%place1", 1) + loads +
-         ptx::widen_element(dtype, 0) +
-         "mul.rn.f32 %a1, %value, %factor;\n"
-         "mul.rn.f32 %a1, %a1, %multiplier;\n"
-         "mov.f32 %present, %a0;\n" +
-         ptx::update_formula(update) + "selp.f32 %a0, %a0, %present, %is_finite;\n" + stores +
-         ptx::narrow_element(dtype, "%a0", 0) + format_text("mad.wide.u32 %place1, %index, {}, %target;\n", {bytes}) +
-         ptx::transfer(dtype, 't', "st", "%place1", 1) +
-         format_text("add.u32 %index, %index, {};\n", {update_threads}) +
-         "bra UPDATE;\n"
-         "DONE:\n"
-         "ret;\n}\n";
+         addresses + "or.b64 %misaligned, %target, %gradient;\n" +
+         (size_bytes(dtype) == 2 ? "add.u64 %misaligned, %misaligned, %misaligned;\n" : "") +  // multiples of 8 will do
+         "or.b64 %misaligned, %misaligned, %weight;\n" + misaligned +
+         "and.b64 %misaligned, %misaligned, 15;\n"
+         "setp.ne.u64 %is_done, %misaligned, 0;\n"
+         "mov.u32 %whole, %begin;\n"
+         "@%is_done bra VECTOR_DONE;\n" +
+         format_text(
+             "and.b32 %whole, %end, {};\n"
+             "mad.lo.u32 %index, %thread, {}, %begin;\n",
+             {~(at_a_time - 1), at_a_time}) +  // begin is a multiple, too
+         ptx::update_loop(update, dtype, "VECTOR", "%whole", at_a_time) +
+         "add.u32 %index, %whole, %thread;\n" + ptx::update_loop(update, dtype, "SINGLE", "%end", 1) + "ret;\n}\n";
 }
 
 /// The kernel of update_text(), for one formula and type. Trivially copyable; valid until the process ends.
