@@ -1,7 +1,7 @@
 """Gathers what bench/cuda/ten_minutes has measured: figures.py FOLDER figures.json
 
 FOLDER has `steps` (a line each: name, expected, result, seen, seconds, exit code, separated by tabs) and the rows of the
-benchmarks, NAME.json. Prints the rows in short, at most 30.
+benchmarks, NAME.json. Prints the rows in short, at most 30, without the rates of kernels, which all.log has as a table.
 """
 
 import glob
@@ -32,14 +32,15 @@ def main():
     with open(output, "w", encoding="utf-8") as file:
         json.dump({"steps": steps, "rows": rows}, file, indent=1)
         file.write("\n")
-    for row in rows[:MOST_ROWS]:
+    printed = [row for row in rows if "gb_per_second" not in row]
+    for row in printed[:MOST_ROWS]:
         ratio = next((f"{name} {row[name]}" for name in ("ratio", "times_limit", "times_the_longer") if name in row), "")
         print(
             f"{row['step']:<13} {row['system']:<8} {row['what']:<26} {row.get('model', ''):<9} {row['ranks']} ranks "
             f"{row['median_seconds'] * 1e6:10.1f} us  {ratio:<20} {row.get('note', '')}"
         )
-    if len(rows) > MOST_ROWS:
-        print(f"and {len(rows) - MOST_ROWS} rows more in {os.path.basename(output)}")
+    if len(printed) > MOST_ROWS:
+        print(f"and {len(printed) - MOST_ROWS} rows more in {os.path.basename(output)}")
 
 
 if __name__ == "__main__":

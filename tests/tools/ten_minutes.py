@@ -42,6 +42,7 @@ PROGRAMS = {
                  "[[ $* != *kernels* || $* == *exclude* ]] || { echo 'ERROR: wrong bits'; exit 1; }\n",
     "nccl_probe": PROBE,
     "ddp_step_bench": BENCH,
+    "kernel_rates_bench": BENCH,
     "overlap_bench": BENCH,
 }
 TOOLS = {
@@ -93,7 +94,7 @@ def problems(repository, gpus):
     results = {step["step"]: step["result"] for step in figures["steps"]}
     require(len(left) <= MOST_FILES and {"all.log", "figures.json"} <= set(left), f"it leaves {left}")
     with_rows = {row["step"] for row in figures["rows"]}
-    require({"step_1", "pytorch_1", "step_2", "overlap"} <= with_rows, f"only these steps have figures: {sorted(with_rows)}")
+    require({"step_1", "pytorch_1", "kernel_rates", "step_2", "overlap"} <= with_rows, f"only these steps have figures: {sorted(with_rows)}")
     # The step behind the first figures begins once they are written.
     require(began.get("threads", MOST_SECONDS) < FIGURES_BEFORE, f"the first figures come late: {began}")
     require(list(began)[:4] == ["machine", "kernels", "hello_1", "graph_1"], f"the first steps are {list(began)[:4]}")
