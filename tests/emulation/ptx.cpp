@@ -113,7 +113,7 @@ PtxKernel::PtxKernel(const std::string& text)
     has_version = has_version || line.rfind(".version ", 0) == 0;
     has_target = has_target || line.rfind(".target sm_", 0) == 0;
     if (line.empty() || line == "{" || line == "}" || line.rfind(".version", 0) == 0 || line.rfind(".target", 0) == 0 ||
-        line.rfind(".maxnreg ", 0) == 0 || line == ".address_size 64") {
+        line == ".address_size 64") {
       continue;
     }
     if (line.rfind(".visible .entry ", 0) == 0) {
