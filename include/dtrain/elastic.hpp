@@ -143,6 +143,13 @@ class Elastic {
     }
     int call() override { return detail::call_body(function_, *group_, {}); }
     void drop() noexcept override { group_.reset(); }
+    std::optional<Error> device_error([[maybe_unused]] const identity::ProcessIdentity& identity) override {
+      if constexpr (backend::HasDeviceError<typename P::Backend>) {
+        return P::Backend::device_error(identity);
+      } else {
+        return std::nullopt;
+      }
+    }
 
    private:
     F& function_;
@@ -164,8 +171,12 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
 DTRAIN_ON_USE void require_first_job(const launch::RankProcess& process);
 
 /// Selects the device for the program's model, which is made before train(), if the backend has one.
+/// @throws Error (usage), where the backend's library does not serve an elastic job; as pre_join_blocking
 template <class P>
 void select_device(const launch::RankProcess& process) {
+  if constexpr (backend::HasRejoinCheck<typename P::Backend>) {
+    if (process.min_ranks != 0) P::Backend::require_rejoin();
+  }
   if constexpr (backend::HasPreJoin<typename P::Backend>) {
     std::optional<rendezvous::Secret> secret = process.secret;
     static_cast<void>(P::Backend::pre_join_blocking(process.identity, secret, Deadline::after(process.timeout)));
@@ -201,7 +212,8 @@ class ElasticJob : public Elastic<P> {
   /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
   /// @throws the function's exception, which the job is told of; JobFailed, or Error (invalid_argument) where one has
   /// left the function of commit(); WorkerEnded, which is no std::exception; Error (usage) for a worker unlike the
-  /// others, (refused) for one without the job's secret
+  /// others, (refused) for one without the job's secret, (cuda) where CUDA fails every call on the worker's device,
+  /// which only another process can use again
   template <class F>
   int train(F&& function) const {
     try {
@@ -233,7 +245,8 @@ class ElasticJob : public Elastic<P> {
 
 /// Joins the elastic job of DTRAIN_WORLD_SIZE=MIN:MAX, for programs whose main() cannot be handed over to run(). In a
 /// job of fixed size, train() calls its function once. Blocking: as StoreHost, if this process hosts the store.
-/// @throws as launch::rank_process_of and StoreHost; Error (invalid_argument) for a second elastic job in this process
+/// @throws as launch::rank_process_of and StoreHost; Error (invalid_argument) for a second elastic job in this process,
+/// (usage) in an elastic job over NCCL 2.26 or older
 /// @ingroup jobs
 template <class P>
 ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {

@@ -10,7 +10,7 @@
 #include <string>
 
 /// DTRAIN_EMULATED_DELAYS=SEED makes contexts, communicators, launches, aborts and exits take random times: see
-/// delays.hpp.
+/// delays.hpp. DTRAIN_EMULATED_NCCL=22605 is the version that NCCL says that it has; it behaves as ever.
 namespace emulation {
 
 /// What this is, for whoever asks; the emulated devices have it as their name.

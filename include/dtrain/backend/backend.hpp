@@ -2,7 +2,8 @@
 /// @file
 /// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState (group/).
 /// SharedMemory, Mpi, Gloo, Nccl, Staged, programs, and the types that topologies rebind to (topology/) have classes
-/// for it. HasPreJoin, joins_again: what process_group.hpp and elastic.hpp ask before a rank joins. OnHostStreams: a
+/// for it. HasPreJoin, joins_again: what process_group.hpp and elastic.hpp ask before a rank joins.
+/// HasRejoinCheck, HasDeviceError: what elastic.hpp asks besides. OnHostStreams: a
 /// Backend whose operations are enqueued on host streams, as Staged and topologies require. Determinism: what it
 /// promises for a reduction's bits; Driver (ddp/) checks it, and Staged and topology/ pass it on.
 
@@ -14,6 +15,7 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/identity/process_identity.hpp"
@@ -77,6 +79,20 @@ template <class B>
 concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
                               Deadline deadline) {
   { B::pre_join_blocking(identity, secret, deadline) } -> std::same_as<std::shared_ptr<void>>;
+};
+
+/// Whether the library that runs lets a process join again: throws Error (usage) where it does not. For an elastic
+/// job's worker, before its first attempt.
+/// @ingroup backends
+template <class B>
+concept HasRejoinCheck = requires { B::require_rejoin(); };
+
+/// The error with which every later call of this process on the device of that rank fails, such as CUDA's after an
+/// illegal address; nullopt while the device works. Blocking: no. An elastic job's worker asks between two attempts.
+/// @ingroup backends
+template <class B>
+concept HasDeviceError = requires(const identity::ProcessIdentity& identity) {
+  { B::device_error(identity) } -> std::same_as<std::optional<Error>>;
 };
 
 // clang-format on

@@ -7,6 +7,7 @@
 
 #if DTRAIN_WITH_NCCL
 
+#include <optional>
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
@@ -74,6 +75,14 @@ struct NcclWith {
     return nullptr;
   }
 
+  /// See HasRejoinCheck. @throws Error (usage) for NCCL 2.26 and older
+  static void require_rejoin() { nccl::require_rejoin(); }
+
+  /// See HasDeviceError.
+  static std::optional<Error> device_error(const identity::ProcessIdentity& identity) {
+    return cuda::device_error(identity, may_share());
+  }
+
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
@@ -123,6 +132,7 @@ using Nccl = NcclWith<NcclOptions{}>;
 
 static_assert(Backend<Nccl>);
 static_assert(HasPreJoin<Nccl>);
+static_assert(HasRejoinCheck<Nccl> && HasDeviceError<Nccl>);
 static_assert(CanDuplicate<Nccl>);
 static_assert(CanReduceScatter<Nccl::Communicator> && CanAllGather<Nccl::Communicator>);
 static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);

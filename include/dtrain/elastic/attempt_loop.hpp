@@ -14,6 +14,7 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/elastic/commit.hpp"
 #include "dtrain/elastic/kept_state.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
@@ -48,6 +49,8 @@ class AttemptBody {
   /// Calls the user's function. @returns its exit code
   virtual int call() = 0;
   virtual void drop() noexcept = 0;
+  /// With which every later call of this process on the worker's device fails; nullopt: none, or there is no device.
+  virtual std::optional<Error> device_error(const identity::ProcessIdentity&) { return std::nullopt; }
 
  protected:
   ~AttemptBody() = default;
@@ -131,7 +134,6 @@ class ElasticWorker : public StepCommits {
 #include <variant>
 
 #include "dtrain/core/crypto.hpp"
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -147,6 +149,8 @@ namespace DTRAIN_NAMESPACE::elastic {
 
 inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
 inline constexpr const char* torn_text = "commit() threw, so that this worker's state is torn: {}";
+inline constexpr const char* broken_device_text =
+    "{}; only another process can use it again, so this one ends, to be replaced; the attempt had ended with: {}";
 /// For 13 s, by FormationOptions::least_pause.
 inline constexpr int most_shortages = 8;
 
@@ -276,6 +280,9 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
     body.drop();
     if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
     if (!may_go_on) std::rethrow_exception(error_);
+    if (const std::optional<Error> broken = body.device_error(options.identity)) {
+      throw Error(broken->code(), format_text(broken_device_text, {broken->what(), text}));
+    }
     const bool is_shortage = announced_ && announced_->kind == CauseKind::lost;
     log(is_shortage ? LogLevel::warning : LogLevel::info,
         format_text("worker {}: attempt {} has ended: {}", {slot(), assignment_.attempt, text}));

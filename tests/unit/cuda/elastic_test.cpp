@@ -154,6 +154,62 @@ TEST_CASE("ranks over NCCL form anew 100 times, each on its own device, and hold
   CHECK(on_devices.back() <= on_devices[10] + 100 * sizeof(float) * count);
 }
 
+TEST_CASE("a survivor whose device breaks ends before it makes another attempt fail, and names the device") {
+  const EmulatedDevices emulated(5);
+  std::atomic<std::uint64_t> attempts{0};
+  rendezvous_test::FormationCallbacks callbacks;
+  callbacks.on_attempt = [&attempts](std::uint64_t attempt, const auto&) { attempts = attempt; };
+  const FormationProcess launcher(of_workers(3), {}, callbacks);
+  std::vector<std::string> thrown(5);
+  const auto work = [&](int slot) {
+    Worker worker(launcher, slot);
+    thrown[static_cast<std::size_t>(slot)] = worker.run([slot](const Job& job, const Group& group, Model& model) {
+      DistributedDataParallel ddp{model, group};
+      while (job.step() < 4) {
+        try {
+          ddp.backward([&](Ready ready) {
+            if (slot == 1 && job.step() == 2) throw std::runtime_error("mistake of worker 1");
+            model.compute(0, ready);
+          });
+        } catch (const dtrain::JobFailed&) {
+          if (slot == 2) emulation::break_device(2);
+          throw;
+        }
+        job.commit();
+      }
+    });
+  };
+  const auto work_and_be_replaced = [&](int slot, int next) {
+    work(slot);
+    work(next);
+  };
+  std::thread second(work_and_be_replaced, 1, 3);
+  std::thread third(work_and_be_replaced, 2, 4);
+  work(0);
+  second.join();
+  third.join();
+  CHECK(attempts == 2);
+  CHECK(thrown[1] == "mistake of worker 1");
+  CHECK_CONTAINS(thrown[2], "every call of CUDA fails on the device of local rank 2",
+                 "cudaErrorIllegalAddress, an illegal memory access was encountered",
+                 "only another process can use it again, so this one ends, to be replaced",
+                 "the attempt had ended with");
+  for (const int lives : {0, 3, 4}) {
+    CHECK(thrown[static_cast<std::size_t>(lives)] == "");
+  }
+}
+
+TEST_CASE("a worker of an elastic job refuses NCCL before 2.27, an ordinary rank does not") {
+  const EmulatedDevices emulated(1);
+  const ScopedVariable version("DTRAIN_EMULATED_NCCL", "22605");
+  dtrain::launch::RankProcess process = support::elastic_process(1, 0, 1);
+  CHECK_ERROR(dtrain::elastic::select_device<NcclPolicy>(process), Errc::usage,
+              "an elastic job needs NCCL 2.27 or newer, and this process has NCCL 2.26.5",
+              "put a newer libnccl.so.2 first on the library path");
+  process.min_ranks = 0;
+  CHECK_NOTHROW(dtrain::elastic::select_device<NcclPolicy>(process));
+}
+
 TEST_CASE("the host waits for the reduction of a step of an elastic attempt") {
   std::atomic<bool> has_run{false};
   CHECK(run_alone([&has_run](const Job&, const Group& group, Model& model) {

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,6 +77,25 @@ inline void take_device(const identity::ProcessIdentity& identity, bool may_shar
     throw Error(Errc::unsupported, choice.refusal).with_rank(identity.rank);
   }
   stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
+}
+
+/// CUDA's error, if it fails every later call of this process on the device that take_device() selects, as after an
+/// illegal address or an uncorrectable error of the memory; nullopt: the device works. Blocking: no.
+inline std::optional<Error> device_error(const identity::ProcessIdentity& identity, bool may_share) {
+  using namespace stream::cuda;
+  try {
+    const DeviceChoice choice =
+        choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
+    if (!choice.refusal.empty()) return std::nullopt;  // take_device() says so
+    const DeviceGuard guard(choice.index);
+    const cudaError_t code = cudaStreamQuery(cudaStreamLegacy);
+    const bool is_captured = code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread;
+    if (quiet(code) || code == cudaErrorNotReady || is_captured) return std::nullopt;
+    throw cuda_error(code, "cudaStreamQuery");
+  } catch (const Error& error) {
+    return Error(error.code(), format_text("every call of CUDA fails on the device of local rank {} ({})",
+                                           {identity.local_rank.value_or(0), error.what()}));
+  }
 }
 
 /// A device's name, unique on the host and equal in all processes: its UUID, or its PCI bus ID if it has none.

@@ -127,6 +127,19 @@ inline void require_library() {
   }
 }
 
+/// Checks that the library serves a process that gives a call up and then makes communicators again. NCCL 2.26 and
+/// older keep the job of a non-blocking call in one variable of the calling thread (src/group.cc), which the next call
+/// overwrites. @throws Error (usage)
+inline void require_rejoin() {
+  constexpr int first = 22700;
+  if (const int library = library_version(); library < first) {
+    throw_error(Errc::usage,
+                "an elastic job needs NCCL 2.27 or newer, and this process has NCCL {}, which may write to freed "
+                "memory when the ranks are formed anew; put a newer libnccl.so.2 first on the library path",
+                {library == 0 ? "of an unknown version" : version_text(library)});
+  }
+}
+
 /// Who launches a communicator's operations. NCCL's own threads launch those of a non-blocking communicator.
 enum class Launches : std::uint8_t {
   none,  ///< it has no operations; splits of it are non-blocking
