@@ -31,6 +31,14 @@ cudaError_t cudaFree(void* pointer) {
   });
 }
 
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return call("cudaMemGetInfo", [&] {
+    *total = device_memory_bytes();
+    *free = *total - allocated_device_bytes(current_device());
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   return call("cudaMallocAsync", stream, [&] {
     const Stream* const where = stream_of(stream);

@@ -138,6 +138,10 @@ std::size_t device_memory_bytes() noexcept {
   return device_bytes;
 }
 
+std::size_t allocated_device_bytes(int device) noexcept {
+  const std::lock_guard lock(arena().mutex);
+  return arena().used[static_cast<std::size_t>(device)];
+}
 std::size_t allocated_device_bytes() {
   const std::lock_guard lock(arena().mutex);
   std::size_t sum = 0;

@@ -23,5 +23,7 @@ void* shadow_of(const void* pointer, std::size_t bytes) noexcept;
 
 /// Of one device.
 std::size_t device_memory_bytes() noexcept;
+/// Of those, what this process has allocated.
+std::size_t allocated_device_bytes(int device) noexcept;
 
 }  // namespace emulation
