@@ -97,6 +97,34 @@ TEST_CASE("each rank takes the device of its local rank, which becomes its threa
   emulation::set_device_count(1);
 }
 
+TEST_CASE(
+    "a device has an error once CUDA fails every call on it, and none while work is pending or another one has it") {
+  const EmulatedDevices emulated(2);
+  EXPECT_SUCCESS(cudaSetDevice(1));
+  Gate gate;
+  emulation::launch(cudaStreamLegacy, [&gate] { gate.pass(); });
+  EXPECT_SUCCESS(cudaSetDevice(0));
+  CHECK_FALSE(cuda::device_error(identity_of(1, 2), false));
+  gate.open();
+  {
+    const DeviceGuard guard(1);
+    EXPECT_SUCCESS(cudaStreamSynchronize(cudaStreamLegacy));
+  }
+  CHECK_FALSE(cuda::device_error(identity_of(0, 2), false));
+  CHECK_FALSE(cuda::device_error(identity_of(2, 3), false));  // it has none, as take_device() says
+  emulation::break_device(1);
+  CHECK_FALSE(cuda::device_error(identity_of(0, 2), false));
+  for (const int current : {0, 1}) {
+    CAPTURE(current);
+    static_cast<void>(quiet(cudaSetDevice(current)));
+    const std::optional<Error> found = cuda::device_error(identity_of(1, 2), false);
+    REQUIRE(found);
+    CHECK(found->code() == std::error_code(cudaErrorIllegalAddress, cuda_category()));
+    CHECK_CONTAINS(std::string(found->what()), "every call of CUDA fails on the device of local rank 1",
+                   "cudaErrorIllegalAddress");
+  }
+}
+
 TEST_CASE("a machine without devices has none to count or to take") {
   emulation::fail("cudaGetDeviceCount", 1, cudaErrorNoDevice);
   CHECK(cuda::visible_devices() == 0);
