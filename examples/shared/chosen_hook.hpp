@@ -68,6 +68,10 @@ class ChosenHook {
       None().reduce(bucket);
     }
   }
+  template <class C>
+  void connect(const dtrain::GradientBucket<C>& zeros) {
+    None().reduce(zeros);
+  }
 
   /// Whether ranks have weights of their own, and averages of them now and then.
   bool averages_weights() const noexcept { return std::holds_alternative<dtrain::hooks::LocalSgd>(hook_); }

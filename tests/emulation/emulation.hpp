@@ -136,6 +136,8 @@ void hold_launches(bool held);
 int launches_held();
 /// Collectives of one rank that NCCL runs a kernel for, because they multiply, since the last call of reset.
 int kernels_of_one_rank();
+/// Launches of NCCL's, since the process began: each collective or message outside a group, and each group.
+int nccl_launches();
 /// Bytes of the buffers of NCCL's operations. A buffer with a block for each rank counts with all of its blocks.
 struct Traffic {
   std::size_t all_reduced = 0;

@@ -4,10 +4,13 @@
 #include "group.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <iterator>
 #include <utility>
 #include <vector>
+
+#include "emulation.hpp"
 
 namespace emulation {
 namespace {
@@ -25,6 +28,8 @@ struct Group {
 };
 thread_local Group group;
 
+std::atomic<int> launches{0};
+
 void enqueue(const Pending& pending) {
   if (pending.stream->capture() == nullptr) pending.communicator->wait_for_proxy();
   pending.stream->submit([communicator = pending.communicator, operation = pending.operation] {
@@ -32,25 +37,36 @@ void enqueue(const Pending& pending) {
   });
 }
 
-/// The algorithm of an operation, as a bit: each kind of collective has one, and large all-reduces another. Messages
-/// connect pairs of ranks only, who wait for each other anyway.
-std::uint32_t algorithm_of(const Operation& operation) {
-  constexpr std::size_t large_bytes = std::size_t{64} << 10;
-  constexpr std::uint32_t of_large_all_reduces = 1U << 31;
-  if (operation.kind == Operation::Kind::messages) return 0;
-  const std::size_t bytes = operation.count * element_bytes(operation.type);
-  if (operation.kind == Operation::Kind::all_reduce && bytes > large_bytes) return of_large_all_reduces;
-  return 1U << static_cast<std::uint32_t>(operation.kind);
-}
-
+/// The algorithms of operations that are launched together, a bit each: one of each kind of collective; for many bytes
+/// of those that NVLink SHARP has kernels for another, and a third where they multiply, as averages do. NCCL adds up
+/// the bytes of one kind (src/enqueue.cc, ncclPrepareTasks). Messages connect pairs of ranks only, who wait for each
+/// other anyway.
 std::uint32_t algorithms_of(const std::vector<Pending>& operations) {
+  using Kind = Operation::Kind;
+  constexpr std::size_t large_bytes = std::size_t{64} << 10;
+  const auto bytes_of_kind = [&operations](const Operation& wanted) {
+    std::size_t bytes = 0;
+    for (const auto& [communicator, stream, each] : operations) {
+      const bool has_blocks = each.kind == Kind::reduce_scatter || each.kind == Kind::all_gather;
+      const auto blocks = static_cast<std::size_t>(has_blocks ? communicator->size() : 1);
+      if (each.kind == wanted.kind) bytes += each.count * element_bytes(each.type) * blocks;
+    }
+    return bytes;
+  };
   std::uint32_t bits = 0;
-  for (const Pending& each : operations)
-    bits |= algorithm_of(each.operation);
+  for (const Pending& pending : operations) {
+    const Operation& each = pending.operation;
+    if (each.kind == Kind::messages) continue;
+    const bool is_large =
+        each.kind != Kind::reduce && each.kind != Kind::broadcast && bytes_of_kind(each) > large_bytes;
+    const std::uint32_t which = !is_large ? 0 : each.reduction.is_scaled ? 2 : 1;
+    bits |= 1U << (8 * which + static_cast<std::uint32_t>(each.kind));
+  }
   return bits;
 }
 
 void launch(Communicator& communicator, const std::vector<Pending>& operations, LaunchingThread thread) {
+  launches.fetch_add(1, std::memory_order_relaxed);
   const bool is_captured = std::any_of(operations.begin(), operations.end(),
                                        [](const Pending& each) { return each.stream->capture() != nullptr; });
   communicator.launch({algorithms_of(operations), is_captured, thread}, [operations] {
@@ -101,6 +117,10 @@ ncclResult_t end_group() {
 }
 
 }  // namespace
+
+int nccl_launches() {
+  return launches.load(std::memory_order_relaxed);
+}
 
 ncclResult_t submit(Communicator& communicator, Stream& stream, Operation operation) {
   if (group.depth > 0) {

@@ -4,7 +4,7 @@
 /// (reduction/) and planning/ make plans by plan_buckets(), from gradients' sizes (collect_parameters.hpp) and
 /// BucketCaps (ddp_options.hpp). The plan's readers are gradient_table.hpp, step_work.hpp, hooks/, precision/,
 /// profile/, reduction/ and sharded/; DistributedDataParallel::plan() returns it. padded(): a size as the plan aligns
-/// it, also for broadcast/.
+/// it, also for broadcast/. for_extremes(): of buckets for which a step's ranks connect.
 
 #include <algorithm>
 #include <cstddef>
@@ -109,6 +109,21 @@ inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexc
 
 /// The number of gradients of each bucket.
 std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
+
+/// Calls `act(i)` for one of the smallest of the sizes `size_of(i)` above 0, i < count, and for one of the largest, if
+/// that is another.
+template <class SizeOf, class Act>
+void for_extremes(std::size_t count, const SizeOf& size_of, const Act& act) {
+  std::size_t smallest = count;
+  std::size_t largest = count;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (size_of(i) == 0) continue;
+    if (smallest == count || size_of(i) < size_of(smallest)) smallest = i;
+    if (largest == count || size_of(i) > size_of(largest)) largest = i;
+  }
+  if (smallest != count) act(smallest);
+  if (largest != smallest) act(largest);
+}
 
 /// Bytes of all gradients, without padding.
 inline std::size_t payload_bytes(const BucketPlan& plan) noexcept {

@@ -223,6 +223,10 @@ class Cast {
     const auto divisor = static_cast<float>(divides ? bucket.channel.size() : 1);
     reduce_floats(bucket, divisor, divides ? ReduceOp::sum : bucket.op);
   }
+  template <class C>
+  void connect(const ddp::GradientBucket<C>& zeros) {
+    reduce(zeros);
+  }
 
   /// State for save_checkpoint and load_checkpoint. The call averages the errors over the ranks: the state becomes
   /// equal on all ranks, and no error is lost. On the same number of ranks, a training that continues from the file has
@@ -342,6 +346,10 @@ class Widen {
       bucket.channel.enqueue(backend::AllReduce{floats, floats, divides ? ReduceOp::sum : bucket.op}, bucket.stream);
       cast.convert_back(floats, all, bucket.stream);
     }
+  }
+  template <class C>
+  void connect(const ddp::GradientBucket<C>& zeros) {
+    reduce(zeros);
   }
 
  private:

@@ -146,6 +146,9 @@ struct GradientBucket {
 /// - `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
 /// whenever the buckets change, between steps. All ranks call plan() alike, so that it may allocate by
 /// channel.allocate_blocking().
+/// - `hook.connect(bucket)` enqueues the collectives of reduce() for a bucket of zeros, which stay zeros, and has no
+/// gradients. It is called for a communicator that backend::ConnectsAtFirstUse, after the first plan(), for buckets of
+/// few and of many elements, so that a step connects no ranks. Without the member, sums of the bucket connect them.
 /// - `hook.items_per_bucket(ranks)`, for a hook of a host stream, is called after each plan(). It is the largest number
 /// of collectives and compress() calls for one bucket of that plan; default_hook_items without the member. The stream
 /// has room for these items; a hook that enqueues more is an error (limit).
@@ -180,6 +183,7 @@ struct HookFunctions {
   std::function<bool()> skips_buffer_broadcast;
   std::function<void(ReadValue)> read_values;
   std::function<void(C&, const BucketPlan&, Deadline)> plan;
+  std::function<void(const GradientBucket<C>&)> connect;
   std::function<std::uint64_t(int)> items_per_bucket;
   std::function<bool()> weights_differ;
 };
@@ -218,6 +222,9 @@ HookFunctions<C> hook_functions(H&& hook) {
     functions.plan = [kept](C& channel, const BucketPlan& plan, Deadline deadline) {
       kept->plan(channel, plan, deadline);
     };
+  }
+  if constexpr (requires(const GradientBucket<C>& bucket) { kept->connect(bucket); }) {
+    functions.connect = [kept](const GradientBucket<C>& bucket) { kept->connect(bucket); };
   }
   if constexpr (requires(int ranks) { static_cast<std::uint64_t>(kept->items_per_bucket(ranks)); }) {
     functions.items_per_bucket = [kept](int ranks) {

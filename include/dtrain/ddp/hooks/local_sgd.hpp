@@ -78,8 +78,12 @@ class LocalSgd {
     if (is_local()) {
       differ_ = true;
     } else {
-      bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
+      connect(bucket);
     }
+  }
+  template <class C>
+  void connect(const ddp::GradientBucket<C>& bucket) {
+    bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
   bool skips_buffer_broadcast() const noexcept { return is_local(); }
   /// Whether a local step came after the last average.

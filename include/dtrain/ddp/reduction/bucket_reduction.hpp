@@ -3,6 +3,7 @@
 /// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
 /// (PendingBuckets), and unpacks results; Reducer owns it. ReducerParts: what a wrapper's options add to a reduction.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -87,8 +88,11 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       }
     }
     if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
-      // The collectives of a hook are not known; most are sums.
-      arena_.reduce_extremes(communicator_, hook_ ? ReduceOp::sum : op_, copier_.stream());
+      if (communicator_.size() == 1) return;
+      arena_.for_extreme_ranges([this](const BufferView& zeros) {
+        hook_ ? hook_->connect(zeros, op_, communicator_, copier_.stream())
+              : all_reduce_.connect(zeros, op_, communicator_, copier_.stream());
+      });
       copier_.synchronize(waiting());
     }
   }
@@ -276,6 +280,30 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if constexpr (GradientCopier::copies_on_stream) copier_.synchronize(waiting());  // the arena may still be in use
     arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds);
     if constexpr (GradientCopier::copies_on_stream) copier_.rebuild_buckets();
+  }
+
+  /// Collective, blocking. Between steps: connects the ranks for the steps of an optimizer's work, whose
+  /// `connect(ranges, op, communicator, stream)` enqueues their collectives. The ranges are memory for each bucket,
+  /// whose content is lost, in the arena or, where that has bound gradients, in memory for this call.
+  template <class Work>
+  void connect([[maybe_unused]] Work& work) {
+    if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
+      if (communicator_.size() == 1) return;
+      std::vector<BufferView> ranges;
+      std::size_t most = 0;
+      for (std::size_t bucket = 0; bucket < arena_.buckets(); ++bucket) {
+        ranges.push_back(arena_.range(bucket));
+        most = std::max(most, ranges.back().bytes());
+      }
+      std::optional<typename Communicator::Allocation> apart;
+      if (gradients_.first_bound()) {
+        apart.emplace(communicator_.allocate_blocking(most, Deadline::after(context_.timeout)));
+        for (BufferView& range : ranges)
+          range.data = apart->data();
+      }
+      work.connect(ranges, op_, communicator_, copier_.stream());
+      copier_.synchronize(waiting());
+    }
   }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.

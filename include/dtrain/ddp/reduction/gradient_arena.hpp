@@ -13,7 +13,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -44,27 +43,19 @@ class GradientArena {
   std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
   std::shared_ptr<const void> memory() const noexcept { return memory_; }
 
-  /// Collective, enqueued: reduces as little as a bucket of any plan has, the smallest bucket and the largest, so that
-  /// the communicator connects its ranks for these sizes. Nothing with one rank. Precondition: the content is zeros,
-  /// which stay. @throws as all_reduce
-  void reduce_extremes(Communicator& communicator, ReduceOp op, typename Communicator::Stream stream) const {
-    const PlannedBucket* smallest = nullptr;
-    const PlannedBucket* largest = nullptr;
-    for (const PlannedBucket& bucket : plan_.buckets) {
-      if (bucket.bytes == 0) continue;
-      if (smallest == nullptr || bucket.bytes < smallest->bytes) smallest = &bucket;
-      if (largest == nullptr || bucket.bytes > largest->bytes) largest = &bucket;
-    }
-    if (smallest == nullptr || communicator.size() == 1) return;
-    const auto reduce = [&](const BufferView& range) {
-      communicator.enqueue(backend::AllReduce{range, range, op}, stream);
-    };
-    const BufferView whole = range_of(*smallest, data());
-    BufferView least = whole;  // a later plan's smallest bucket may be a bias
-    least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
-    reduce(least);
-    if (whole.count != least.count) reduce(whole);
-    if (largest != smallest) reduce(range_of(*largest, data()));
+  /// Calls `act(memory)` for memory as long as the least that a bucket of any plan has, as the smallest bucket, and as
+  /// the largest.
+  template <class Act>
+  void for_extreme_ranges(const Act& act) const {
+    bool is_first = true;
+    const auto bytes_of = [this](std::size_t bucket) { return plan_.buckets[bucket].bytes; };
+    for_extremes(buckets(), bytes_of, [&](std::size_t bucket) {
+      const BufferView whole = range(bucket);
+      BufferView least = whole;  // a later plan's smallest bucket may be a bias
+      least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
+      if (std::exchange(is_first, false) && least.count != whole.count) act(least);
+      act(whole);
+    });
   }
 
   /// Adopts another plan of the same bytes, by which the table's gradients have been moved.

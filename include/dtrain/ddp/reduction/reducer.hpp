@@ -240,6 +240,11 @@ class Reducer final : public Step::Target {
     if (rebuild_.is_planning()) refuse_to_keep_plan();
     keep_order();
   }
+  /// For ShardedOptimizer. Collective, blocking; as BucketReduction::connect.
+  template <class Work>
+  void connect(Work& work) {
+    or_report([&] { reduction_.connect(work); });
+  }
   BucketPlanner* planner() const noexcept { return rebuild_.planner.get(); }  ///< null: there is none
 
   /// Keeps the arena, with bound gradients, valid after the reducer is destroyed.

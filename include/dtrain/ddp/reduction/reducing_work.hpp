@@ -84,6 +84,11 @@ class AllReduceWork final : public ReducingWork<C> {
     }
     this->measure(squares, range, stream);
   }
+
+  /// Enqueues what launch() enqueues on the channel, on zeros.
+  void connect(const BufferView& zeros, ReduceOp op, C& channel, Stream stream) {
+    channel.enqueue(backend::AllReduce{zeros, zeros, op}, stream);
+  }
 };
 
 /// The gradients of each bucket, where they lie in the arena.
@@ -131,6 +136,15 @@ class HookWork final : public ReducingWork<C> {
     const std::uint64_t enqueued = enqueued_items(stream) - before;
     if (enqueued > items_) refuse_items(bucket, enqueued, items_);
     this->measure(this->sum_of(bucket), range, stream);
+  }
+
+  /// Enqueues the hook's collectives for a bucket of zeros; without a hook.connect a sum, as most of them are.
+  void connect(const BufferView& zeros, ReduceOp op, C& channel, Stream stream) {
+    if (hook_.connect) {
+      hook_.connect({zeros, {}, {channel}, stream, op});
+    } else {
+      channel.enqueue(backend::AllReduce{zeros, zeros, ReduceOp::sum}, stream);
+    }
   }
 
   CompressedTraffic traffic() const noexcept { return traffic_.total(); }

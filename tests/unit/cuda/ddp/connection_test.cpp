@@ -19,6 +19,50 @@ struct Model : DeviceModel {
   }
 };
 
+/// One gradient of ones.
+template <class T>
+struct OneParameter : DeviceModel {
+  explicit OneParameter(std::size_t count) {
+    add<T>("p", count, T(0.0F));
+    prepare(0, std::vector<T>(count, T(1.0F)));
+  }
+};
+
+/// A program's own, with the collectives of a sharded step. @pre the number of elements is even
+struct HalvesHook {
+  template <class C>
+  void connect(const dtrain::GradientBucket<C>& bucket) const {
+    const BufferView& all = bucket.values;
+    const std::size_t half = all.count / 2;
+    const BufferView own = bucket.part(half * static_cast<std::size_t>(bucket.channel.rank()), half);
+    bucket.channel.enqueue(ReduceScatter{all, own, ReduceOp::sum}, bucket.stream);
+    bucket.channel.enqueue(AllGather{own, all}, bucket.stream);
+  }
+  template <class C>
+  void reduce(const dtrain::GradientBucket<C>& bucket) const {
+    connect(bucket);
+  }
+};
+
+/// Rank 0 runs its first step with the hook to the end, then rank 1 does.
+template <class T, class Hook>
+void expect_hook_alone(std::size_t count, Hook hook, float expected) {
+  const EmulatedDevices emulated(2);
+  std::atomic<bool> has_ended{false};
+  run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    OneParameter<T> model(count);
+    Hook own = hook;
+    DistributedDataParallel ddp{model, group, {.reorder_gradients = false}, own};
+    if (group.rank() == 1) CHECK(holds_soon([&] { return has_ended.load(); }));
+    ddp.backward([&](Ready ready) { model.compute(0, ready); });
+    has_ended = true;
+    const std::vector<T> reduced = model.template gradient<T>(0);
+    const auto is_expected = [&](T value) { return static_cast<float>(value) == expected; };
+    CHECK(std::all_of(reduced.begin(), reduced.end(), is_expected));
+    group.barrier();
+  });
+}
+
 template <bool in_caller>
 void expect_enqueued_alone() {
   const EmulatedDevices emulated(2);
@@ -44,6 +88,19 @@ TEST_CASE("the first step's ready() enqueues a bucket of any size without anothe
   }
   SUBCASE("launched in threads of NCCL's") {
     expect_enqueued_alone<false>();
+  }
+}
+
+TEST_CASE("the first step of a hook whose collectives are no sums of the gradients' size makes no connection") {
+  SUBCASE("twice the bytes") {
+    expect_hook_alone<bfloat16>(25'000, dtrain::hooks::Widen{}, 1);
+  }
+  SUBCASE("averages") {
+    expect_hook_alone<float>(25'000, dtrain::hooks::LocalSgd{{.start_after = 1}}, 1);
+  }
+  SUBCASE("a program's own") {
+    expect_hook_alone<float>(64, HalvesHook{}, 2);
+    expect_hook_alone<float>(25'600, HalvesHook{}, 2);
   }
 }
 

@@ -8,7 +8,7 @@ using dtrain::TensorView;
 namespace {
 
 /// Gradients of f32, in host memory.
-std::vector<std::size_t> connected_sizes(std::vector<std::size_t> counts, int ranks = 2) {
+std::vector<std::size_t> extreme_sizes(std::vector<std::size_t> counts) {
   std::vector<std::vector<float>> gradients;
   for (const std::size_t count : counts)
     gradients.emplace_back(count);
@@ -18,17 +18,13 @@ std::vector<std::size_t> connected_sizes(std::vector<std::size_t> counts, int ra
     parameters.push_back({"p" + std::to_string(parameters.size()), view, view});
   }
   const auto channel = std::make_shared<support::FakeChannel>();
-  channel->size = ranks;
   support::FakeCommunicator communicator(channel);
-  support::ManualStream stream;
   const dtrain::ddp::GradientArena<support::FakeCommunicator> arena(
       communicator, parameters,
       dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), dtrain::ddp::BucketCaps{0, 0}), Device{},
       dtrain::Deadline::after(std::chrono::seconds(60)));
-  arena.reduce_extremes(communicator, dtrain::ReduceOp::sum, stream.ref());
   std::vector<std::size_t> sizes;
-  for (const support::FakeChannel::Launch& launch : channel->launches)
-    sizes.push_back(launch.count * size_bytes(launch.dtype));
+  arena.for_extreme_ranges([&sizes](const dtrain::BufferView& range) { sizes.push_back(range.bytes()); });
   return sizes;
 }
 
@@ -42,12 +38,11 @@ void make_table(std::uintptr_t address, Device device) {
 
 }  // namespace
 
-TEST_CASE("ranks are connected for the least that a bucket can have, the smallest bucket and the largest") {
-  CHECK(connected_sizes({1024, 4096, 2048}) == std::vector<std::size_t>{64, 4096, 16384});
-  CHECK(connected_sizes({1024}) == std::vector<std::size_t>{64, 4096});
-  CHECK(connected_sizes({16, 1024}) == std::vector<std::size_t>{64, 4096});
-  CHECK(connected_sizes({0}).empty());
-  CHECK(connected_sizes({1024, 4096}, 1).empty());
+TEST_CASE("the extreme ranges are the least that a bucket can have, the smallest bucket and the largest") {
+  CHECK(extreme_sizes({1024, 4096, 2048}) == std::vector<std::size_t>{64, 4096, 16384});
+  CHECK(extreme_sizes({1024}) == std::vector<std::size_t>{64, 4096});
+  CHECK(extreme_sizes({16, 1024}) == std::vector<std::size_t>{64, 4096});
+  CHECK(extreme_sizes({0}).empty());
 }
 
 TEST_CASE("a gradient in device memory at an address that is no multiple of its element size is refused") {
