@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,11 @@ concept CanReduceScatter = Supports<C, ReduceScatter>;
 template <class C>
 concept CanAllGather = Supports<C, AllGather>;
 
+/// The communicator runs several all-gathers as one operation. Lifetime: the span, until enqueue() returns.
+/// @ingroup backends
+template <class C>
+concept CanGroupAllGathers = CanAllGather<C> && Supports<C, std::span<const AllGather>>;
+
 /// The communicator runs ReadBlocks.
 /// @ingroup backends
 template <class C>
@@ -142,7 +148,7 @@ template <class C>
 concept PrefersSums = requires { requires C::prefers_sums; };
 
 /// The first operation of some size or kind waits on the host until all ranks have called it, and allocates, which a
-/// capture of a CUDA graph may forbid: DistributedDataParallel makes such operations when it is constructed.
+/// capture of a CUDA graph may forbid: DistributedDataParallel and ShardedOptimizer make such ones at construction.
 /// @ingroup backends
 template <class C>
 concept ConnectsAtFirstUse = requires { requires C::connects_at_first_use; };

@@ -1,10 +1,12 @@
 #pragma once
 /// @file
 /// Arguments of NCCL's calls: element types, reductions and a check of devices; calls for messages, and groups of
-/// calls: an exchange and a reduction of blocks. Communicator makes them.
+/// calls: an exchange and a reduction of blocks, and several all-gathers. Communicator makes them.
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "dtrain/backend/nccl/first_calls.hpp"
@@ -99,6 +101,24 @@ ncclResult_t in_group(Calls calls) {
   return first_failure != ncclSuccess ? first_failure : ended;
 }
 
+/// Several all-gathers as one operation, with the sum of their counts, in bytes if their types differ. @pre not empty
+inline Operation describe_together(std::span<const AllGather> calls) {
+  Operation whole = calls.front().describe();
+  whole.count = 0;
+  std::uint64_t bytes = 0;
+  bool is_of_one_type = true;
+  for (const AllGather& call : calls) {
+    whole.count += call.input.count;
+    bytes += call.input.bytes();
+    is_of_one_type = is_of_one_type && call.input.dtype == whole.dtype;
+  }
+  if (!is_of_one_type) {
+    whole.count = bytes;
+    whole.dtype = DType::u8;
+  }
+  return whole;
+}
+
 /// Where a communicator's rank issues calls.
 struct CallTarget {
   ncclComm_t communicator;
@@ -133,6 +153,17 @@ inline ncclResult_t issue_calls(const SendRecv& call, const CallTarget& target) 
   return in_group([&](const auto& add) {
     add(issue_calls(Send{call.input, call.to}, target));
     add(issue_calls(Recv{call.output, call.from}, target));
+  });
+}
+inline ncclResult_t issue_calls(const AllGather& call, const CallTarget& target) {
+  return ncclAllGather(call.input.data, call.output.data, call.input.count, type_of(call.input.dtype),
+                       target.communicator, target.stream.native());
+}
+inline ncclResult_t issue_calls(std::span<const AllGather> calls, const CallTarget& target) {
+  return in_group([&](const auto& add) {
+    for (const AllGather& gather : calls) {
+      add(issue_calls(gather, target));
+    }
   });
 }
 inline ncclResult_t issue_calls(const ExchangeBlocks& call, const CallTarget& target) {

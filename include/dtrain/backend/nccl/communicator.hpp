@@ -141,6 +141,7 @@ class Communicator {
   /// Operations, which throw Error (unsupported, invalid_argument) at the call.
   /// - exchange_blocks: NCCL compares no counts; if those of two ranks differ, the operation times out.
   /// - A send of any size may wait for its receiver.
+  /// - Several all-gathers are one operation of the channel, with one number, and one group of NCCL's.
   /// @{
   void enqueue(const AllReduce& call, Stream stream) {
     call.check(place());
@@ -175,8 +176,17 @@ class Communicator {
   void enqueue(const AllGather& call, Stream stream) {
     call.check(place());
     collective(call.describe(), call.devices(), "ncclAllGather", stream, [&](ncclComm_t by) {
-      return ncclAllGather(call.input.data, call.output.data, call.input.count, type_of(call.input.dtype), by,
-                           stream.native());
+      return issue_calls(call, {by, rank(), stream});
+    });
+  }
+  void enqueue(std::span<const AllGather> calls, Stream stream) {
+    for (const AllGather& call : calls) {
+      call.check(place());
+      check_devices(state_->channel->context.name, state_->channel->device(), call.devices(), stream.device());
+    }
+    if (calls.empty()) return;
+    collective(describe_together(calls), calls.front().devices(), "ncclAllGather", stream, [&](ncclComm_t by) {
+      return issue_calls(calls, {by, rank(), stream});
     });
   }
   void enqueue(const ExchangeBlocks& call, Stream stream) {

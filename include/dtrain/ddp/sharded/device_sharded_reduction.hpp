@@ -14,6 +14,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -46,10 +47,11 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// a kernel writes the factor behind the norm, and the update multiplies each bucket's gradients by it in f32. So does
 /// a DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
 /// again.
-/// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
-/// apart, and gathers buckets in finish().
-/// - Storing: in finish(), behind all that the streams of the step's gradients hold then: the backward pass, which uses
-/// the present values. With ready_frees_value a step that updates at once gathers and stores behind each update.
+/// - Gathering: stage 1 gathers a bucket in its own memory behind its update, and buckets that finish() updates
+/// together. Stage 2 keeps this rank's new weights apart, and gathers buckets in finish().
+/// - Storing: in finish(), in stage 1 all buckets together, behind all that the streams of the step's gradients hold
+/// then: the backward pass, which uses the present values. With ready_frees_value a step that updates at once gathers
+/// and stores behind each update.
 /// - The update's number: the host gives it to kernels. In a step that is captured or has a DeviceLossScaler, and in
 /// each step after one, a function of the host counts the updates in the order of the stream, and a copy brings the
 /// numbers to device memory: each replay is one more update, and an overflow is none. A replay reads the rule when it
@@ -143,6 +145,26 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     is_live_ = is_live_ || scaler != nullptr;
   }
 
+  /// Between steps. Collective, enqueued: each collective of a step, also of one that clips: of blocks and of rests for
+  /// the extreme sizes, and all gathers together. @param ranges memory for each bucket, whose content is lost
+  void connect(std::span<const BufferView> ranges, ReduceOp op, C& channel, Stream stream) {
+    std::copy(ranges.begin(), ranges.end(), ranges_.begin());
+    const auto reduce_and_gather = [&](std::size_t bucket) {
+      this->reduce(bucket, own_part(bucket), op, channel, stream);
+      this->gather(bucket, channel, stream);
+    };
+    const auto bytes_of = [this](std::size_t bucket, std::size_t count) {
+      return count * device_shards().element_bytes(bucket);
+    };
+    for_extremes(
+        ranges_.size(), [&](std::size_t i) { return bytes_of(i, shards().shard(i).block); }, reduce_and_gather);
+    for_extremes(
+        ranges_.size(), [&](std::size_t i) { return bytes_of(i, shards().shard(i).rest_count); }, reduce_and_gather);
+    add_sums(channel, stream);
+    if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
+    stream.record(ended_);
+  }
+
   /// Not called: the gradient copier packs gradients.
   void pack(std::size_t, const std::byte*, const GradientSlot&) override {}
 
@@ -154,8 +176,9 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       sum_squares(bucket, stream);
       return;
     }
-    update(bucket, channel, stream);
-    if (stage_.ready_frees_value) gather_and_store(bucket, channel, stream);
+    update({bucket, bucket + 1});
+    if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
+    if (stage_.ready_frees_value) store({bucket, bucket + 1}, channel, stream);
   }
 
   void finish(C& channel, Stream stream) override {
@@ -168,14 +191,14 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
     }
     if (!inspect_ || inspected(stream)) {
-      for (std::size_t bucket = 0; updates_last() && bucket < ranges_.size(); ++bucket) {
-        update(bucket, channel, stream);
+      const BucketRange all{0, ranges_.size()};
+      if (updates_last()) {
+        update(all);
+        if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
       }
       if (updates_last() || !stage_.ready_frees_value) {
         buckets_->wait_for_producers();
-        for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
-          gather_and_store(bucket, channel, stream);  // in the order of the forward pass
-        }
+        store(all, channel, stream);
       }
       if (!is_live_) shards().end_step();
     }
@@ -194,6 +217,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
  private:
   using Event = typename Stream::Event;
+  using BucketRange = DeviceShards::BucketRange;
   using ShardedWork<C, Stage>::place_of;
   using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
 
@@ -298,17 +322,19 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     static_cast<void>(counting.release());
   }
 
-  void update(std::size_t bucket, C& channel, Stream stream) {
+  void update(BucketRange buckets) {
     DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, is_live_ ? &live()->update : nullptr};
     if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
     const DeviceShards::Factors factors{factor_, clips() ? &live()->norm.factor : nullptr};
-    device_shards().update(bucket, own_part(bucket), *memory_->rule, info, factors);
-    if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
+    const auto memory_of = [this](std::size_t bucket) { return own_part(bucket); };
+    device_shards().update(buckets, memory_of, *memory_->rule, info, factors);
   }
 
-  /// Stores the bucket; stage 2 gathers it first. Its buckets share memory: each is stored before the next is gathered.
-  void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
-    if constexpr (Stage::divides_gradients) {
+  /// Stores the buckets. In stage 2 they share memory: each is gathered and stored before the next one, in the order of
+  /// the forward pass.
+  void store(BucketRange buckets, [[maybe_unused]] C& channel, [[maybe_unused]] Stream stream) {
+    if constexpr (!Stage::divides_gradients) return device_shards().store(buckets, ranges_);
+    for (std::size_t bucket = buckets.end; bucket-- > buckets.begin;) {
       const BucketShard& shard = shards().shard(bucket);
       const std::size_t element = shards().element_bytes(bucket);
       const ShardMemory place = place_of(bucket);
@@ -316,8 +342,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       copy(place.block, own.block, shard.block * element, stream);
       copy(place.rest, own.rest, shard.rest_count * element, stream);
       this->gather(bucket, channel, stream);
+      device_shards().store({bucket, bucket + 1}, ranges_);
     }
-    device_shards().store(bucket, ranges_[bucket].data);
   }
 
   static void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) {
@@ -341,9 +367,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   /// Collective, enqueued: the norm of all ranks' gradients. All ranks have the rests, and as many sums of blocks.
   void measure(C& channel, Stream stream) {
+    add_sums(channel, stream);
+    norm_kernels_.measure(&live()->norm, &pinned().norm, square_sums(), own_sums_ + rest_sums_, stream);
+  }
+
+  void add_sums(C& channel, Stream stream) {
     const BufferView own{reinterpret_cast<std::byte*>(square_sums()), own_sums_, DType::f64, stream.device()};
     if (own_sums_ != 0) channel.enqueue(backend::AllReduce{own, own, ReduceOp::sum}, stream);
-    norm_kernels_.measure(&live()->norm, &pinned().norm, square_sums(), own_sums_ + rest_sums_, stream);
   }
 
   /// Blocking, after measure(): whether the step updates.

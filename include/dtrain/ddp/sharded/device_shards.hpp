@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -35,13 +36,13 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// This rank's share in device memory. update() enqueues a bucket's update of this rank's part, without the padding
+/// This rank's share in device memory. update() enqueues the update of this rank's part of buckets, without the padding
 /// between parameters, and puts the new weights, rounded to the model's type, into the memory of the gradients. store()
 /// copies the gathered weights of all ranks to the model. Weights of f32 models are read from the model in each step,
 /// so that a program may set them; weights of f16 and bf16 models are kept in f32, as one more state array.
-/// - A rule with a formula of UpdateKernel is one kernel, launched for max_update_entries parameters at a time. For
-/// another rule, kernels copy weights and gradients to f32 arrays before it, and the new weights back. Threads: one at
-/// a time. Steady state: allocates nothing, if the groups of parameters stay the same.
+/// - A rule with a formula of UpdateKernel is one kernel, launched for max_update_entries parameters at a time, of
+/// several buckets. For another rule, kernels copy weights and gradients to f32 arrays before it, and the new weights
+/// back. Threads: one at a time. Steady state: allocates nothing, if the groups of parameters stay the same.
 class DeviceShards final : public Shards {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -99,39 +100,44 @@ class DeviceShards final : public Shards {
   /// Bytes of allocate_arrays().
   std::size_t scratch_bytes() const noexcept { return gradients_.bytes() + weights_.bytes(); }
 
-  /// Enqueued: updates the bucket by its reduced gradients, and replaces these by the new weights.
-  /// @param memory of this rank's part @param info without parameters @throws Error (cuda), as does store(); as the
-  /// rule
-  template <DeviceRule R>
-  void update(std::size_t bucket, const ShardMemory& memory, const R& rule, DeviceStepInfo info, Factors factors) {
+  /// Some buckets, [begin, end).
+  struct BucketRange {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  /// Enqueued: updates the buckets by their reduced gradients, and replaces these by the new weights.
+  /// @param memory_of `memory_of(bucket)` is the ShardMemory of this rank's part @param info without parameters
+  /// @throws Error (cuda), as does store(); as the rule
+  template <DeviceRule R, class MemoryOf>
+  void update(BucketRange buckets, const MemoryOf& memory_of, const R& rule, const DeviceStepInfo& info,
+              Factors factors) {
     if constexpr (detail::HasFormula<R>) {
-      update_by_formula(bucket, memory, rule, info, factors);
+      for (Copies& copies : copies_)
+        copies.updates_in_use = 0;
+      for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket)
+        add_updates(bucket, memory_of(bucket), rule, info.step);
+      enqueue_updates(info, factors);
     } else {
-      const StateRange& part = parts_[bucket];
-      load(bucket, memory, factors);
-      const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
-      std::array<BufferView, 8> states{};
-      for (std::size_t i = 0; i < rule_arrays_; ++i) {
-        states[i] = view(state_of(i, part.first));
-      }
-      info.parameters = part.parameters;
-      if (part.count != 0) {
-        enqueue_rule(rule, view(weights_of(bucket)), view(gradients_.data()), {states.data(), rule_arrays_}, info,
-                     stream_);
-      }
-      unload(bucket, memory);
+      for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket)
+        update_by_rule(bucket, memory_of(bucket), rule, info, factors);
     }
   }
 
-  /// Enqueued: copies the weights of the whole bucket to the model.
-  void store(std::size_t bucket, const std::byte* range) {
-    const PlannedBucket& planned = plan_->buckets[bucket];
-    stream::cuda::ScaledCopyBatch& copies = copies_[parts_[bucket].copies].equal;
-    for (const std::size_t parameter : planned.parameters) {
-      copies.add(parameters_[parameter].value.data, range + (plan_->offset_of[parameter] - planned.offset),
-                 parameters_[parameter].value.shape.element_count());
+  /// Enqueued: copies the weights of whole buckets to the model, those of one type together.
+  /// @param ranges memory of each bucket
+  void store(BucketRange buckets, std::span<const BufferView> ranges) {
+    for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket) {
+      const PlannedBucket& planned = plan_->buckets[bucket];
+      for (const std::size_t parameter : planned.parameters) {
+        const TensorView& value = parameters_[parameter].value;
+        copies_[parts_[bucket].copies].equal.add(value.data,
+                                                 ranges[bucket].data + (plan_->offset_of[parameter] - planned.offset),
+                                                 value.shape.element_count());
+      }
     }
-    copies.enqueue(1, stream_);
+    for (Copies& copies : copies_)
+      copies.equal.enqueue(1, stream_);
   }
 
  private:
@@ -147,6 +153,7 @@ class DeviceShards final : public Shards {
     stream::cuda::ScaledCopyBatch narrow;
     stream::cuda::ScaledCopyBatch equal;
     std::vector<Updates> updates;
+    std::size_t updates_in_use = 0;
   };
   /// A bucket's elements in the state arrays, the index of its copies, and whose the elements are.
   struct StateRange {
@@ -157,13 +164,30 @@ class DeviceShards final : public Shards {
   };
 
   template <class R>
-  void update_by_formula(std::size_t bucket, const ShardMemory& memory, const R& rule, const DeviceStepInfo& info,
-                         Factors factors) {
-    const std::uint64_t step = info.step;
+  void update_by_rule(std::size_t bucket, const ShardMemory& memory, const R& rule, DeviceStepInfo info,
+                      Factors factors) {
+    const StateRange& part = parts_[bucket];
+    load(bucket, memory, factors);
+    const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
+    std::array<BufferView, 8> states{};
+    for (std::size_t i = 0; i < rule_arrays_; ++i) {
+      states[i] = view(state_of(i, part.first));
+    }
+    info.parameters = part.parameters;
+    if (part.count != 0) {
+      enqueue_rule(rule, view(weights_of(bucket)), view(gradients_.data()), {states.data(), rule_arrays_}, info,
+                   stream_);
+    }
+    unload(bucket, memory);
+  }
+
+  /// Adds the bucket's pieces to the batches, for enqueue_updates().
+  template <class R>
+  void add_updates(std::size_t bucket, const ShardMemory& memory, const R& rule, std::uint64_t step) {
     std::optional<stream::cuda::UpdateNumbers> numbers;
     if constexpr (detail::HasUpdateKernel<R>) numbers = detail::update_numbers(rule, std::max<std::uint64_t>(step, 1));
     Copies& copies = copies_[parts_[bucket].copies];
-    std::size_t used = 0;
+    std::size_t& used = copies.updates_in_use;
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
       std::byte* const weight = weight_of(bucket, piece);
       if constexpr (!detail::HasUpdateKernel<R>) numbers = update_numbers(rule, piece.parameter, step);
@@ -182,16 +206,21 @@ class DeviceShards final : public Shards {
       if (at == used) copies.updates[used++].numbers = *numbers;
       copies.updates[at].batch.add({place, place, weight}, piece.in_state, piece.count);
     });
+  }
+
+  void enqueue_updates(const DeviceStepInfo& info, Factors factors) {
     stream::cuda::UpdateArguments given{{}, nullptr, info.found_inf, static_cast<float>(factors.given), factors.stored};
     if (info.live != nullptr) given.live = info.live->numbers.data();
     for (std::size_t i = 0; i < rule_arrays_; ++i) {
       given.states[i] = reinterpret_cast<float*>(arrays_[i].data());
     }
-    for (std::size_t i = 0; i < used; ++i) {
-      given.numbers = copies.updates[i].numbers;
-      copies.updates[i].batch.enqueue(given, stream_);
+    for (Copies& copies : copies_) {
+      for (std::size_t i = 0; i < copies.updates_in_use; ++i) {
+        given.numbers = copies.updates[i].numbers;
+        copies.updates[i].batch.enqueue(given, stream_);
+      }
+      copies.narrow.enqueue(1, stream_);
     }
-    copies.narrow.enqueue(1, stream_);
   }
 
   /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
@@ -242,7 +271,7 @@ class DeviceShards final : public Shards {
       if (copies_[i].dtype == dtype) return i;
     }
     if (!load_kernels(dtype, stream_)) refuse_without_kernels(stream_.device());
-    copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}, {}});
+    copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}, {}, 0});
     return copies_.size() - 1;
   }
 

@@ -149,7 +149,8 @@ class ShardedOptimizer<R, C, Stage> {
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
-  /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
+  /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`. With NCCL connects
+  /// the ranks for the collectives of its steps.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 (f64 for a rule of doubles), and in stage
   /// 2 for bound gradients; (invalid_argument) for two parameters whose values share memory; (disagreement) or
   /// JobFailed on every rank if two ranks construct different stages, or rules with different state, or if on one the
@@ -176,6 +177,7 @@ class ShardedOptimizer<R, C, Stage> {
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     const auto& context = group::GroupAccess::of(ddp.group()).rank_context();
     reduction_ = {make_together(ddp, stage), Completion{&reducer, reducer.lifetime(), context}};
+    if constexpr (is_on_device) reducer.connect(*reduction_);
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
       context->pending_weights->add(reduction_.get(), [completion = reduction_.get_deleter(),

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -124,7 +125,7 @@ class ShardedWork : public StepWork<C> {
  public:
   using Stream = typename C::Stream;
 
-  explicit ShardedWork(std::size_t buckets) : ranges_(buckets) {}
+  explicit ShardedWork(std::size_t buckets) : ranges_(buckets) { gathers_.reserve(buckets); }
 
   void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const final {
     if (!shards().is_for(plan)) {
@@ -177,16 +178,34 @@ class ShardedWork : public StepWork<C> {
 
   /// Enqueues the gathering of the blocks in the bucket's range.
   void gather(std::size_t bucket, C& channel, Stream stream) {
-    const BufferView& range = ranges_[bucket];
-    const BucketShard& shard = shards().shard(bucket);
-    if (shard.block != 0) {
-      const BufferView own = part(range, shard.own_begin, shard.block);
-      channel.enqueue(backend::AllGather{own, part(range, 0, shard.rest_begin)}, stream);
+    if (shards().shard(bucket).block != 0) channel.enqueue(gather_of(bucket), stream);
+  }
+
+  /// The same for all buckets, together if the communicator can.
+  void gather_all(C& channel, Stream stream) {
+    if constexpr (backend::CanGroupAllGathers<C>) {
+      gathers_.clear();
+      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+        if (shards().shard(bucket).block != 0) gathers_.push_back(gather_of(bucket));
+      }
+      if (!gathers_.empty()) channel.enqueue(std::span<const backend::AllGather>(gathers_), stream);
+    } else {
+      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket)
+        gather(bucket, channel, stream);
     }
   }
 
   std::vector<BufferView> ranges_;  ///< of each bucket that is launched
   GradientInspection inspect_;
+
+ private:
+  backend::AllGather gather_of(std::size_t bucket) const noexcept {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = shards().shard(bucket);
+    return {part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin)};
+  }
+
+  std::vector<backend::AllGather> gathers_;  ///< of gather_all()
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,6 +1,6 @@
 // ctest: TIMEOUT 240
-// What a step with a ShardedOptimizer on devices sends, and the memory that it takes and frees, by the emulation's
-// counters.
+// What a step with a ShardedOptimizer on devices sends and launches, and the memory that it takes and frees, by the
+// emulation's counters.
 
 #include "dtrain/ddp/sharded/sharded_optimizer.hpp"
 #include "support/sanitized.hpp"
@@ -129,6 +129,91 @@ TEST_CASE(
     expect_traffic_of_an_all_reduce<float>(ranks);
     expect_traffic_of_an_all_reduce<bfloat16>(ranks);
   }
+}
+
+/// Parameters of two types in turn, each in a bucket of its own, with a part on each rank.
+struct TwoTypes : OnesModel<float> {
+  explicit TwoTypes(std::size_t pairs) : OnesModel<float>({}) {
+    for (std::size_t i = 0; i < 2 * pairs; ++i) {
+      const std::string name = "p" + std::to_string(i);
+      i % 2 == 0 ? add_ones<float>(name) : add_ones<bfloat16>(name);
+    }
+  }
+
+ private:
+  template <class T>
+  void add_ones(const std::string& name) {
+    constexpr std::size_t elements = 64;
+    add<T>(name.c_str(), elements, T(0.5F));
+    prepare(list_.size() - 1, std::vector<T>(elements, T(1.0F)));
+  }
+};
+
+/// What a step of one of two ranks launches.
+struct Launches {
+  int kernels;
+  int by_nccl;
+};
+template <class Step>
+Launches launches_of(std::barrier<>& together, const DeviceModel& model, Step step) {
+  constexpr int ranks = 2;
+  together.arrive_and_wait();
+  const Launches before{emulation::kernel_launches(), emulation::nccl_launches()};
+  together.arrive_and_wait();
+  step();
+  model.block();
+  together.arrive_and_wait();
+  const Launches after{emulation::kernel_launches(), emulation::nccl_launches()};
+  together.arrive_and_wait();
+  return {(after.kernels - before.kernels) / ranks, (after.by_nccl - before.by_nccl) / ranks};
+}
+
+/// Of a plain step and a clipped one, for so many buckets of each of two types.
+template <class Stage>
+std::pair<Launches, Launches> launches_for(int pairs, const Stage& stage) {
+  const EmulatedDevices emulated(2);
+  std::barrier together(2);
+  std::pair<Launches, Launches> found{};
+  run_well<NcclPolicy>(2, [&](const NcclGroup& group) {
+    TwoTypes model(static_cast<std::size_t>(pairs));
+    DistributedDataParallel ddp{
+        model, group, {.bucket_bytes = 64, .first_bucket_bytes = 64, .reorder_gradients = false}};
+    CHECK(ddp.plan().buckets.size() == 2 * static_cast<std::size_t>(pairs));
+    ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}, stage};
+    const Launches plain = launches_of(together, model, [&] { ddp.backward(model.pass(), optimizer); });
+    const Launches clipped =
+        launches_of(together, model, [&] { ddp.backward(model.pass(), optimizer, dtrain::ClipGradients(1.0)); });
+    if (group.rank() == 0) found = {plain, clipped};
+  });
+  return found;
+}
+
+TEST_CASE("a sharded step stores all buckets of a type together, and a clipped one also updates and gathers them so") {
+  constexpr int pairs = 5;
+  constexpr int buckets = 2 * pairs;
+  constexpr int types = 2;
+  constexpr int norm = buckets + 2;  // sums of squares of each bucket; the norm, and the factor
+  const auto [plain, clipped] = launches_for(pairs, States{});
+  CHECK(plain.kernels == buckets + buckets + types);  // packing, updates, stores
+  CHECK(plain.by_nccl == buckets + buckets);
+  CHECK(clipped.kernels == buckets + norm + types + types);
+  CHECK(clipped.by_nccl == buckets + 1 + 1);  // reduce-scatters, the all-reduce of sums, the gathers
+  const auto [plain_at_once, clipped_at_the_end] = launches_for(pairs, States{.ready_frees_value = true});
+  CHECK(plain_at_once.kernels == buckets + buckets + buckets);
+  CHECK(plain_at_once.by_nccl == buckets + buckets);
+  CHECK(clipped_at_the_end.kernels == clipped.kernels);
+  CHECK(clipped_at_the_end.by_nccl == clipped.by_nccl);
+  const auto [divided, clipped_divided] = launches_for(pairs, Gradients{});  // whose buckets share memory
+  CHECK(divided.kernels == buckets + buckets + buckets);
+  CHECK(clipped_divided.kernels == buckets + norm + types + buckets);
+  CHECK(clipped_divided.by_nccl == buckets + 1 + buckets);
+}
+
+TEST_CASE("stores of more parameters than a launch takes are two launches") {
+  constexpr int pairs = 129;
+  static_assert(pairs > max_scale_entries);
+  const auto [plain, clipped] = launches_for(pairs, States{});
+  CHECK(plain.kernels == 2 * pairs + 2 * pairs + 2 * 2);
 }
 
 constexpr std::size_t layers = 64;

@@ -114,6 +114,38 @@ TEST_CASE("what NCCL cannot do is refused in a sentence, and the communicator se
   CHECK(self.wait());
 }
 
+TEST_CASE("a group of all-gathers gathers each, of any type, and is one operation of the channel") {
+  constexpr int ranks = 3;
+  if (!NcclRank::can_run(ranks)) return;
+  run_ranks<NcclRank>(ranks, [&](NcclRank& self, RankThread& thread) {
+    const auto own = static_cast<float>(thread.rank());
+    const auto floats = self.put(std::vector<float>(2 * ranks, own));
+    const auto bytes = self.put(std::vector<std::uint8_t>(5 * ranks, static_cast<std::uint8_t>(thread.rank())));
+    const auto gather_of = [&](const NcclRank::Memory& memory) {
+      BufferView block = memory.view();
+      block.count /= ranks;
+      block.data += block.bytes() * static_cast<std::size_t>(thread.rank());
+      return AllGather{block, memory.view()};
+    };
+    const std::array gathers{gather_of(floats), gather_of(bytes)};
+    const std::span<const AllGather> all(gathers);
+    CHECK(to_string(nccl::describe_together(all)) == "all_gather of 13 u8 a rank");
+    CHECK(to_string(nccl::describe_together(all.first(1))) == "all_gather of 2 f32 a rank");
+    self.communicator.enqueue(all, self.stream.ref());
+    CHECK(self.wait());
+    CHECK(NcclRank::get<float>(floats) == std::vector<float>{0, 0, 1, 1, 2, 2});
+    CHECK(NcclRank::get<std::uint8_t>(bytes)[14] == 2);
+    CHECK(NcclRank::get<std::uint8_t>(bytes)[5] == 1);
+    std::array wrong = gathers;
+    wrong[1].output.device = {};
+    const auto refused = [&] { self.communicator.enqueue(std::span<const AllGather>(wrong), self.stream.ref()); };
+    CHECK_ERROR(refused(), Errc::unsupported, "not memory of host");
+    wrong[1].output.count -= ranks;
+    CHECK_ERROR(refused(), Errc::invalid_argument, "all_gather on 3 ranks");
+    self.communicator.enqueue(all.first(0), self.stream.ref());
+  });
+}
+
 TEST_CASE("more operations than are watched one by one go through, of which the host waits for none") {
   if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
   run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread&) {

@@ -229,6 +229,32 @@ TEST_CASE("a rank that does not come, or that has left, is named") {
   }
 }
 
+TEST_CASE("a rank that does not come to a group of all-gathers is named, with the group's number") {
+  const EmulatedDevices faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2, "group", 1s);
+    const auto memory = self.put(std::vector<float>(16));
+    BufferView block = memory.view();
+    block.count /= 2;
+    block.data += block.bytes() * static_cast<std::size_t>(thread.rank());
+    const std::vector<AllGather> gathers(3, AllGather{block, memory.view()});
+    self.communicator.enqueue(std::span<const AllGather>(gathers), self.stream.ref());
+    CHECK(self.wait());
+    if (thread.rank() == 1) {
+      CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
+      return;
+    }
+    self.communicator.enqueue(std::span<const AllGather>(gathers), self.stream.ref());
+    CHECK(!self.wait());
+    CHECK(holds_soon([&] { return job->latch(0)->failed(); }));
+    const std::string why = job->latch(0)->cause()->sentence();
+    CAPTURE(why);
+    CHECK(contains(why, "all_gather of 24 f32 a rank, operation 2 of channel 'group'"));
+    CHECK(contains(why, "had not ended after 1.0 s; rank 1 of the channel is in none"));
+  });
+}
+
 TEST_CASE("an operation that ends after all, late, leaves nothing in the store") {
   const EmulatedDevices faults(2);
   const auto job = std::make_shared<FakeJob>(2);

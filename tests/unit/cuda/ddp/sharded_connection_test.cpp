@@ -1,0 +1,164 @@
+// A ShardedOptimizer on devices connects the ranks when it is constructed: its steps make no connection and allocate
+// nothing, the first one neither.
+
+#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
+#include "unit/cuda/ddp/device_model.hpp"
+#include "unit/cuda/prelude.hpp"
+
+#if DTRAIN_EMULATED_CUDA
+
+namespace cuda_sharded_connection_test {
+
+using dtrain::ClipGradients;
+using dtrain::ShardedOptimizer;
+using dtrain::zero::Gradients;
+using dtrain::zero::States;
+namespace optimizers = dtrain::optimizers;
+
+template <bool blocking>
+using Policy = dtrain::Policy<dtrain::launch::PerProcess,
+                              dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = blocking}>>;
+
+/// A rest without blocks, small blocks and large ones; and many small blocks, which are large when gathered together.
+const std::vector<std::size_t> of_all_sizes{10, 640, 8'000, 100'000};
+const std::vector<std::size_t> of_one_size(8, 10'000);
+
+/// A bucket for each parameter.
+const dtrain::DdpOptions options{.bucket_bytes = 100, .first_bucket_bytes = 100, .reorder_gradients = false};
+
+/// Weights of 0; each gradient is `gradient`.
+struct Model : DeviceModel {
+  Model(const std::vector<std::size_t>& sizes, float gradient) {
+    for (const std::size_t count : sizes) {
+      add<float>(("p" + std::to_string(list_.size())).c_str(), count, 0);
+      prepare(list_.size() - 1, std::vector<float>(count, gradient));
+    }
+  }
+
+  auto pass() const {
+    return [this](Ready ready) {
+      for (std::size_t i = list_.size(); i-- > 0;)
+        compute(i, ready);
+    };
+  }
+
+  /// Blocking.
+  bool weights_are(float value) const {
+    block();
+    for (const dtrain::Parameter& parameter : list_) {
+      const std::size_t count = parameter.value.shape.element_count();
+      if (on_host<float>(parameter.value.data, count) != std::vector<float>(count, value)) return false;
+    }
+    return true;
+  }
+};
+
+/// Rank 0 calls `first_step` of a new optimizer to its end, then rank 1 does, and both call what it has returned.
+template <class P, class Stage, class FirstStep>
+void expect_alone(const std::vector<std::size_t>& sizes, const Stage& stage, FirstStep first_step) {
+  const EmulatedDevices emulated(2);
+  std::barrier together(2);
+  std::atomic<bool> has_ended{false};
+  run_well<P>(2, [&](const dtrain::ProcessGroup<P>& group) {
+    Model model(sizes, static_cast<float>(2 * group.rank()));
+    DistributedDataParallel ddp{model, group, options};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}, stage};
+    together.arrive_and_wait();
+    const std::size_t bytes = emulation::allocated_device_bytes();
+    together.arrive_and_wait();
+    if (group.rank() == 1) CHECK(holds_soon([&] { return has_ended.load(); }));
+    const auto check = first_step(model, ddp, optimizer);
+    if (group.rank() == 0) CHECK(emulation::allocated_device_bytes() == bytes);
+    has_ended = true;
+    check();
+    group.barrier();
+  });
+}
+
+template <class P, class Stage, class... Inspect>
+void expect_step_alone(const Stage& stage, Inspect... inspect) {
+  for (const auto* sizes : {&of_all_sizes, &of_one_size}) {
+    expect_alone<P>(*sizes, stage, [&](const Model& model, auto& ddp, auto& optimizer) {
+      ddp.backward(model.pass(), optimizer, inspect...);
+      return [&model] {
+        model.block();
+        if (sizeof...(inspect) == 0) CHECK(model.weights_are(-1));
+      };
+    });
+  }
+}
+
+template <class P, class... Inspect>
+void expect_all_stages_alone(Inspect... inspect) {
+  expect_step_alone<P>(States{}, inspect...);
+  expect_step_alone<P>(States{.ready_frees_value = true}, inspect...);
+  expect_step_alone<P>(Gradients{}, inspect...);
+  expect_step_alone<P>(Gradients{.ready_frees_value = true}, inspect...);
+}
+
+TEST_CASE("a rank enqueues the whole first sharded step without another rank, and allocates nothing") {
+  SUBCASE("non-blocking communicators") {
+    expect_all_stages_alone<Policy<false>>();
+  }
+  SUBCASE("blocking communicators") {
+    expect_all_stages_alone<Policy<true>>();
+  }
+  SUBCASE("clipped") {
+    expect_all_stages_alone<Policy<false>>(ClipGradients(1.0));
+  }
+}
+
+TEST_CASE("a rank captures its first sharded step without another rank, and each replay updates") {
+  const auto expect_capture = [](const auto& stage, const auto&... inspect) {
+    for (const auto* sizes : {&of_all_sizes, &of_one_size}) {
+      expect_alone<Policy<false>>(*sizes, stage, [&](const Model& model, auto& ddp, auto& optimizer) {
+        const auto step = [&] { ddp.backward(model.pass(), optimizer, inspect...); };
+        const std::shared_ptr<const support::Graph> graph(
+            new support::Graph(support::captured(model.stream(), step, cudaStreamCaptureModeThreadLocal)));
+        return [graph, &model, &optimizer] {
+          for (int i = 0; i < 2; ++i)
+            graph->launch(model.stream());
+          model.block();
+          CHECK(optimizer.steps() == 2);
+          if (sizeof...(inspect) == 0) CHECK(model.weights_are(-2));
+        };
+      });
+    }
+  };
+  expect_capture(States{});
+  expect_capture(States{}, ClipGradients(1.0));
+  expect_capture(Gradients{});
+  expect_capture(Gradients{}, ClipGradients(1.0));
+}
+
+TEST_CASE("gradients in the wrapper's memory keep their values when an optimizer connects the ranks") {
+  const EmulatedDevices emulated(2);
+  run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    const auto own = static_cast<float>(1 + group.rank());
+    Binding<Model> model(of_all_sizes, own);
+    DistributedDataParallel ddp{model, group, options};
+    for (std::size_t i = 0; i < of_all_sizes.size(); ++i)
+      support::write(model.parameters()[i].gradient.data, std::vector<float>(of_all_sizes[i], own));
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}};
+    for (std::size_t i = 0; i < of_all_sizes.size(); ++i)
+      CHECK(model.holds(i, own));
+    ddp.backward(model.pass(), optimizer);
+    CHECK(model.weights_are(-1.5F));
+    group.barrier();
+  });
+}
+
+TEST_CASE("one rank alone connects nothing: its wrapper and optimizer enqueue no reduction") {
+  const EmulatedDevices emulated(1);
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model model(of_all_sizes, 1);
+    DistributedDataParallel ddp{model, group, options};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{}};
+    const emulation::Traffic traffic = emulation::traffic(0);
+    CHECK(traffic.all_reduced + traffic.reduce_scattered + traffic.gathered == 0);
+  });
+}
+
+}  // namespace cuda_sharded_connection_test
+
+#endif  // DTRAIN_EMULATED_CUDA
