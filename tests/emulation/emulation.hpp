@@ -131,6 +131,7 @@ void set_dead_ranks_reported(bool reported);
 /// launched: 1. As by NCCL, a thread launches each: see Communicator::launch.
 void set_polls_in_progress(int polls);
 /// Whether launches of several ranks wait, with the ranks connected, before they enqueue; an abort does not wake them.
+/// With DTRAIN_EMULATED_LAUNCHES=held they do from the start.
 void hold_launches(bool held);
 /// Launches that wait so now.
 int launches_held();

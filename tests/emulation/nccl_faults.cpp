@@ -19,7 +19,7 @@ std::atomic<bool> failing_init{false};
 std::atomic<int> hanging_device{any_device};
 std::atomic<bool> reported_mismatches{false};
 std::atomic<bool> reported_deaths{false};
-std::atomic<bool> held_launches{false};
+std::atomic<bool> held_launches{variable_is("DTRAIN_EMULATED_LAUNCHES", "held")};
 std::atomic<int> launches_in_hold{0};
 std::atomic<int> polls{1};
 std::atomic<int> calls_at_once{0};

@@ -155,6 +155,27 @@ TEST_CASE("a rank that waits for NCCL to connect it says so at its deadline") {
   }
 }
 
+TEST_CASE("a launch that NCCL does not return from ends the process, and says why") {
+  if (!can_run(2)) return;
+  const Result result =
+      job(2, "hello", {{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_EMULATED_LAUNCHES", "held"}});
+  CAPTURE(result.error);
+  if (contains(result.output, "sum 1")) return dtrain_test::skip("NCCL is real, and launches");
+  CHECK(result.exit_code == 75);
+  CHECK_CONTAINS(result.error, "all_reduce (sum) of 1 f32, operation 1 of channel 'group'",
+                 "does not return: this process ends here");
+}
+
+TEST_CASE("a rank that hangs within a step is named, though the others' hosts are many steps ahead") {
+  if (!can_run(3)) return;
+  const Result result = job(3, "hang", {{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}});
+  CAPTURE(result.error);
+  CHECK(result.exit_code != 0);
+  CHECK_CONTAINS(result.error, "rank 1 of the channel is in none");
+  CHECK_FALSE(contains(result.error, "CUDA has not answered"));
+  CHECK_FALSE(contains(result.error, "this process ends here"));
+}
+
 TEST_CASE("a rank that leaves long before the others of its node ends well, and says that NCCL was left behind") {
   if (!can_run(2)) return;
   const Result result = job(2, "early");

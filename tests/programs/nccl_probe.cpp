@@ -1,5 +1,6 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
-//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|late|leave|stop|stop_once|endless|early|states|gradients
+//   nccl_probe --nproc-per-node=3
+//   hello|graph|kill|throw|late|leave|stop|stop_once|endless|early|states|gradients|hang|race
 // With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts; where it is "threads", NCCL starts one
 // for each operation. With the argument absent, rank 1 then stops before its first operation.
 #include "programs/prelude.hpp"
@@ -9,7 +10,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <mutex>
+#include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include "support/graph_replays.hpp"
 #include "support/loaded_libraries.hpp"
@@ -180,10 +185,10 @@ class Model {
   std::vector<dtrain::Parameter> list_;
 };
 
-/// Trains without end by a ShardedOptimizer, a bucket for each parameter. Rank 1 is killed in its eleventh step, when
-/// two of the four buckets are on their way.
+/// Trains without end by a ShardedOptimizer, a bucket for each parameter, and waits for no step: hosts run far ahead.
+/// Rank 1 is killed in its eleventh step, when two of the four buckets are on their way, or hangs there.
 template <class Stage, class Group>
-int sharded(const Group& group) {
+int sharded(const Group& group, bool hangs) {
   Model model;
   const dtrain::stream::cuda::Stream stream;
   dtrain::DistributedDataParallel ddp{model, group, {.bucket_bytes = 2000, .reorder_gradients = false}};
@@ -192,7 +197,10 @@ int sharded(const Group& group) {
     ddp.backward(
         [&](dtrain::Ready ready) {
           for (std::size_t i = model.parameters().size(); i-- > 0;) {
-            if (step == 10 && group.rank() == 1 && i == 1) static_cast<void>(::kill(::getpid(), SIGKILL));
+            if (step == 10 && group.rank() == 1 && i == 1) {
+              if (!hangs) static_cast<void>(::kill(::getpid(), SIGKILL));
+              std::this_thread::sleep_for(std::chrono::minutes(10));
+            }
             ready(i, stream.ref().handle());
           }
         },
@@ -212,6 +220,40 @@ int early(const Group& group) {
   return 0;
 }
 
+/// Two threads launch on the rank's device at once, each on a channel of its own. NCCL may refuse that, or not notice.
+/// @returns 1 if the error does not say what to do
+template <class Group>
+int race(const Group& group) {
+  constexpr int launches = 300;
+  const int device = dtrain::stream::cuda::current_device();
+  std::string refused;
+  std::mutex mutex;
+  const auto reduce = [&](auto channel) {
+    check(cudaSetDevice(device), "cudaSetDevice");
+    const auto stream = group.open_stream();
+    const Values values(1000, 1);
+    try {
+      for (int i = 0; i < launches; ++i)
+        channel.enqueue(dtrain::backend::AllReduce{values.view(), values.view(), dtrain::ReduceOp::max}, stream.ref());
+      check(cudaStreamSynchronize(stream.ref().native()), "cudaStreamSynchronize");
+    } catch (const dtrain::Error& error) {
+      const std::lock_guard lock(mutex);
+      if (refused.empty()) refused = error.what();
+    }
+  };
+  {
+    auto first = dtrain::group::GroupAccess::of(group).open_channel("first");
+    auto second = dtrain::group::GroupAccess::of(group).open_channel("second");
+    std::thread other(reduce, std::move(second));
+    reduce(std::move(first));
+    other.join();
+  }
+  std::printf("rank %d: %s\n", group.rank(), refused.empty() ? "no race was noticed" : refused.c_str());
+  return refused.find("racing") == std::string::npos || refused.find("NCCL_LAUNCH_RACE_FATAL=0") != std::string::npos
+             ? 0
+             : 1;
+}
+
 template <class Launcher, class Backend>
 int job(int argc, char** argv) {
   using Policy = dtrain::Policy<Launcher, Backend>;
@@ -224,8 +266,10 @@ int job(int argc, char** argv) {
            : what == "graph"     ? graph(group)
            : what == "stop_once" ? stop_once(group)
            : what == "early"     ? early(group)
-           : what == "states"    ? sharded<dtrain::zero::States>(group)
-           : what == "gradients" ? sharded<dtrain::zero::Gradients>(group)
+           : what == "states"    ? sharded<dtrain::zero::States>(group, false)
+           : what == "gradients" ? sharded<dtrain::zero::Gradients>(group, false)
+           : what == "race"      ? race(group)
+           : what == "hang"      ? sharded<dtrain::zero::States>(group, true)
                                  : endless(group, what);
   });
 }
@@ -235,7 +279,7 @@ int job(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (const char* const kind = std::getenv("DTRAIN_PROBE_PER_PROCESS")) {
     return std::string_view(kind) == "threads" ? job<dtrain::launch::PerProcess, ThreadedNccl>(argc, argv)
-                                                : job<dtrain::launch::PerProcess, Nccl>(argc, argv);
+                                               : job<dtrain::launch::PerProcess, Nccl>(argc, argv);
   }
   return job<dtrain::launch::PerNode, Nccl>(argc, argv);
 }

@@ -34,6 +34,7 @@ case ${@: -1} in
   hello) echo 'libraries: libcudart.so, libnccl.so'; echo 'rank 0 of 2 on device 0: sum 1, half 1, average 0.5' ;;
   graph) echo 'rank 0 of 2: bound, 1 steps before it: 0 wrong, planned 1 times again' ;;
   early) echo 'rank 0: sum 2' ;;
+  race) echo 'no race' ;;
   *) echo 'phase steady'; echo 'dtrain: rank 1 failed first'; exit 1 ;;
 esac
 """
@@ -41,6 +42,8 @@ PROGRAMS = {
     "unit_cuda": "#!/bin/bash\necho '[doctest] test cases: 3 | 3 passed'\n"
                  "[[ $* != *kernels* || $* == *exclude* ]] || { echo 'ERROR: wrong bits'; exit 1; }\n",
     "nccl_probe": PROBE,
+    "elastic_nccl_probe": "#!/bin/bash\necho 'elastic: 5 kills, 5 restarts, sums right'\n",
+    "cuda_probe": "#!/bin/bash\necho 'sharded: 0 wrong'\n",
     "ddp_step_bench": BENCH,
     "kernel_rates_bench": BENCH,
     "overlap_bench": BENCH,
@@ -94,15 +97,16 @@ def problems(repository, gpus):
     results = {step["step"]: step["result"] for step in figures["steps"]}
     require(len(left) <= MOST_FILES and {"all.log", "figures.json"} <= set(left), f"it leaves {left}")
     with_rows = {row["step"] for row in figures["rows"]}
-    require({"step_1", "pytorch_1", "kernel_rates", "step_2", "overlap"} <= with_rows, f"only these steps have figures: {sorted(with_rows)}")
+    require({"pytorch_1", "kernel_rates", "step_loaded", "overlap"} <= with_rows, f"only these steps have figures: {sorted(with_rows)}")
     # The step behind the first figures begins once they are written.
-    require(began.get("threads", MOST_SECONDS) < FIGURES_BEFORE, f"the first figures come late: {began}")
-    require(list(began)[:4] == ["machine", "kernels", "hello_1", "graph_1"], f"the first steps are {list(began)[:4]}")
+    require(began.get("kernels", MOST_SECONDS) < FIGURES_BEFORE, f"the first figures come late: {began}")
+    require(list(began)[:4] == ["machine", "hello_1", "pytorch_1", "kernel_rates"], f"the first steps are {list(began)[:4]}")
     failed = [step for step, result in results.items() if result != "ok"]
     require(failed == ["kernels"], f"these steps fail, and not only kernels: {failed}")
     require("wrong bits" in printed, "the reason of a failure is not in the table")
-    several = {"hello_all", "step_all", "fail_leave", "early", "CUDA_LAUNCH_BLOCKING"}
+    several = {"hello_all", "step_all", "killed_all", "hang_all", "fail_leave", "early", "CUDA_LAUNCH_BLOCKING"}
     require(several <= set(began) if gpus > 1 else not several & set(began), f"it runs {sorted(began)}")
+    require({"elastic", "hang_ahead", "race", "libtorch_nccl"} <= set(began), f"it leaves out what has never run: {sorted(began)}")
     require(("hello_mps" in began) == (gpus == 1), "MPS is for one GPU alone")
     shares = set(re.findall(r"^share=(\w+)$", log, re.MULTILINE))
     require(shares == ({"no"} if gpus > 1 else {"no", "1"}), f"ranks are told to share a GPU: {shares}")

@@ -62,10 +62,10 @@ class Channel {
   int device() const noexcept { return device_; }
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
 
-  /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds; while 32
-  /// operations are in flight; before an operation in which NCCL may connect ranks, until all of them have called it,
-  /// at most `timeout`. If it throws, no thread of NCCL's will still enqueue that work, and the caller may free the
-  /// memory, except if NCCL has not ended the communicator 3 s after the abort.
+  /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds; while
+  /// InflightRing::capacity operations are in flight; before an operation in which NCCL may connect ranks, until all of
+  /// them have called it, at most `timeout`. If it throws, no thread of NCCL's will still enqueue that work, and the
+  /// caller may free the memory, except if NCCL has not ended the communicator 3 s after the abort.
   /// @param paths of a message; empty for a collective
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
@@ -266,14 +266,13 @@ class Channel {
     return held;
   }
 
-  /// Blocking: while so many operations are in flight that CUDA's queue could fill up. A launch that waits there waits
-  /// for other ranks, holds a lock of the driver's, and cannot be aborted. Without a deadline: the watchdog ends it.
+  /// Blocking: while the ring of operations in flight is full. A launch that waited in CUDA's queue instead would wait
+  /// for other ranks, with a lock of the driver's, and could not be aborted. Without a deadline: the watchdog ends it.
   /// @throws the job's first cause, as status.check()
   void block_while_far_ahead() {
-    constexpr std::size_t most = 32;
-    if (ring_.in_flight() < most) return;
+    if (!ring_.is_full()) return;
     const stream::cuda::RelaxedCapture relaxed;
-    for (ring_.poll(); ring_.in_flight() >= most; ring_.poll()) {
+    for (ring_.poll(); ring_.is_full(); ring_.poll()) {
       status.check();
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }

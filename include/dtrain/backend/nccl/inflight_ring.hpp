@@ -130,9 +130,8 @@ inline void publish_departure(const ChannelContext& context, bool last) noexcept
   }
 }
 
-/// Records an event before and after each operation, in a fixed ring. If more operations are in flight than the ring
-/// has slots, the last slot stands for several, and its clock restarts with each. No lock is held during a CUDA call,
-/// because any may block while a stream is full. Threads: one enters operations at a time, any polls.
+/// Records an event before and after each operation, in a fixed ring. No lock is held during a CUDA call, because any
+/// may block while a stream is full. Threads: one enters operations at a time, any polls.
 class InflightRing {
  public:
   /// State of the first operation, if any.
@@ -142,10 +141,13 @@ class InflightRing {
     Deadline::Clock::time_point since{};
   };
 
+  /// The most operations in flight. So many fill neither CUDA's queue of 1024 nor NCCL's for its proxy thread.
+  static constexpr std::size_t capacity = 32;
+
   /// An operation, from before to after it is enqueued. Destruction marks it as enqueued, also without end().
   class TrackedOperation {
    public:
-    /// @throws Error (cuda)
+    /// Precondition: is_full() is false. @throws Error (cuda)
     TrackedOperation(InflightRing& ring, const Operation& operation, stream::cuda::StreamRef stream) : ring_(&ring) {
       ring.begin(operation, stream);
     }
@@ -178,15 +180,12 @@ class InflightRing {
     }
     set_polling_since(Deadline::Clock::now());
     View view;
-    for (InflightOperation* front = front_enqueued(); front != nullptr; front = front_enqueued()) {
-      view.failure = cudaEventQuery(front->after.native());
-      if (view.failure != cudaSuccess) {
-        break;
-      }
-      progress_.fetch_add(1, std::memory_order_relaxed);
+    const std::size_t complete = count_complete(view.failure);
+    if (complete > 0) {
+      progress_.fetch_add(complete, std::memory_order_relaxed);
       const std::lock_guard lock(mutex_);
-      front_ = (front_ + 1) % operations_.size();
-      --count_;
+      front_ = (front_ + complete) % capacity;
+      count_ -= complete;
     }
     if (!stream::cuda::quiet(view.failure) && view.failure == cudaErrorNotReady) {
       view.failure = cudaSuccess;
@@ -226,10 +225,10 @@ class InflightRing {
     return count_ == 0 ? std::nullopt : std::optional(operations_[front_].operation);
   }
 
-  /// Number of operations that no poll has found complete.
-  std::size_t in_flight() const {
+  /// Whether polls have found so many operations not complete that another one has no place.
+  bool is_full() const {
     const std::lock_guard lock(mutex_);
-    return count_;
+    return count_ == capacity;
   }
 
   /// When the current poll began; empty if none is running.
@@ -248,25 +247,18 @@ class InflightRing {
   };
 
   void begin(const Operation& operation, stream::cuda::StreamRef stream) {
-    InflightOperation* next = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      if (count_ == operations_.size()) {
-        enter(at(count_ - 1), operation);
-        return;
-      }
-      next = &at(count_);
-    }
-    stream.record(next->before);
+    InflightOperation& next = first_free();
+    stream.record(next.before);
     const std::lock_guard lock(mutex_);
-    enter(*next, operation);
+    next.operation = operation;
+    next.began.reset();
+    next.enqueued = false;
     ++count_;
   }
 
-  static void enter(InflightOperation& slot, const Operation& operation) {
-    slot.operation = operation;
-    slot.began.reset();
-    slot.enqueued = false;
+  InflightOperation& first_free() {
+    const std::lock_guard lock(mutex_);
+    return at(count_);
   }
 
   /// Also if `after` could not be recorded again: the slot then completes with an earlier operation.
@@ -281,9 +273,36 @@ class InflightRing {
     return at(count_ - 1);
   }
 
-  InflightOperation* front_enqueued() {
+  /// Operations at the front that are complete, by few queries: those of a channel run in the order of the calls.
+  /// @param failure result of the last query, cudaErrorNotReady where not all are complete
+  std::size_t count_complete(cudaError_t& failure) {
+    const std::size_t enqueued = count_enqueued();
+    std::size_t complete = 0;
+    std::size_t running = enqueued;  // the first that is known to run; `enqueued` if none is
+    for (std::size_t next = 0; complete < running; next = next == 0 ? running - 1 : (complete + running) / 2) {
+      const cudaError_t result = cudaEventQuery(event_after(next).native());
+      if (result == cudaSuccess) {
+        complete = next + 1;
+      } else {
+        failure = result;
+        if (result != cudaErrorNotReady) break;
+        stream::cuda::quiet(result);
+        running = next;
+      }
+    }
+    return complete;
+  }
+
+  std::size_t count_enqueued() const {
     const std::lock_guard lock(mutex_);
-    return count_ > 0 && at(0).enqueued ? &at(0) : nullptr;
+    std::size_t enqueued = 0;
+    while (enqueued < count_ && operations_[(front_ + enqueued) % capacity].enqueued)
+      ++enqueued;
+    return enqueued;
+  }
+  const stream::cuda::Event& event_after(std::size_t index) {
+    const std::lock_guard lock(mutex_);
+    return at(index).after;
   }
   InflightOperation* front_not_begun() {
     const std::lock_guard lock(mutex_);
@@ -295,12 +314,12 @@ class InflightRing {
     polling_since_ = now;
   }
 
-  InflightOperation& at(std::size_t index) noexcept { return operations_[(front_ + index) % operations_.size()]; }
+  InflightOperation& at(std::size_t index) noexcept { return operations_[(front_ + index) % capacity]; }
 
   std::atomic<std::uint64_t> progress_{0};
   std::mutex polling_;
   mutable std::mutex mutex_;  ///< guards all members below, except the events
-  std::array<InflightOperation, 64> operations_;
+  std::array<InflightOperation, capacity> operations_;
   std::size_t front_ = 0;
   std::size_t count_ = 0;
   View last_view_{};

@@ -41,7 +41,8 @@ TEST_CASE("a bucket costs its rank's thread few calls of CUDA") {
     const int few = calls_of_step(4, bound.training);
     const int many = calls_of_step(12, bound.training);
     CAPTURE(few);
-    CHECK(many - few <= 8 * bound.most);
+    constexpr int poll = 12;  // of a channel that has 32 operations in flight
+    CHECK(many - few <= 8 * bound.most + poll);
   }
 }
 

@@ -15,9 +15,10 @@ using dtrain::zero::Gradients;
 using dtrain::zero::States;
 namespace optimizers = dtrain::optimizers;
 
-template <bool blocking>
-using Policy = dtrain::Policy<dtrain::launch::PerProcess,
-                              dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = blocking}>>;
+template <bool in_caller>
+using Policy =
+    dtrain::Policy<dtrain::launch::PerProcess,
+                   dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.launches_in_caller = in_caller}>>;
 
 /// A rest without blocks, small blocks and large ones; and many small blocks, which are large when gathered together.
 const std::vector<std::size_t> of_all_sizes{10, 640, 8'000, 100'000};
@@ -97,14 +98,14 @@ void expect_all_stages_alone(Inspect... inspect) {
 }
 
 TEST_CASE("a rank enqueues the whole first sharded step without another rank, and allocates nothing") {
-  SUBCASE("non-blocking communicators") {
-    expect_all_stages_alone<Policy<false>>();
-  }
-  SUBCASE("blocking communicators") {
+  SUBCASE("launched in the calling thread") {
     expect_all_stages_alone<Policy<true>>();
   }
+  SUBCASE("launched in threads of NCCL's") {
+    expect_all_stages_alone<Policy<false>>();
+  }
   SUBCASE("clipped") {
-    expect_all_stages_alone<Policy<false>>(ClipGradients(1.0));
+    expect_all_stages_alone<Policy<true>>(ClipGradients(1.0));
   }
 }
 
