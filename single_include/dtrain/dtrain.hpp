@@ -130,6 +130,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/un.h>
@@ -7284,47 +7285,97 @@ inline const char* update_formula(Update update) {
   return "";
 }
 
+/// Letters of the registers of the state arrays.
+inline constexpr char update_letters[] = {'m', 'v'};
+
+/// Sets element `i` of the weights, the states and the targets.
+inline std::string updated_element(Update update, DType dtype, unsigned i) {
+  std::string read, written;
+  for (std::size_t k = 0; k < update_states(update); ++k) {
+    const std::string state = registers(DType::f32, update_letters[k], i, 1);
+    read += format_text("mov.f32 %a{}, {};\n", {2 + k, state});
+    written += format_text("mov.f32 {}, %a{};\n", {state, 2 + k});
+  }
+  const std::string weight = registers(DType::f32, 'w', i, 1);
+  return widen_element(dtype, i) +
+         "mul.rn.f32 %a1, %value, %factor;\n"
+         "mul.rn.f32 %a1, %a1, %multiplier;\n" +
+         format_text("mov.f32 %a0, {};\n{}", {weight, read}) + update_formula(update) +
+         format_text("selp.f32 {}, %a0, {}, %is_finite;\n", {weight, weight}) + written +
+         narrow_element(dtype, weight.c_str(), i);
+}
+
+/// A loop of one thread over elements from %index to `end`, `count` at a time.
+inline std::string update_loop(Update update, DType dtype, const std::string& label, const char* end, unsigned count) {
+  const std::string kept = "@%is_finite ";
+  std::string loads = transfer(DType::f32, 'w', "ld", "%place0", count) + transfer(dtype, 's', "ld", "%place1", count);
+  std::string places, elements, stores;
+  for (std::size_t k = 0; k < update_states(update); ++k) {
+    const std::string place = format_text("%place{}", {2 + k});
+    places += format_text("mad.wide.u32 {}, %index, 4, %array{};\n", {place, 2 + k});
+    loads += transfer(DType::f32, update_letters[k], "ld", place.c_str(), count);
+    stores += kept + transfer(DType::f32, update_letters[k], "st", place.c_str(), count);
+  }
+  if (size_bytes(dtype) == 2) stores += kept + transfer(DType::f32, 'w', "st", "%place0", count);
+  for (unsigned i = 0; i < count; ++i) {
+    elements += updated_element(update, dtype, i);
+  }
+  return format_text(
+             "{}:\n"
+             "setp.ge.u32 %is_done, %index, {};\n"
+             "@%is_done bra {}_DONE;\n"
+             "mad.wide.u32 %place0, %index, 4, %weight;\n"
+             "mad.wide.u32 %place1, %index, {}, %gradient;\n",
+             {label, end, label, size_bytes(dtype)}) +
+         places + loads + elements + stores +
+         format_text(
+             "mad.wide.u32 %place1, %index, {}, %target;\n{}"
+             "add.u32 %index, %index, {};\n"
+             "bra {};\n"
+             "{}_DONE:\n",
+             {size_bytes(dtype), transfer(dtype, 't', "st", "%place1", count), count * update_threads, label, label});
+}
+
 }  // namespace ptx
 
 /// The kernel `update_name`(entries, number of entries, address of found_inf or 0, address of the multiplier or 0,
 /// factor, address of the numbers or 0, numbers, state array...): widens each gradient to f32, multiplies it by factor
 /// and multiplier, computes update_formula(), and rounds the new weight to the gradients' type. Where the f32 at
 /// found_inf is not 0, the present weight is the new one, and states stay. One entry of `n` elements takes ceil(n /
-/// update_block_elements) blocks of update_threads threads.
+/// update_block_elements) blocks of update_threads threads. Where the addresses of all its arrays are multiples of 4
+/// elements, a thread moves as many at a time.
 /// @param dtype of gradients and targets
 inline std::string update_text(Update update, DType dtype) {
-  const std::size_t bytes = size_bytes(dtype);
-  std::string parameters, given, addresses, places, loads, stores;
+  constexpr unsigned at_a_time = 4;  // 16 bytes of f32
+  std::string parameters, given, addresses, registers, misaligned;
   for (std::size_t i = 0; i < UpdateNumbers().size(); ++i) {
     given += format_text("ld.param.f32 %n{}, [given+{}];\n", {i, 4 * i});
   }
-  for (std::size_t i = 2; i < 2 + update_states(update); ++i) {
+  for (std::size_t k = 0; k < update_states(update); ++k) {
+    const std::size_t i = 2 + k;
     parameters += format_text(",\n.param .u64 array{}", {i});
     addresses += format_text(
         "ld.param.u64 %array{}, [array{}];\ncvta.to.global.u64 %array{}, %array{};\n"
         "add.u64 %array{}, %array{}, %state;\n",
         {i, i, i, i, i, i});
-    places += format_text("mad.wide.u32 %place{}, %index, 4, %array{};\n", {i, i});
-    loads += format_text("ld.global.f32 %a{}, [%place{}+0];\n", {i, i});
-    stores += format_text("@%is_finite st.global.f32 [%place{}+0], %a{};\n", {i, i});
+    misaligned += format_text("or.b64 %misaligned, %misaligned, %array{};\n", {i});
+    registers += ptx::declaration(DType::f32, ptx::update_letters[k], at_a_time);
   }
-  if (bytes == 2) stores += "@%is_finite st.global.f32 [%place0+0], %a0;\n";
   return ptx::header +
          format_text(".visible .entry {}(\n.param .align 8 .b8 entries[{}],\n.param .u32 entry_count,\n",
                      {update_name, max_update_entries * sizeof(UpdateEntry)}) +
          format_text(
              ".param .u64 found_inf,\n.param .u64 multiplier,\n.param .f32 factor,\n.param .u64 numbers,\n"
-             ".param .align 4 .b8 given[{}]{})\n{}",
-             {sizeof(UpdateNumbers), parameters,
-              bytes == 2 ? ".maxnreg 32\n" : ""}) +  // in f32 it takes 31; more leave room for fewer threads
-         "{\n" +
-         ptx::entry_registers +
+             ".param .align 4 .b8 given[{}]{})\n",
+             {sizeof(UpdateNumbers), parameters}) +
+         "{\n" + ptx::entry_registers +
          ".reg .pred %is_finite, %is_nan;\n"
-         ".reg .u32 %index, %bits, %odd;\n"
-         ".reg .u64 %address, %target, %gradient, %weight, %state, %array<4>, %place<4>;\n"
-         ".reg .f32 %n<8>, %a<4>, %x, %y, %value, %factor, %multiplier, %present;\n"
+         ".reg .u32 %whole, %index, %bits, %odd;\n"
+         ".reg .u64 %address, %target, %gradient, %weight, %state, %misaligned, %array<4>, %place<4>;\n"
+         ".reg .f32 %n<8>, %a<4>, %x, %y, %value, %factor, %multiplier;\n"
          ".reg .f64 %wide;\n" +
-         ptx::declaration(dtype, 's', 1) + ptx::declaration(dtype, 't', 1) + given +
+         registers + ptx::declaration(DType::f32, 'w', at_a_time) + ptx::declaration(dtype, 's', at_a_time) +
+         ptx::declaration(dtype, 't', at_a_time) + given +
          "ld.param.f32 %factor, [factor];\n"
          "mov.f32 %multiplier, 0f3F800000;\n"
          "ld.param.u64 %address, [multiplier];\n"
@@ -7357,25 +7408,19 @@ inline std::string update_text(Update update, DType dtype) {
          "cvta.to.global.u64 %target, %target;\n"
          "cvta.to.global.u64 %gradient, %gradient;\n"
          "cvta.to.global.u64 %weight, %weight;\n" +
-         addresses +
-         "add.u32 %index, %begin, %thread;\n"
-         "UPDATE:\n"
-         "setp.ge.u32 %is_done, %index, %end;\n"
-         "@%is_done bra DONE;\n"
-         "mad.wide.u32 %place0, %index, 4, %weight;\n" +
-         format_text("mad.wide.u32 %place1, %index, {}, %gradient;\n", {bytes}) + places +
-         "ld.global.f32 %a0, [%place0+0];\n" + ptx::transfer(dtype, 's', "ld", "%place1", 1) + loads +
-         ptx::widen_element(dtype, 0) +
-         "mul.rn.f32 %a1, %value, %factor;\n"
-         "mul.rn.f32 %a1, %a1, %multiplier;\n"
-         "mov.f32 %present, %a0;\n" +
-         ptx::update_formula(update) + "selp.f32 %a0, %a0, %present, %is_finite;\n" + stores +
-         ptx::narrow_element(dtype, "%a0", 0) + format_text("mad.wide.u32 %place1, %index, {}, %target;\n", {bytes}) +
-         ptx::transfer(dtype, 't', "st", "%place1", 1) +
-         format_text("add.u32 %index, %index, {};\n", {update_threads}) +
-         "bra UPDATE;\n"
-         "DONE:\n"
-         "ret;\n}\n";
+         addresses + "or.b64 %misaligned, %target, %gradient;\n" +
+         (size_bytes(dtype) == 2 ? "add.u64 %misaligned, %misaligned, %misaligned;\n" : "") +  // multiples of 8 will do
+         "or.b64 %misaligned, %misaligned, %weight;\n" + misaligned +
+         "and.b64 %misaligned, %misaligned, 15;\n"
+         "setp.ne.u64 %is_done, %misaligned, 0;\n"
+         "mov.u32 %whole, %begin;\n"
+         "@%is_done bra VECTOR_DONE;\n" +
+         format_text(
+             "and.b32 %whole, %end, {};\n"
+             "mad.lo.u32 %index, %thread, {}, %begin;\n",
+             {~(at_a_time - 1), at_a_time}) +  // begin is a multiple, too
+         ptx::update_loop(update, dtype, "VECTOR", "%whole", at_a_time) +
+         "add.u32 %index, %whole, %thread;\n" + ptx::update_loop(update, dtype, "SINGLE", "%end", 1) + "ret;\n}\n";
 }
 
 /// The kernel of update_text(), for one formula and type. Trivially copyable; valid until the process ends.
@@ -11004,6 +11049,45 @@ static_assert(message_passing::Endpoint<Endpoint>);
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
 
+// ---- dtrain/backend/nccl/remedy.hpp
+
+/// @file
+/// remedy_of(): what to do about an error of NCCL's whose own text does not say it. nccl_error() of library.hpp adds
+/// it.
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// "/dev/shm has 12 MB free of 64 MB; NCCL needs ...". NCCL reserves its proxy's pool there when it connects ranks of
+/// several nodes (src/proxy.cc, ncclProxyOpsPool: 2048 x 72 entries of 232 bytes).
+inline std::string shared_memory_remedy(const std::string& folder = "/dev/shm") {
+  struct statvfs space {};
+  const int result = ::statvfs(folder.c_str(), &space);
+  const auto megabytes = [&](auto blocks) {
+    return static_cast<unsigned long long>(blocks) * space.f_frsize / 1'000'000;
+  };
+  const std::string has =
+      result == 0 ? format_text("has {} MB free of {} MB", {megabytes(space.f_bavail), megabytes(space.f_blocks)})
+                  : format_text("cannot be read ({})", {std::generic_category().message(errno)});
+  return format_text(
+      "{} {}; NCCL needs about 34 MB there for each rank and communicator when ranks are on several nodes "
+      "(docker run --shm-size=1g or --ipc=host)",
+      {folder, has});
+}
+
+/// The remedy in place of, or after, the general one.
+/// @param is_system_error whether the code is ncclSystemError
+/// @param error_text NCCL's last error
+inline std::string remedy_of(bool is_system_error, std::string_view error_text, const std::string& general) {
+  if (error_text.find("racing") != std::string_view::npos) {  // src/misc/strongstream.cc, launchRaceFatalMsg
+    return "one thread at a time may launch NCCL operations on a device, dtrain's or others': let the threads take "
+           "turns, "
+           "or set NCCL_LAUNCH_RACE_FATAL=0, after which no order between them is kept";
+  }
+  return is_system_error ? general + "; " + shared_memory_remedy() : general;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
 // ---- dtrain/backend/nccl/library.hpp
 
 /// @file
@@ -11042,11 +11126,11 @@ struct NcclOptions {
   /// How the program uses CUDA graphs with one communicator, since 2.29: 0 not at all, 1 one graph, 2 several graphs,
   /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
   int graph_usage_mode = -1;
-  /// NCCL launches operations in the calling thread, which saves host time: otherwise it starts a thread for each.
-  /// Then a channel's opening, its splits and its first operations, which a wrapper's constructor makes, wait inside
-  /// NCCL for all ranks, where NCCL allows no abort (user guide, Fault Tolerance): if such a call has not returned 5 s
-  /// after a timeout or the job's failure, the process ends with exit code 75.
-  bool blocking = false;
+  /// NCCL launches operations in the calling thread. Before a rank's first operation of a kind and size on a channel,
+  /// in which NCCL connects ranks, dtrain waits for all ranks: inside NCCL that wait could not be aborted (user guide,
+  /// Fault Tolerance). If a launch has not returned 5 s after a timeout or the job's failure, the process ends with
+  /// exit code 75. False: NCCL starts a thread for each operation, which takes tens of microseconds longer.
+  bool launches_in_caller = true;
   /// Channels that are opened from another one, by a wrapper or by ProcessGroup::split, use its buffers and connections
   /// (ncclConfig_t::splitShare). This saves device memory. But operations of channels that share run one after the
   /// other; no two threads may use such channels at once, closing them included; and an abort of one ends the
@@ -11112,13 +11196,33 @@ inline void require_library() {
   }
 }
 
-/// Configuration of a communicator. Unless it is to be blocking, none of its calls waits for another rank. From 2.31 on
-/// the device runs operations in the order of the program's calls, unless NCCL_LAUNCH_ORDER_IMPLICIT is set, which then
-/// decides; before, see prepare_environment().
+/// Checks that the library serves a process that gives a call up and then makes communicators again. NCCL 2.26 and
+/// older keep the job of a non-blocking call in one variable of the calling thread (src/group.cc), which the next call
+/// overwrites. @throws Error (usage)
+inline void require_rejoin() {
+  constexpr int first = 22700;
+  if (const int library = library_version(); library < first) {
+    throw_error(Errc::usage,
+                "an elastic job needs NCCL 2.27 or newer, and this process has NCCL {}, which may write to freed "
+                "memory when the ranks are formed anew; put a newer libnccl.so.2 first on the library path",
+                {library == 0 ? "of an unknown version" : version_text(library)});
+  }
+}
+
+/// Who launches a communicator's operations. NCCL's own threads launch those of a non-blocking communicator.
+enum class Launches : std::uint8_t {
+  none,  ///< it has no operations; splits of it are non-blocking
+  in_caller,
+  in_threads,
+};
+
+/// Configuration of a communicator. From 2.31 on the device runs operations in the order of the program's calls, unless
+/// NCCL_LAUNCH_ORDER_IMPLICIT is set, which then decides; before, see prepare_environment().
 /// @param name for NCCL's profilers, since 2.27; it outlives the communicator
-inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const char* name) noexcept {
+inline ncclConfig_t config_of(const NcclOptions& options, Launches launches,
+                              [[maybe_unused]] const char* name) noexcept {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = options.blocking ? 1 : 0;
+  config.blocking = launches == Launches::in_caller ? 1 : 0;
   config.splitShare = options.share_splits ? 1 : 0;
   const auto choose = [](int& field, int value, int none) {
     if (value != none) {
@@ -11152,6 +11256,13 @@ inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const
   if (chosen_launch_order() == nullptr) config.launchOrderImplicit = 1;
 #endif
   return config;
+}
+
+/// The options' value for a group's channels, which NCCL_COMM_BLOCKING=0 overrides.
+inline Launches launches_of(const NcclOptions& options) {
+  const bool in_caller = options.launches_in_caller &&
+                         identity::Variables(identity::snapshot_environment()).text("NCCL_COMM_BLOCKING") != "0";
+  return in_caller ? Launches::in_caller : Launches::in_threads;
 }
 
 /// Allocates memory of the current device, from 2.19 on of the kind that NCCL registers best.
@@ -11270,7 +11381,8 @@ inline Error nccl_error(ncclResult_t code, const std::string& call, Caller calle
       std::error_code(static_cast<int>(code), nccl_category()),
       format_text("{} on rank {}, device {}: {}, {}{}{}{}; {}",
                   {call, caller.rank, caller.device, name_of(code), nccl_category().message(static_cast<int>(code)),
-                   error_text.empty() ? "" : " (last error: ", error_text, error_text.empty() ? "" : ")", remedy}),
+                   error_text.empty() ? "" : " (last error: ", error_text, error_text.empty() ? "" : ")",
+                   remedy_of(code == ncclSystemError, error_text, remedy)}),
       where);
   error.with_rank(caller.rank);
   return error;
@@ -11280,8 +11392,8 @@ inline Error nccl_error(ncclResult_t code, const std::string& call, Caller calle
 inline const char* warning_about(const identity::Environment& environment) {
   return identity::Variables(environment).text("NCCL_COMM_BLOCKING") != "1"
              ? nullptr
-             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, set it only "
-               "to measure, or set NcclOptions::blocking instead";
+             : "NCCL_COMM_BLOCKING=1 makes NCCL block while ranks connect, where no timeout ends it; unset it, as "
+               "NCCL launches dtrain's operations in the calling thread without it";
 }
 
 /// Whether NCCL itself orders the operations of a device's channels: see prepare_environment(), which was called, and
@@ -11395,6 +11507,80 @@ ncclResult_t wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, 
   }
   return code;
 }
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/launch_order.hpp
+
+/// @file
+/// LaunchOrder: one order on a device for the operations of all its channels, for NCCL before 2.26.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Makes each operation wait for the one enqueued before it on any channel of the device. Otherwise two devices may run
+/// two channels' operations in different orders and wait for each other for ever, although all ranks enqueue in one
+/// order (NCCL's user guide, "Using multiple NCCL communicators concurrently"). From 2.26 on the implicit launch order
+/// does this inside NCCL. Operations of a captured graph are not ordered: a graph cannot
+/// wait for events outside it.
+class LaunchOrder {
+ public:
+  /// The device's order; null if the library orders by itself. Lives as long as the process, because channels of all
+  /// groups share it.
+  static LaunchOrder* of_device(int device) noexcept {
+    static auto& all = *new std::array<LaunchOrder, max_devices>;  // never destroyed: threads may outlive main()
+    const auto index = static_cast<std::size_t>(device);
+    return library_version() >= first_that_orders || index >= all.size() ? nullptr : &all[index];
+  }
+
+  /// One operation, from before to after it is enqueued.
+  class Turn {
+   public:
+    /// Makes `stream` wait for the operation before. Blocking: while another thread enqueues one, until `deadline`.
+    /// @throws Error (timeout, cuda)
+    Turn(LaunchOrder& order, stream::cuda::StreamRef stream, Deadline deadline) : exclusive_(order, deadline) {
+      stream.wait(order.last_);
+    }
+    /// The operation is enqueued. @throws Error (cuda)
+    void end(stream::cuda::StreamRef stream) { stream.record(exclusive_.order.last_); }
+
+   private:
+    /// At most one thread has an order.
+    struct Exclusive {
+      Exclusive(LaunchOrder& taken, Deadline deadline) : order(taken) {
+        std::unique_lock lock(order.mutex_);
+        if (!block_until(order.released_, lock, deadline, [this] { return !order.is_taken_; })) {
+          throw_error(Errc::timeout,
+                      "an operation of another channel of the device was still being enqueued at the timeout; NCCL "
+                      "before 2.26 needs one order of all channels' operations, the same on all ranks");
+        }
+        order.is_taken_ = true;
+      }
+      Exclusive(const Exclusive&) = delete;
+      Exclusive& operator=(const Exclusive&) = delete;
+      ~Exclusive() {
+        const std::lock_guard lock(order.mutex_);
+        order.is_taken_ = false;
+        order.released_.notify_one();
+      }
+
+      LaunchOrder& order;
+    };
+
+    Exclusive exclusive_;
+  };
+
+ private:
+  static constexpr std::size_t max_devices = 64;
+
+  std::mutex mutex_;
+  std::condition_variable released_;
+  bool is_taken_ = false;
+  stream::cuda::Event last_;  ///< of the last operation; complete before the first
+};
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
 
@@ -14898,6 +15084,11 @@ concept CanReduceScatter = Supports<C, ReduceScatter>;
 template <class C>
 concept CanAllGather = Supports<C, AllGather>;
 
+/// The communicator runs several all-gathers as one operation. Lifetime: the span, until enqueue() returns.
+/// @ingroup backends
+template <class C>
+concept CanGroupAllGathers = CanAllGather<C> && Supports<C, std::span<const AllGather>>;
+
 /// The communicator runs ReadBlocks.
 /// @ingroup backends
 template <class C>
@@ -14959,7 +15150,7 @@ template <class C>
 concept PrefersSums = requires { requires C::prefers_sums; };
 
 /// The first operation of some size or kind waits on the host until all ranks have called it, and allocates, which a
-/// capture of a CUDA graph may forbid: DistributedDataParallel makes such operations when it is constructed.
+/// capture of a CUDA graph may forbid: DistributedDataParallel and ShardedOptimizer make such ones at construction.
 /// @ingroup backends
 template <class C>
 concept ConnectsAtFirstUse = requires { requires C::connects_at_first_use; };
@@ -15058,160 +15249,6 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/nccl/calls.hpp
-
-/// @file
-/// Arguments of NCCL's calls: element types, reductions and a check of devices; calls for messages, and groups of
-/// calls: an exchange and a reduction of blocks. Communicator makes them.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
-/// The type of elements; for 8-bit floats bytes, which every version moves on every device.
-/// @throws Error (invalid_argument) for a value that is no DType
-inline ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return ncclFloat64;
-    case DType::f32: return ncclFloat32;
-    case DType::f16: return ncclFloat16;
-    case DType::bf16: return ncclBfloat16;
-    case DType::i64: return ncclInt64;
-    case DType::i32: return ncclInt32;
-    case DType::u8:
-    case DType::f8e4m3:
-    case DType::f8e5m2: return ncclUint8;
-  }
-  throw_error(Errc::invalid_argument, "NCCL has no elements of {}", {name(dtype)});
-}
-
-/// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
-constexpr bool averages(DType dtype) noexcept {
-  return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
-}
-
-/// On one rank an average becomes a sum: for an average NCCL would multiply by 1 in a kernel; for a sum in place it
-/// does nothing.
-/// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
-inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
-  switch (op) {
-    case ReduceOp::sum: return ncclSum;
-    case ReduceOp::min: return ncclMin;
-    case ReduceOp::max: return ncclMax;
-    case ReduceOp::product: return ncclProd;
-    case ReduceOp::average:
-      if (!averages(dtype)) {
-        throw_error(Errc::unsupported,
-                    "an average of {} by NCCL would be wrong where the sum overflows; reduce with ReduceOp::sum in a "
-                    "type that holds it, and divide",
-                    {name(dtype)});
-      }
-      return ranks == 1 ? ncclSum : ncclAvg;
-  }
-  throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
-}
-
-/// @throws Error (invalid_argument) unless the buffers and the stream are on device `own`; (unsupported) for host
-/// memory
-DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own, const Devices& buffers,
-                                             Device stream) {
-  const Device expected{DeviceKind::cuda, own};
-  for (const Device device : buffers) {
-    if (device != expected) {
-      throw_error(device.kind == expected.kind ? Errc::invalid_argument : Errc::unsupported,
-                  "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
-                  "memory is on",
-                  {channel, to_string(expected), to_string(device)});
-    }
-  }
-  if (stream != expected) {
-    throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
-                {channel, to_string(expected), to_string(stream)});
-  }
-}
-
-/// Issues what `calls(add)` passes to `add` as one group. @returns the first failure, or the group's result
-template <class Calls>
-ncclResult_t in_group(Calls calls) {
-  const ncclResult_t started = ncclGroupStart();
-  if (started != ncclSuccess) {
-    return started;
-  }
-  ncclResult_t first_failure = ncclSuccess;
-  calls([&first_failure](ncclResult_t code) noexcept {
-    if (code != ncclInProgress && first_failure == ncclSuccess) first_failure = code;
-  });
-  const ncclResult_t ended = ncclGroupEnd();  // also reports errors of the group's calls
-  return first_failure != ncclSuccess ? first_failure : ended;
-}
-
-/// Where a communicator's rank issues calls.
-struct CallTarget {
-  ncclComm_t communicator;
-  int rank;
-  stream::cuda::StreamRef stream;
-};
-
-/// Issues an operation's calls; more than one as a group.
-/// @{
-inline ncclResult_t issue_calls(const Send& call, const CallTarget& target) {
-  return ncclSend(call.input.data, call.input.count, type_of(call.input.dtype), call.peer, target.communicator,
-                  target.stream.native());
-}
-inline ncclResult_t issue_calls(const Recv& call, const CallTarget& target) {
-  return ncclRecv(call.output.data, call.output.count, type_of(call.output.dtype), call.peer, target.communicator,
-                  target.stream.native());
-}
-inline ncclResult_t issue_calls(const SendRecv& call, const CallTarget& target) {
-  return in_group([&](const auto& add) {
-    add(issue_calls(Send{call.input, call.to}, target));
-    add(issue_calls(Recv{call.output, call.from}, target));
-  });
-}
-inline ncclResult_t issue_calls(const ExchangeBlocks& call, const CallTarget& target) {
-  const BlockExchange& blocks = call.blocks;
-  const std::size_t element = size_bytes(call.input.dtype);
-  const ncclDataType_t type = type_of(call.input.dtype);
-  return in_group([&](const auto& add) {
-    for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
-      const int peer = static_cast<int>(index);
-      const BlockRange& sent = blocks.sent[index];
-      const BlockRange& received = blocks.received[index];
-      const std::byte* const from = call.input.data + sent.offset * element;
-      std::byte* const to = call.output.data + received.offset * element;
-      const bool is_in_place = peer == target.rank && from == to;
-      if (sent.count != 0 && !is_in_place && blocks.connects(target.rank, peer)) {
-        add(ncclSend(from, sent.count, type, peer, target.communicator, target.stream.native()));
-      }
-      if (received.count != 0 && !is_in_place && blocks.connects(peer, target.rank)) {
-        add(ncclRecv(to, received.count, type, peer, target.communicator, target.stream.native()));
-      }
-    }
-  });
-}
-/// @}
-
-/// One group with an ncclReduce for each block.
-inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reduction, const CallTarget& target) {
-  const BlockExchange& blocks = call.blocks;
-  const std::size_t element = size_bytes(call.input.dtype);
-  const ncclDataType_t type = type_of(call.input.dtype);
-  return in_group([&](const auto& add) {
-    for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
-      const int root = static_cast<int>(index);
-      const BlockRange& sent = blocks.sent[index];
-      if (sent.count != 0) {
-        add(ncclReduce(call.input.data + sent.offset * element, root == target.rank ? call.output.data : nullptr,
-                       sent.count, type, reduction, root, target.communicator, target.stream.native()));
-      }
-    }
-  });
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
 
 // ---- dtrain/backend/shared_memory/control_block.hpp
 
@@ -15925,7 +15962,8 @@ DTRAIN_DEFINED void detail::report_failed_opening(const ChannelContext& context,
 /// @file
 /// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState (group/).
 /// SharedMemory, Mpi, Gloo, Nccl, Staged, programs, and the types that topologies rebind to (topology/) have classes
-/// for it. HasPreJoin, joins_again: what process_group.hpp and elastic.hpp ask before a rank joins. OnHostStreams: a
+/// for it. HasPreJoin, joins_again: what process_group.hpp and elastic.hpp ask before a rank joins.
+/// HasRejoinCheck, HasDeviceError: what elastic.hpp asks besides. OnHostStreams: a
 /// Backend whose operations are enqueued on host streams, as Staged and topologies require. Determinism: what it
 /// promises for a reduction's bits; Driver (ddp/) checks it, and Staged and topology/ pass it on.
 
@@ -15986,6 +16024,20 @@ template <class B>
 concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
                               Deadline deadline) {
   { B::pre_join_blocking(identity, secret, deadline) } -> std::same_as<std::shared_ptr<void>>;
+};
+
+/// Whether the library that runs lets a process join again: throws Error (usage) where it does not. For an elastic
+/// job's worker, before its first attempt.
+/// @ingroup backends
+template <class B>
+concept HasRejoinCheck = requires { B::require_rejoin(); };
+
+/// The error with which every later call of this process on the device of that rank fails, such as CUDA's after an
+/// illegal address; nullopt while the device works. Blocking: no. An elastic job's worker asks between two attempts.
+/// @ingroup backends
+template <class B>
+concept HasDeviceError = requires(const identity::ProcessIdentity& identity) {
+  { B::device_error(identity) } -> std::same_as<std::optional<Error>>;
 };
 
 // clang-format on
@@ -16078,6 +16130,10 @@ struct StoreRank {
   StoreRef named_store() const { return store.with_purpose(doing); }
 };
 
+/// Makes a text; CombineTexts: one of the texts of all ranks, in rank order.
+using MakeText = std::function<std::string()>;
+using CombineTexts = std::function<std::string(const std::vector<std::string>&)>;
+
 namespace detail {
 
 /// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job. A
@@ -16105,16 +16161,7 @@ inline std::string doing_on_rank(const StoreRank& self) {
 }
 
 /// `make()` encoded, or its error. @throws JobFailed
-template <class Make>
-std::string encoded_result(const std::string& doing, Make& make, int job_rank) {
-  try {
-    return "=" + with_error(doing, make);
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    return encode(error, job_rank);
-  }
-}
+std::string encoded_result(const std::string& doing, const MakeText& make, int job_rank);
 
 /// The ranks that one exchange waits for, for the log.
 struct LateRanks {
@@ -16148,28 +16195,7 @@ void take_texts(const StoreRank& self, const std::string& name, std::vector<std:
 /// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code; limit, and
 /// a sentence that names the rank, for an exception that is no Error); (timeout) at the deadline on rank 0, and later
 /// on other ranks, because rank 0's Error explains more; JobFailed
-template <class Make>
-std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
-  if (self.rank != 0) {
-    return detail::decode(detail::take_result(self, key));
-  }
-  const auto publish = [&](const std::string& text) {
-    if (self.ranks > 1) {  // `make` may have passed the deadline
-      self.named_store().set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
-    }
-  };
-  std::string text;
-  try {
-    text = detail::with_error(detail::doing_on_rank(self), make);
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    publish(detail::encode(error, self.job_rank));
-    throw;
-  }
-  publish("=" + text);
-  return text;
-}
+std::string store_broadcast(const StoreRank& self, const std::string& key, const MakeText& make);
 
 /// Collective, blocking: rank 0 combines a text of each rank; every rank gets the result, or the Error of the rank that
 /// failed. No key stays in the store.
@@ -16177,19 +16203,8 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
 /// @param own `own()` is this rank's text
 /// @param combine `combine(texts)` runs on rank 0, with the texts in rank order
 /// @throws as store_broadcast, also for errors of `own` on any rank; Error (timeout), which names the missing ranks
-template <class Own, class Combine>
-std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
-  if (self.rank != 0) {
-    const std::string result = detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank);
-    self.named_store().set_blocking(format_text("{}/{}", {name, self.rank}), result, self.deadline);
-  }
-  const auto gather = [&]() -> std::string {
-    std::vector<std::string> texts{own()};
-    detail::take_texts(self, name, texts);
-    return combine(texts);
-  };
-  return store_broadcast(self, name + "/all", gather);
-}
+std::string store_gather(const StoreRank& self, const std::string& name, const MakeText& own,
+                         const CombineTexts& combine);
 
 /// Collective, blocking: the values of all ranks, in rank order, on every rank. See store_gather.
 /// @param own `own()` is this rank's value, which has fields() for a Serializer
@@ -16278,6 +16293,16 @@ DTRAIN_DEFINED std::string decode(const std::string& sent) {
   Error error(as, end + (*end == ' ' ? 1 : 0));
   if (rank >= 0) error.with_rank(rank);
   throw error;
+}
+
+DTRAIN_DEFINED std::string encoded_result(const std::string& doing, const MakeText& make, int job_rank) {
+  try {
+    return "=" + with_error(doing, make);
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    return encode(error, job_rank);
+  }
 }
 
 /// Whether the store answers within a second: then a wait that has taken too long was for another rank.
@@ -16374,6 +16399,42 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
 
 }  // namespace detail
 
+DTRAIN_DEFINED std::string store_broadcast(const StoreRank& self, const std::string& key, const MakeText& make) {
+  if (self.rank != 0) {
+    return detail::decode(detail::take_result(self, key));
+  }
+  const auto publish = [&](const std::string& text) {
+    if (self.ranks > 1) {  // `make` may have passed the deadline
+      self.named_store().set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
+    }
+  };
+  std::string text;
+  try {
+    text = detail::with_error(detail::doing_on_rank(self), make);
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    publish(detail::encode(error, self.job_rank));
+    throw;
+  }
+  publish("=" + text);
+  return text;
+}
+
+DTRAIN_DEFINED std::string store_gather(const StoreRank& self, const std::string& name, const MakeText& own,
+                                        const CombineTexts& combine) {
+  if (self.rank != 0) {
+    const std::string result = detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank);
+    self.named_store().set_blocking(format_text("{}/{}", {name, self.rank}), result, self.deadline);
+  }
+  const auto gather = [&]() -> std::string {
+    std::vector<std::string> texts{own()};
+    detail::take_texts(self, name, texts);
+    return combine(texts);
+  };
+  return store_broadcast(self, name + "/all", gather);
+}
+
 DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
   std::vector<int> ranks;
   for (std::size_t other = 0; other < choices.size(); ++other) {
@@ -16419,6 +16480,7 @@ DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16471,6 +16533,25 @@ inline void take_device(const identity::ProcessIdentity& identity, bool may_shar
     throw Error(Errc::unsupported, choice.refusal).with_rank(identity.rank);
   }
   stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
+}
+
+/// CUDA's error, if it fails every later call of this process on the device that take_device() selects, as after an
+/// illegal address or an uncorrectable error of the memory; nullopt: the device works. Blocking: no.
+inline std::optional<Error> device_error(const identity::ProcessIdentity& identity, bool may_share) {
+  using namespace stream::cuda;
+  try {
+    const DeviceChoice choice =
+        choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
+    if (!choice.refusal.empty()) return std::nullopt;  // take_device() says so
+    const DeviceGuard guard(choice.index);
+    const cudaError_t code = cudaStreamQuery(cudaStreamLegacy);
+    const bool is_captured = code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread;
+    if (quiet(code) || code == cudaErrorNotReady || is_captured) return std::nullopt;
+    throw cuda_error(code, "cudaStreamQuery");
+  } catch (const Error& error) {
+    return Error(error.code(), format_text("every call of CUDA fails on the device of local rank {} ({})",
+                                           {identity.local_rank.value_or(0), error.what()}));
+  }
 }
 
 /// A device's name, unique on the host and equal in all processes: its UUID, or its PCI bus ID if it has none.
@@ -18552,6 +18633,328 @@ class ChannelStatus {
 
 #endif  // DTRAIN_WITH_NCCL
 
+// ---- dtrain/backend/nccl/first_calls.hpp
+
+/// @file
+/// FirstCalls of NCCL's Channel: operations in which NCCL may connect ranks, and the wait for the other ranks before
+/// such a one.
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// A message's way: from one rank of a channel to another.
+struct MessagePath {
+  int from = 0;
+  int to = 0;
+  friend bool operator==(const MessagePath&, const MessagePath&) = default;
+};
+
+/// NCCL chooses an algorithm by an operation's kind and bytes, and connects the ranks when an algorithm is first used;
+/// the ranks of a message when the first one goes that way. A call in which it connects waits for the other ranks,
+/// where it cannot be aborted if the communicator launches in the calling thread. Therefore the ranks meet over the
+/// store before each operation that may be such a call: one that has fewer or more bytes than all of its kind before.
+/// Sizes up to 4 KiB count as equal, and others up to a power of four. All ranks call the same collectives, so all
+/// meet, or none does. Threads: one at a time.
+class FirstCalls {
+ public:
+  FirstCalls() { seen_.reserve(16); }
+
+  /// Whether NCCL may connect ranks in this collective.
+  bool may_connect(const Operation& operation) const noexcept {
+    const SizeRange wanted = range_of(operation);
+    return std::none_of(seen_.begin(), seen_.end(), [&](const SizeRange& each) {
+      return each.is_kind_of(wanted) && each.lowest <= wanted.lowest && wanted.highest <= each.highest;
+    });
+  }
+
+  /// Whether NCCL may connect ranks in a message on this path.
+  bool may_connect(MessagePath path) const noexcept {
+    return std::find(paths_.begin(), paths_.end(), path) == paths_.end();
+  }
+
+  /// NCCL has launched the operation.
+  /// @{
+  void add(const Operation& operation) {
+    const SizeRange made = range_of(operation);
+    for (SizeRange& each : seen_) {
+      if (each.is_kind_of(made)) {
+        each.lowest = std::min(each.lowest, made.lowest);
+        each.highest = std::max(each.highest, made.highest);
+        return;
+      }
+    }
+    seen_.push_back(made);
+  }
+  void add(MessagePath path) { paths_.push_back(path); }
+  /// @}
+
+  /// Collective, blocking: until all ranks have called it as often as this one. No key stays in the store.
+  /// @param channel its name @param call what this rank calls: "called barrier as operation 3"
+  /// @returns the calls of two ranks that differ; empty if there are none @throws Error (timeout), JobFailed; as
+  /// self.check
+  std::string meet_blocking(const StoreRank& self, const std::string& channel, const std::string& call) {
+    const auto key = [&, meeting = ++meetings_](auto whose) {
+      return format_text("{}/first/{}/{}", {channel, meeting, whose});
+    };
+    const std::string own = format_text("rank {} {}", {self.job_rank, call});
+    int rank = 0;  // that is waited for
+    backend::detail::LateRanks late(self, [&] { return format_text("{} has not come", {self.name_of_rank(rank)}); });
+    const auto take = [&](auto whose, int readers) {
+      return sanitize(backend::detail::take(self, key(whose), readers, self.deadline, late).substr(0, longest_text));
+    };
+    if (self.rank != 0) {
+      self.named_store().set_blocking(key(self.rank), own, self.deadline);
+      return take("all", self.ranks - 1);
+    }
+    std::string differs;
+    for (rank = 1; rank < self.ranks; ++rank) {
+      const std::string other = take(rank, 1);
+      if (differs.empty() && !other.ends_with(" " + call)) differs = format_text("{} and {}", {own, other});
+    }
+    if (self.ranks > 1) self.named_store().set_blocking(key("all"), differs, self.deadline);
+    return differs;
+  }
+
+  /// Blocking: until the rank at the other end of each path has called it for that path, too. As above otherwise.
+  static void meet_blocking(const StoreRank& self, const std::string& channel, std::span<const MessagePath> paths) {
+    const auto key = [&](MessagePath path, bool of_sender) {
+      return format_text("{}/first/{}-{}/{}", {channel, path.from, path.to, of_sender ? "sends" : "receives"});
+    };
+    int rank = 0;
+    backend::detail::LateRanks late(self, [&] { return format_text("{} has not come", {self.name_of_rank(rank)}); });
+    for (const MessagePath& path : paths)
+      self.named_store().set_blocking(key(path, path.from == self.rank), "", self.deadline);
+    for (const MessagePath& path : paths) {
+      rank = path.from == self.rank ? path.to : path.from;
+      static_cast<void>(backend::detail::take(self, key(path, path.from != self.rank), 1, self.deadline, late));
+    }
+  }
+
+ private:
+  /// Collectives of one kind, and the smallest and largest of their sizes.
+  struct SizeRange {
+    OperationKind kind;
+    ReduceOp op;
+    DType dtype;
+    std::int32_t root;
+    int lowest;
+    int highest;
+
+    bool is_kind_of(const SizeRange& other) const noexcept {
+      return kind == other.kind && op == other.op && dtype == other.dtype && root == other.root;
+    }
+  };
+
+  static SizeRange range_of(const Operation& operation) noexcept {
+    const auto bits = static_cast<int>(std::bit_width(operation.count * size_bytes(operation.dtype)));
+    const int size = std::max(0, bits - 11) / 2;
+    return {operation.kind, operation.op, operation.dtype, operation.root, size, size};
+  }
+
+  static constexpr std::size_t longest_text = 600;
+
+  std::vector<SizeRange> seen_;
+  std::vector<MessagePath> paths_;
+  std::uint64_t meetings_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+// ---- dtrain/backend/nccl/calls.hpp
+
+/// @file
+/// Arguments of NCCL's calls: element types, reductions and a check of devices; calls for messages, and groups of
+/// calls: an exchange and a reduction of blocks, and several all-gathers. Communicator makes them.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// The type of elements; for 8-bit floats bytes, which every version moves on every device.
+/// @throws Error (invalid_argument) for a value that is no DType
+inline ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return ncclFloat64;
+    case DType::f32: return ncclFloat32;
+    case DType::f16: return ncclFloat16;
+    case DType::bf16: return ncclBfloat16;
+    case DType::i64: return ncclInt64;
+    case DType::i32: return ncclInt32;
+    case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2: return ncclUint8;
+  }
+  throw_error(Errc::invalid_argument, "NCCL has no elements of {}", {name(dtype)});
+}
+
+/// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
+constexpr bool averages(DType dtype) noexcept {
+  return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
+}
+
+/// On one rank an average becomes a sum: for an average NCCL would multiply by 1 in a kernel; for a sum in place it
+/// does nothing.
+/// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
+inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
+  switch (op) {
+    case ReduceOp::sum: return ncclSum;
+    case ReduceOp::min: return ncclMin;
+    case ReduceOp::max: return ncclMax;
+    case ReduceOp::product: return ncclProd;
+    case ReduceOp::average:
+      if (!averages(dtype)) {
+        throw_error(Errc::unsupported,
+                    "an average of {} by NCCL would be wrong where the sum overflows; reduce with ReduceOp::sum in a "
+                    "type that holds it, and divide",
+                    {name(dtype)});
+      }
+      return ranks == 1 ? ncclSum : ncclAvg;
+  }
+  throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
+}
+
+/// @throws Error (invalid_argument) unless the buffers and the stream are on device `own`; (unsupported) for host
+/// memory
+DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own, const Devices& buffers,
+                                             Device stream) {
+  const Device expected{DeviceKind::cuda, own};
+  for (const Device device : buffers) {
+    if (device != expected) {
+      throw_error(device.kind == expected.kind ? Errc::invalid_argument : Errc::unsupported,
+                  "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
+                  "memory is on",
+                  {channel, to_string(expected), to_string(device)});
+    }
+  }
+  if (stream != expected) {
+    throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
+                {channel, to_string(expected), to_string(stream)});
+  }
+}
+
+/// Issues what `calls(add)` passes to `add` as one group. @returns the first failure, or the group's result
+template <class Calls>
+ncclResult_t in_group(Calls calls) {
+  const ncclResult_t started = ncclGroupStart();
+  if (started != ncclSuccess) {
+    return started;
+  }
+  ncclResult_t first_failure = ncclSuccess;
+  calls([&first_failure](ncclResult_t code) noexcept {
+    if (code != ncclInProgress && first_failure == ncclSuccess) first_failure = code;
+  });
+  const ncclResult_t ended = ncclGroupEnd();  // also reports errors of the group's calls
+  return first_failure != ncclSuccess ? first_failure : ended;
+}
+
+/// Several all-gathers as one operation, with the sum of their counts, in bytes if their types differ. @pre not empty
+inline Operation describe_together(std::span<const AllGather> calls) {
+  Operation whole = calls.front().describe();
+  whole.count = 0;
+  std::uint64_t bytes = 0;
+  bool is_of_one_type = true;
+  for (const AllGather& call : calls) {
+    whole.count += call.input.count;
+    bytes += call.input.bytes();
+    is_of_one_type = is_of_one_type && call.input.dtype == whole.dtype;
+  }
+  if (!is_of_one_type) {
+    whole.count = bytes;
+    whole.dtype = DType::u8;
+  }
+  return whole;
+}
+
+/// Where a communicator's rank issues calls.
+struct CallTarget {
+  ncclComm_t communicator;
+  int rank;
+  stream::cuda::StreamRef stream;
+};
+
+/// The paths of a rank's messages.
+/// @{
+inline std::array<MessagePath, 1> paths_of(const Send& call, int rank) noexcept {
+  return {{{rank, call.peer}}};
+}
+inline std::array<MessagePath, 1> paths_of(const Recv& call, int rank) noexcept {
+  return {{{call.peer, rank}}};
+}
+inline std::array<MessagePath, 2> paths_of(const SendRecv& call, int rank) noexcept {
+  return {{{rank, call.to}, {call.from, rank}}};
+}
+/// @}
+
+/// Issues an operation's calls; more than one as a group.
+/// @{
+inline ncclResult_t issue_calls(const Send& call, const CallTarget& target) {
+  return ncclSend(call.input.data, call.input.count, type_of(call.input.dtype), call.peer, target.communicator,
+                  target.stream.native());
+}
+inline ncclResult_t issue_calls(const Recv& call, const CallTarget& target) {
+  return ncclRecv(call.output.data, call.output.count, type_of(call.output.dtype), call.peer, target.communicator,
+                  target.stream.native());
+}
+inline ncclResult_t issue_calls(const SendRecv& call, const CallTarget& target) {
+  return in_group([&](const auto& add) {
+    add(issue_calls(Send{call.input, call.to}, target));
+    add(issue_calls(Recv{call.output, call.from}, target));
+  });
+}
+inline ncclResult_t issue_calls(const AllGather& call, const CallTarget& target) {
+  return ncclAllGather(call.input.data, call.output.data, call.input.count, type_of(call.input.dtype),
+                       target.communicator, target.stream.native());
+}
+inline ncclResult_t issue_calls(std::span<const AllGather> calls, const CallTarget& target) {
+  return in_group([&](const auto& add) {
+    for (const AllGather& gather : calls) {
+      add(issue_calls(gather, target));
+    }
+  });
+}
+inline ncclResult_t issue_calls(const ExchangeBlocks& call, const CallTarget& target) {
+  const BlockExchange& blocks = call.blocks;
+  const std::size_t element = size_bytes(call.input.dtype);
+  const ncclDataType_t type = type_of(call.input.dtype);
+  return in_group([&](const auto& add) {
+    for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
+      const int peer = static_cast<int>(index);
+      const BlockRange& sent = blocks.sent[index];
+      const BlockRange& received = blocks.received[index];
+      const std::byte* const from = call.input.data + sent.offset * element;
+      std::byte* const to = call.output.data + received.offset * element;
+      const bool is_in_place = peer == target.rank && from == to;
+      if (sent.count != 0 && !is_in_place && blocks.connects(target.rank, peer)) {
+        add(ncclSend(from, sent.count, type, peer, target.communicator, target.stream.native()));
+      }
+      if (received.count != 0 && !is_in_place && blocks.connects(peer, target.rank)) {
+        add(ncclRecv(to, received.count, type, peer, target.communicator, target.stream.native()));
+      }
+    }
+  });
+}
+/// @}
+
+/// One group with an ncclReduce for each block.
+inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reduction, const CallTarget& target) {
+  const BlockExchange& blocks = call.blocks;
+  const std::size_t element = size_bytes(call.input.dtype);
+  const ncclDataType_t type = type_of(call.input.dtype);
+  return in_group([&](const auto& add) {
+    for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
+      const int root = static_cast<int>(index);
+      const BlockRange& sent = blocks.sent[index];
+      if (sent.count != 0) {
+        add(ncclReduce(call.input.data + sent.offset * element, root == target.rank ? call.output.data : nullptr,
+                       sent.count, type, reduction, root, target.communicator, target.stream.native()));
+      }
+    }
+  });
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
 // ---- dtrain/backend/nccl/inflight_ring.hpp
 
 /// @file
@@ -18579,11 +18982,24 @@ inline std::chrono::nanoseconds grace_period(std::chrono::nanoseconds timeout) {
   return std::min<std::chrono::nanoseconds>(timeout / 3, std::chrono::seconds(5));
 }
 
+/// "called all_reduce (sum) of 8 f32 as operation 3".
+inline std::string call_text(const Operation& operation) {
+  const std::string called = "called " + to_string(operation);
+  return operation.sequence == 0 ? called : format_text("{} as operation {}", {called, operation.sequence});
+}
+
+/// Two ranks differ. @param calls "rank 0 called barrier as operation 3 and rank 1 called ..."
+inline Cause differing_calls(const ChannelContext& context, const std::string& calls) {
+  return {CauseKind::disagreement, -1, "",
+          format_text("on channel '{}', {}; every rank calls the same collectives in the same order",
+                      {context.name, calls})};
+}
+
 /// Blocking: at most three times grace_period(timeout). @returns why `operation` has not ended; empty once the job has
 /// failed
 inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
   const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
-  const std::string called = format_text(" called {}{}", {to_string(operation), ordinal});
+  const std::string called = " " + call_text(operation);
   const std::string own = format_text("rank {}{}", {context.reporting_rank(), called});
   const int size = context.members.world_size;
   std::string detail =
@@ -18595,9 +19011,7 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
     const int next = (context.members.rank + 1) % size;
     const std::string other = sanitize(context.store.get_blocking(timeout_key(context, next), deadline).substr(0, 300));
     if (operation.sequence != 0 && other.ends_with(ordinal) && !other.ends_with(called)) {
-      return Cause{CauseKind::disagreement, -1, "",
-                   format_text("on channel '{}', {} and {}; every rank calls the same collectives in the same order",
-                               {context.name, own, other})};
+      return differing_calls(context, format_text("{} and {}", {own, other}));
     }
     if (!other.ends_with(called)) {  // the rank has left, or is in another operation, maybe an earlier one
       detail = other + "; every rank calls the same collectives in the same order";
@@ -18652,9 +19066,8 @@ inline void publish_departure(const ChannelContext& context, bool last) noexcept
   }
 }
 
-/// Records an event before and after each operation, in a fixed ring. If more operations are in flight than the ring
-/// has slots, the last slot stands for several, and its clock restarts with each. No lock is held during a CUDA call,
-/// because any may block while a stream is full. Threads: one enters operations at a time, any polls.
+/// Records an event before and after each operation, in a fixed ring. No lock is held during a CUDA call, because any
+/// may block while a stream is full. Threads: one enters operations at a time, any polls.
 class InflightRing {
  public:
   /// State of the first operation, if any.
@@ -18664,10 +19077,13 @@ class InflightRing {
     Deadline::Clock::time_point since{};
   };
 
+  /// The most operations in flight. So many fill neither CUDA's queue of 1024 nor NCCL's for its proxy thread.
+  static constexpr std::size_t capacity = 32;
+
   /// An operation, from before to after it is enqueued. Destruction marks it as enqueued, also without end().
   class TrackedOperation {
    public:
-    /// @throws Error (cuda)
+    /// Precondition: is_full() is false. @throws Error (cuda)
     TrackedOperation(InflightRing& ring, const Operation& operation, stream::cuda::StreamRef stream) : ring_(&ring) {
       ring.begin(operation, stream);
     }
@@ -18700,15 +19116,12 @@ class InflightRing {
     }
     set_polling_since(Deadline::Clock::now());
     View view;
-    for (InflightOperation* front = front_enqueued(); front != nullptr; front = front_enqueued()) {
-      view.failure = cudaEventQuery(front->after.native());
-      if (view.failure != cudaSuccess) {
-        break;
-      }
-      progress_.fetch_add(1, std::memory_order_relaxed);
+    const std::size_t complete = count_complete(view.failure);
+    if (complete > 0) {
+      progress_.fetch_add(complete, std::memory_order_relaxed);
       const std::lock_guard lock(mutex_);
-      front_ = (front_ + 1) % operations_.size();
-      --count_;
+      front_ = (front_ + complete) % capacity;
+      count_ -= complete;
     }
     if (!stream::cuda::quiet(view.failure) && view.failure == cudaErrorNotReady) {
       view.failure = cudaSuccess;
@@ -18742,6 +19155,18 @@ class InflightRing {
     return count_ == 0;
   }
 
+  /// The first operation that no poll has found complete, without a call to CUDA; empty if there is none.
+  std::optional<Operation> oldest() const {
+    const std::lock_guard lock(mutex_);
+    return count_ == 0 ? std::nullopt : std::optional(operations_[front_].operation);
+  }
+
+  /// Whether polls have found so many operations not complete that another one has no place.
+  bool is_full() const {
+    const std::lock_guard lock(mutex_);
+    return count_ == capacity;
+  }
+
   /// When the current poll began; empty if none is running.
   std::optional<Deadline::Clock::time_point> polling_since() const {
     const std::lock_guard lock(mutex_);
@@ -18758,25 +19183,18 @@ class InflightRing {
   };
 
   void begin(const Operation& operation, stream::cuda::StreamRef stream) {
-    InflightOperation* next = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      if (count_ == operations_.size()) {
-        enter(at(count_ - 1), operation);
-        return;
-      }
-      next = &at(count_);
-    }
-    stream.record(next->before);
+    InflightOperation& next = first_free();
+    stream.record(next.before);
     const std::lock_guard lock(mutex_);
-    enter(*next, operation);
+    next.operation = operation;
+    next.began.reset();
+    next.enqueued = false;
     ++count_;
   }
 
-  static void enter(InflightOperation& slot, const Operation& operation) {
-    slot.operation = operation;
-    slot.began.reset();
-    slot.enqueued = false;
+  InflightOperation& first_free() {
+    const std::lock_guard lock(mutex_);
+    return at(count_);
   }
 
   /// Also if `after` could not be recorded again: the slot then completes with an earlier operation.
@@ -18791,9 +19209,36 @@ class InflightRing {
     return at(count_ - 1);
   }
 
-  InflightOperation* front_enqueued() {
+  /// Operations at the front that are complete, by few queries: those of a channel run in the order of the calls.
+  /// @param failure result of the last query, cudaErrorNotReady where not all are complete
+  std::size_t count_complete(cudaError_t& failure) {
+    const std::size_t enqueued = count_enqueued();
+    std::size_t complete = 0;
+    std::size_t running = enqueued;  // the first that is known to run; `enqueued` if none is
+    for (std::size_t next = 0; complete < running; next = next == 0 ? running - 1 : (complete + running) / 2) {
+      const cudaError_t result = cudaEventQuery(event_after(next).native());
+      if (result == cudaSuccess) {
+        complete = next + 1;
+      } else {
+        failure = result;
+        if (result != cudaErrorNotReady) break;
+        stream::cuda::quiet(result);
+        running = next;
+      }
+    }
+    return complete;
+  }
+
+  std::size_t count_enqueued() const {
     const std::lock_guard lock(mutex_);
-    return count_ > 0 && at(0).enqueued ? &at(0) : nullptr;
+    std::size_t enqueued = 0;
+    while (enqueued < count_ && operations_[(front_ + enqueued) % capacity].enqueued)
+      ++enqueued;
+    return enqueued;
+  }
+  const stream::cuda::Event& event_after(std::size_t index) {
+    const std::lock_guard lock(mutex_);
+    return at(index).after;
   }
   InflightOperation* front_not_begun() {
     const std::lock_guard lock(mutex_);
@@ -18805,12 +19250,12 @@ class InflightRing {
     polling_since_ = now;
   }
 
-  InflightOperation& at(std::size_t index) noexcept { return operations_[(front_ + index) % operations_.size()]; }
+  InflightOperation& at(std::size_t index) noexcept { return operations_[(front_ + index) % capacity]; }
 
   std::atomic<std::uint64_t> progress_{0};
   std::mutex polling_;
   mutable std::mutex mutex_;  ///< guards all members below, except the events
-  std::array<InflightOperation, 64> operations_;
+  std::array<InflightOperation, capacity> operations_;
   std::size_t front_ = 0;
   std::size_t count_ = 0;
   View last_view_{};
@@ -18824,81 +19269,22 @@ class InflightRing {
 // ---- dtrain/backend/nccl/channel.hpp
 
 /// @file
-/// Channel: one rank's end of an NCCL channel, with its operations and their failures; Communicator owns one, with its
-/// Watchdog. LaunchOrder: one order on a device for the operations of all its channels, for NCCL before 2.26.
+/// Channel: one rank's end of an NCCL channel, with its operations and their failures. Communicator owns one, with its
+/// Watchdog.
 
 #if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Makes each operation wait for the one enqueued before it on any channel of the device. Otherwise two devices may run
-/// two channels' operations in different orders and wait for each other for ever, although all ranks enqueue in one
-/// order (NCCL's user guide, "Using multiple NCCL communicators concurrently"). From 2.26 on the implicit launch order
-/// does this inside NCCL. Operations of a captured graph are not ordered: a graph cannot
-/// wait for events outside it.
-class LaunchOrder {
- public:
-  /// The device's order; null if the library orders by itself. Lives as long as the process, because channels of all
-  /// groups share it.
-  static LaunchOrder* of_device(int device) noexcept {
-    static auto& all = *new std::array<LaunchOrder, max_devices>;  // never destroyed: threads may outlive main()
-    const auto index = static_cast<std::size_t>(device);
-    return library_version() >= first_that_orders || index >= all.size() ? nullptr : &all[index];
-  }
-
-  /// One operation, from before to after it is enqueued.
-  class Turn {
-   public:
-    /// Makes `stream` wait for the operation before. Blocking: while another thread enqueues one, until `deadline`.
-    /// @throws Error (timeout, cuda)
-    Turn(LaunchOrder& order, stream::cuda::StreamRef stream, Deadline deadline) : exclusive_(order, deadline) {
-      stream.wait(order.last_);
-    }
-    /// The operation is enqueued. @throws Error (cuda)
-    void end(stream::cuda::StreamRef stream) { stream.record(exclusive_.order.last_); }
-
-   private:
-    /// At most one thread has an order.
-    struct Exclusive {
-      Exclusive(LaunchOrder& taken, Deadline deadline) : order(taken) {
-        std::unique_lock lock(order.mutex_);
-        if (!block_until(order.released_, lock, deadline, [this] { return !order.is_taken_; })) {
-          throw_error(Errc::timeout,
-                      "an operation of another channel of the device was still being enqueued at the timeout; NCCL "
-                      "before 2.26 needs one order of all channels' operations, the same on all ranks");
-        }
-        order.is_taken_ = true;
-      }
-      Exclusive(const Exclusive&) = delete;
-      Exclusive& operator=(const Exclusive&) = delete;
-      ~Exclusive() {
-        const std::lock_guard lock(order.mutex_);
-        order.is_taken_ = false;
-        order.released_.notify_one();
-      }
-
-      LaunchOrder& order;
-    };
-
-    Exclusive exclusive_;
-  };
-
- private:
-  static constexpr std::size_t max_devices = 64;
-
-  std::mutex mutex_;
-  std::condition_variable released_;
-  bool is_taken_ = false;
-  stream::cuda::Event last_;  ///< of the last operation; complete before the first
-};
-
 /// Shared by the Communicator, the Watchdog and the Allocations. Threads: issue() from one at a time, else any.
 class Channel {
  public:
-  /// Has no communicator yet: see connect_blocking(). @throws Error (cuda)
-  Channel(const ChannelContext& of, const NcclOptions& with, int device)
+  /// Has no communicator yet: see connect_blocking() and split_blocking().
+  /// @throws Error (cuda)
+  Channel(const ChannelContext& of, const NcclOptions& with, int device, Launches launches_from)
       : context(limited(of)),
         options(with),
+        launches(launches_from),
         status(context),
         device_(device),
         order_(LaunchOrder::of_device(device)),
@@ -18908,23 +19294,28 @@ class Channel {
 
   const ChannelContext context;
   const NcclOptions options;
+  const Launches launches;
   ChannelStatus status;
   CommLock comm_lock;
 
   int device() const noexcept { return device_; }
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
 
-  /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds. A
-  /// channel's first operations connect ranks and take longer, at most `timeout`. If it throws, no thread of
-  /// NCCL's will still enqueue that work, and the caller may free the memory, except if NCCL has not ended the
-  /// communicator 3 s after the abort.
+  /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds; while
+  /// InflightRing::capacity operations are in flight; before an operation in which NCCL may connect ranks, until all of
+  /// them have called it, at most `timeout`. If it throws, no thread of NCCL's will still enqueue that work, and the
+  /// caller may free the memory, except if NCCL has not ended the communicator 3 s after the abort.
+  /// @param paths of a message; empty for a collective
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
-  void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
+  void issue(const Operation& operation, std::span<const MessagePath> paths, const char* function,
+             stream::cuda::StreamRef stream, Call call) {
     status.check();
+    const bool may_connect = meet_before_connecting(operation, paths, function);
     std::optional<LaunchOrder::Turn> turn;
     std::optional<InflightRing::TrackedOperation> watched;
     if (!stream.is_capturing()) {  // a graph must not record these events; those of a graph cannot be queried
+      block_while_far_ahead();
       if (order_ != nullptr) {
         turn.emplace(*order_, stream, Deadline::after(context.timeout));
       }
@@ -18944,6 +19335,7 @@ class Channel {
     if (turn) {
       turn->end(stream);
     }
+    if (may_connect && paths.empty()) first_calls_.add(operation);
   }
 
   /// As issue(), for calls without a stream. @param doing for messages
@@ -18989,7 +19381,7 @@ class Channel {
     polled.is_stuck = polling_since && *polling_since < latest - std::chrono::seconds(5);
     const CommLock::Guard held = comm_lock.try_lock();
     polled.was_polled = held.is_granted() && held.communicator() != nullptr;
-    if (!polled.was_polled && !options.blocking) {
+    if (!polled.was_polled && launches != Launches::in_caller) {
       return polled;
     }
     const InflightRing::View view = ring_.last_view();
@@ -19011,6 +19403,9 @@ class Channel {
 
   /// Queries the device for the next poll(). Blocking: in CUDA, while a stream of the device is full.
   void poll_events() { ring_.poll(); }
+
+  /// The first operation that no poll has found complete, without a call to CUDA; empty if there is none.
+  std::optional<Operation> oldest_operation() const { return ring_.oldest(); }
 
   /// Number of operations found complete; the watchdog polls every 50 ms.
   std::uint64_t progress() const noexcept { return ring_.progress(); }
@@ -19050,8 +19445,12 @@ class Channel {
       const CommLock::Guard held = comm_lock.lock();
       return registrations_.emplace(registrations_.end());
     }();
+    const std::string doing = format_text("registering {} bytes with NCCL", {bytes});
+    if (options.symmetric_arenas && launches == Launches::in_caller) {
+      meet_all(nullptr, doing, doing);
+    }
     // If the registration fails, its handle stays as long as the channel, because NCCL may still write there.
-    manage(format_text("registering {} bytes with NCCL", {bytes}), deadline, [&](ncclComm_t communicator) {
+    manage(doing, deadline, [&](ncclComm_t communicator) {
       return nccl::register_memory(communicator, memory, bytes, options.symmetric_arenas, *handle);
     });
     return handle;
@@ -19106,6 +19505,67 @@ class Channel {
     return held;
   }
 
+  /// Blocking: while the ring of operations in flight is full. A launch that waited in CUDA's queue instead would wait
+  /// for other ranks, with a lock of the driver's, and could not be aborted. Without a deadline: the watchdog ends it.
+  /// @throws the job's first cause, as status.check()
+  void block_while_far_ahead() {
+    if (!ring_.is_full()) return;
+    const stream::cuda::RelaxedCapture relaxed;
+    for (ring_.poll(); ring_.is_full(); ring_.poll()) {
+      status.check();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  /// See FirstCalls. @returns whether NCCL may connect ranks in the operation
+  bool meet_before_connecting(const Operation& operation, std::span<const MessagePath> paths, const char* function) {
+    if (launches != Launches::in_caller || context.members.world_size == 1) return false;
+    if (paths.empty()) {
+      if (!first_calls_.may_connect(operation)) return false;
+      meet_all(&operation, function, call_text(operation));
+      return true;
+    }
+    std::vector<MessagePath> first;
+    for (const MessagePath& path : paths)
+      if (path.from != path.to && first_calls_.may_connect(path)) first.push_back(path);
+    if (first.empty()) return false;
+    meet(&operation, function, [&](const StoreRank& self) { FirstCalls::meet_blocking(self, context.name, first); });
+    for (const MessagePath& path : first)
+      first_calls_.add(path);
+    return true;
+  }
+
+  /// @param operation null if there is none @param call "called barrier as operation 3" @throws as issue()
+  void meet_all(const Operation* operation, std::string_view action, const std::string& call) {
+    std::string differ;
+    meet(operation, action,
+         [&](const StoreRank& self) { differ = first_calls_.meet_blocking(self, context.name, call); });
+    if (!differ.empty()) {
+      status.fail(differing_calls(context, differ));
+      status.check();
+    }
+  }
+
+  /// @param wait `wait(self)` returns once the other ranks have come @throws as issue()
+  template <class Wait>
+  void meet(const Operation* operation, std::string_view action, Wait wait) {
+    try {
+      const std::string doing = operation != nullptr ? described_on(context.name, *operation) : std::string(action);
+      StoreRank self = StoreRank::of(context, Deadline::after(context.timeout), doing);
+      self.check = [this] { status.check(); };
+      wait(self);
+    } catch (const JobFailed&) {
+      status.check();
+      throw;
+    } catch (const Error& error) {
+      if (error.code() == make_error_code(Errc::timeout)) {
+        throw_with_diagnosis(ncclInProgress, action, operation, comm_lock.lock());
+      }
+      status.fail(CauseKind::exception, error.what());
+      throw;
+    }
+  }
+
   /// Fails the channel: after a failed call its communicator is unusable. A thread of NCCL's works on a call in
   /// progress until the communicator has ended.
   /// @param action the function that `operation` called, or what was done without one
@@ -19156,6 +19616,7 @@ class Channel {
   const int device_;
   LaunchOrder* const order_;  ///< null if NCCL orders by itself
   InflightRing ring_;
+  FirstCalls first_calls_;
   std::list<MemoryRegistration> registrations_;
   std::list<SplitResult> split_results_;  ///< null once taken
   std::atomic<Deadline::Clock::time_point> call_until_{Deadline::Clock::time_point::max()};
@@ -19187,8 +19648,9 @@ inline bool block_until_idle(Channel& channel, Deadline deadline) {
   return true;
 }
 
-/// Locks a blocking communicator. If a thread is in a call 5 s after an abort, ends the process: NCCL frees the
-/// communicator in ncclCommAbort without waiting for that thread (src/init.cc, commReclaim). Blocking.
+/// Locks a communicator that launches in the calling thread. If a thread is in a call 5 s after an abort, ends the
+/// process: NCCL frees the communicator in ncclCommAbort without waiting for that thread (src/init.cc, commReclaim).
+/// Blocking.
 inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
   constexpr std::chrono::milliseconds pause(10);
   std::chrono::milliseconds waited(0);  // not while the process is stopped
@@ -19216,7 +19678,8 @@ inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
 /// graphs with its operations. ncclCommDestroy and ncclCommAbort also wait until all ranks of the node have called one
 /// of the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
 inline void end_blocking(Channel& channel) noexcept {
-  CommLock::Guard held = channel.options.blocking ? lock_or_end_process(channel) : channel.comm_lock.lock();
+  CommLock::Guard held =
+      channel.launches == Launches::in_caller ? lock_or_end_process(channel) : channel.comm_lock.lock();
   bool finalized = false;
   if (held.communicator() != nullptr && !channel.status.aborted()) {
     channel.deregister_all(held);
@@ -19226,7 +19689,8 @@ inline void end_blocking(Channel& channel) noexcept {
           [&] { return channel.status.aborted(); });
       return result == ncclSuccess;
     };
-    finalized = channel.options.blocking || finalize();  // ncclCommDestroy does it for the former, without the lock
+    finalized = channel.launches == Launches::in_caller ||
+                finalize();  // ncclCommDestroy does it for the former, without the lock
   }
   const ncclComm_t communicator = channel.comm_lock.take(held);
   held.unlock();
@@ -19256,6 +19720,7 @@ class Watchdog {
       return;
     }
     thread_.detach();
+    if (channel_->launches == Launches::none) return;  // the group's channel has said so
     try {
       log(LogLevel::warning,
           format_text("NCCL had not ended the communicator of channel '{}' in time (10 s, 1 s after the first such) "
@@ -19283,7 +19748,7 @@ class Watchdog {
     } catch (...) {
       channel.status.fail(CauseKind::exception, "the thread that watches NCCL has failed");
     }
-    if (!channel.status.aborted()) {
+    if (!channel.status.aborted() && channel.launches != Launches::none) {
       publish_departure(channel.context, true);  // again: an operation that timed out has overwritten the entry
     }
     end_blocking(channel);
@@ -19318,21 +19783,33 @@ class Watchdog {
       if (cause && channel.poll().overdue) {  // otherwise the operation has ended meanwhile, or the next poll decides
         channel.status.fail(*cause);
       }
+    } else if (polled.is_late || polled.is_stuck) {
+      fail_without_cuda(channel, polled, timeout_published);
+    } else if (timeout_published && polled.was_polled) {
+      retract_timeout(channel.context);
+      timeout_published = false;
+    }
+  }
+
+  /// Fails the channel, whose calls to NCCL or CUDA do not return, by its oldest operation, which needs no such call.
+  static void fail_without_cuda(Channel& channel, const Channel::PollResult& polled, bool& timeout_published) {
+    if (const std::optional<Operation> oldest = channel.oldest_operation()) {
+      timeout_published = true;
+      const std::optional<Cause> cause = diagnose_timeout_blocking(channel.context, *oldest);
+      const Channel::PollResult again = channel.poll();
+      if (cause && (again.is_late || again.is_stuck)) channel.status.fail(*cause);
     } else if (polled.is_late) {
       channel.status.fail(
           CauseKind::timeout,
           format_text("a call to NCCL on channel '{}' has not returned in time; does every rank make it?",
                       {channel.context.name}));
-    } else if (polled.is_stuck) {
+    } else {
       channel.status.fail(
           CauseKind::timeout,
           format_text("CUDA has not answered for longer than the timeout of {} whether the operations on channel '{}' "
                       "have run; a stream may be full of work behind one that waits for another rank, or the device's "
                       "driver hangs",
                       {duration_text(channel.context.timeout), channel.context.name}));
-    } else if (timeout_published && polled.was_polled) {
-      retract_timeout(channel.context);
-      timeout_published = false;
     }
   }
 
@@ -19344,11 +19821,11 @@ class Watchdog {
 
 #endif  // DTRAIN_WITH_NCCL
 
-// ---- dtrain/backend/nccl/communicator.hpp
+// ---- dtrain/backend/nccl/opening.hpp
 
 /// @file
-/// Communicator of device memory over NCCL, which Nccl opens; Allocation: zeroed memory, registered with NCCL.
-/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
+/// Opening of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit. RootChannel:
+/// the communicator that a group's channels are split from.
 
 #if DTRAIN_WITH_NCCL
 
@@ -19422,7 +19899,7 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
   const ChannelContext& context = channel.context;
   const ncclUniqueId id = exchange_id_blocking(channel, deadline);
   const stream::cuda::DeviceGuard guard(channel.device());
-  ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
+  ncclConfig_t config = config_of(channel.options, channel.launches, channel.context.name.c_str());
   ncclComm_t made = nullptr;
   CommLock::Guard held = channel.comm_lock.lock();
   const Channel::TimedCall timed(channel, deadline);
@@ -19437,7 +19914,7 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
 inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
   Channel::SplitResult& result = parent.split_result(child.context.name);
   ncclComm_t& made = result.made;
-  ncclConfig_t config = config_of(child.options, result.name.c_str());
+  ncclConfig_t config = config_of(child.options, child.launches, result.name.c_str());
   parent.manage(format_text("opening channel '{}' by ncclCommSplit", {result.name}), deadline,
                 [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
   const std::atomic_ref<ncclComm_t> written(made);
@@ -19456,6 +19933,49 @@ inline void split_blocking(Channel& parent, Channel& child, int color, int key, 
   child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
   wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
 }
+
+/// A communicator that a group keeps for splits, and that never communicates. Its calls are non-blocking, so that
+/// opening a channel has a deadline, whereas a split of a communicator that launches in the calling thread would wait
+/// there. Destruction, blocking: as Communicator's.
+class RootChannel {
+ public:
+  /// Has no communicator yet. @param of the group's channel, which is split from it
+  RootChannel(const ChannelContext& of, const NcclOptions& options, int device)
+      : channel_(std::make_shared<Channel>(of, options, device, Launches::none)),
+        subscription_(of.failure->subscribe([to = channel_](const Cause& cause) { to->status.abort(cause); })) {}
+  RootChannel(const RootChannel&) = delete;
+  RootChannel& operator=(const RootChannel&) = delete;
+
+  ~RootChannel() {
+    try {
+      if (channel_->comm_lock.lock().communicator() != nullptr) {
+        const stream::cuda::DeviceGuard guard(channel_->device());
+        const Watchdog ends_it(channel_);
+      }
+    } catch (...) {
+      // The runtime is unloading; the communicator ends with the process.
+    }
+  }
+
+  Channel& channel() const noexcept { return *channel_; }
+
+ private:
+  const std::shared_ptr<Channel> channel_;
+  const FailureLatch::Subscription subscription_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/communicator.hpp
+
+/// @file
+/// Communicator of device memory over NCCL, which Nccl opens; Allocation: zeroed memory, registered with NCCL.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Blocking. @throws as stream::cuda::zero_blocking
 inline void zero_blocking(void* data, std::size_t bytes, int device, Deadline deadline) {
@@ -19551,15 +20071,10 @@ class Communicator {
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();
-    auto state = make_process_owned<ChannelState>(context, options, stream::cuda::current_device(), deadline);
-    if (options.blocking) {
-      state->serve();  // the watchdog ends a process that stays in the call
-    }
-    reporting_failure(context, [&] { connect_blocking(*state->channel, deadline); });
-    if (!options.blocking) {
-      state->serve();
-    }
-    return Communicator(std::move(state));
+    const int device = stream::cuda::current_device();
+    const auto root = std::make_shared<RootChannel>(context, options, device);
+    reporting_failure(context, [&] { connect_blocking(root->channel(), deadline); });
+    return open_channel_blocking(root, context, deadline);
   }
 
   int rank() const noexcept { return state_->channel->context.members.rank; }
@@ -19569,6 +20084,7 @@ class Communicator {
   /// Operations, which throw Error (unsupported, invalid_argument) at the call.
   /// - exchange_blocks: NCCL compares no counts; if those of two ranks differ, the operation times out.
   /// - A send of any size may wait for its receiver.
+  /// - Several all-gathers are one operation of the channel, with one number, and one group of NCCL's.
   /// @{
   void enqueue(const AllReduce& call, Stream stream) {
     call.check(place());
@@ -19603,8 +20119,17 @@ class Communicator {
   void enqueue(const AllGather& call, Stream stream) {
     call.check(place());
     collective(call.describe(), call.devices(), "ncclAllGather", stream, [&](ncclComm_t by) {
-      return ncclAllGather(call.input.data, call.output.data, call.input.count, type_of(call.input.dtype), by,
-                           stream.native());
+      return issue_calls(call, {by, rank(), stream});
+    });
+  }
+  void enqueue(std::span<const AllGather> calls, Stream stream) {
+    for (const AllGather& call : calls) {
+      call.check(place());
+      check_devices(state_->channel->context.name, state_->channel->device(), call.devices(), stream.device());
+    }
+    if (calls.empty()) return;
+    collective(describe_together(calls), calls.front().devices(), "ncclAllGather", stream, [&](ncclComm_t by) {
+      return issue_calls(calls, {by, rank(), stream});
     });
   }
   void enqueue(const ExchangeBlocks& call, Stream stream) {
@@ -19627,17 +20152,24 @@ class Communicator {
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
-    const Channel& parent = *state_->channel;
-    parent.status.check();
-    const ChannelContext child = split_context(parent.context, state_->splits + 1, color, key, deadline);
+    Channel& own = *state_->channel;
+    own.status.check();
+    const ChannelContext child = split_context(own.context, state_->splits + 1, color, key, deadline);
     ++state_->splits;
-    return open_part_blocking(child, color, key, deadline);
+    const auto root = reporting_failure(child, [&] {
+      require_idle(child, deadline);
+      const auto made = std::make_shared<RootChannel>(child, own.options, own.device());
+      nccl::split_blocking(state_->root->channel(), made->channel(), color, key, deadline);
+      return made;
+    });
+    return open_channel_blocking(root, child, deadline);
   }
 
   /// See CanDuplicate. @throws as split_blocking
   Communicator duplicate_blocking(const ChannelContext& context, Deadline deadline) {
     state_->channel->status.check();
-    return open_part_blocking(context, 0, rank(), deadline);
+    reporting_failure(context, [&] { require_idle(context, deadline); });
+    return open_channel_blocking(state_->root, context, deadline);
   }
 
   /// See CanAllocate. If a rank cannot allocate, the job fails: the other ranks would wait for it.
@@ -19656,9 +20188,12 @@ class Communicator {
  private:
   /// State whose address stays the same when the communicator moves.
   struct ChannelState {
-    ChannelState(const ChannelContext& context, const NcclOptions& options, int device, Deadline deadline)
-        : channel(std::make_shared<Channel>(context, options, device)), token(sizeof(std::int32_t), device) {
-      zero_blocking(token.data(), token.bytes(), device, deadline);
+    ChannelState(std::shared_ptr<RootChannel> of, const ChannelContext& context, Deadline deadline)
+        : root(std::move(of)),
+          channel(std::make_shared<Channel>(context, root->channel().options, root->channel().device(),
+                                            launches_of(root->channel().options))),
+          token(sizeof(std::int32_t), channel->device()) {
+      zero_blocking(token.data(), token.bytes(), channel->device(), deadline);
     }
     ChannelState(const ChannelState&) = delete;
     ChannelState& operator=(const ChannelState&) = delete;
@@ -19692,6 +20227,7 @@ class Communicator {
       subscription.reset();
     }
 
+    const std::shared_ptr<RootChannel> root;  ///< ends after the channel; those of duplicates share it
     const std::shared_ptr<Channel> channel;
     const stream::cuda::DeviceBuffer token;  ///< operand of a barrier
     std::uint64_t collectives = 0;           ///< operations in which every rank takes part
@@ -19702,23 +20238,26 @@ class Communicator {
 
   explicit Communicator(ProcessOwned<ChannelState> state) noexcept : state_(std::move(state)) {}
 
-  /// Collective, blocking: the channel `child` of the ranks that pass the same color.
-  Communicator open_part_blocking(const ChannelContext& child, int color, int key, Deadline deadline) {
-    Channel& parent = *state_->channel;
-    auto state = reporting_failure(
-        child, [&] { return make_process_owned<ChannelState>(child, parent.options, parent.device(), deadline); });
-    reporting_failure(child, [&] {
-      if (!block_until_idle(parent, deadline)) {  // else NCCL might deadlock
-        throw Error(Errc::timeout,
-                    format_text("opening channel '{}' from channel '{}': the work enqueued on that one had not run in "
-                                "time; does every rank enqueue it?",
-                                {child.name, parent.context.name}))
-            .with_rank(child.reporting_rank());
-      }
-      nccl::split_blocking(parent, *state->channel, color, key, deadline);
-    });
+  /// Collective, blocking: a channel of the root's ranks.
+  static Communicator open_channel_blocking(const std::shared_ptr<RootChannel>& root, const ChannelContext& context,
+                                            Deadline deadline) {
+    auto state = reporting_failure(context, [&] { return make_process_owned<ChannelState>(root, context, deadline); });
+    reporting_failure(
+        context, [&] { nccl::split_blocking(root->channel(), *state->channel, 0, context.members.rank, deadline); });
     state->serve();
     return Communicator(std::move(state));
+  }
+
+  /// Blocking. NCCL might deadlock if it opened the channel `next` while work of this one waits for other ranks.
+  /// @throws Error (timeout)
+  void require_idle(const ChannelContext& next, Deadline deadline) {
+    Channel& own = *state_->channel;
+    if (block_until_idle(own, deadline)) return;
+    throw Error(Errc::timeout,
+                format_text("opening channel '{}' from channel '{}': the work enqueued on that one had not run in "
+                            "time; does every rank enqueue it?",
+                            {next.name, own.context.name}))
+        .with_rank(next.reporting_rank());
   }
 
   RankPlace place() const noexcept { return {rank(), size()}; }
@@ -19727,22 +20266,23 @@ class Communicator {
   template <class Call>
   void collective(Operation operation, const Devices& devices, const char* function, Stream stream, Call call) {
     operation.sequence = state_->collectives + 1;
-    issue(operation, devices, function, stream, call);
+    issue(operation, {}, devices, function, stream, call);
     ++state_->collectives;
   }
 
   template <class Message>
   void message(const Message& call, const char* function, Stream stream) {
     call.check(place());
-    issue(call.describe(), call.devices(), function, stream, [&](ncclComm_t by) {
+    issue(call.describe(), paths_of(call, rank()), call.devices(), function, stream, [&](ncclComm_t by) {
       return issue_calls(call, {by, rank(), stream});
     });
   }
 
   template <class Call>
-  void issue(const Operation& operation, const Devices& devices, const char* function, Stream stream, Call call) {
+  void issue(const Operation& operation, std::span<const MessagePath> paths, const Devices& devices,
+             const char* function, Stream stream, Call call) {
     check_devices(state_->channel->context.name, state_->channel->device(), devices, stream.device());
-    state_->channel->issue(operation, function, stream, call);
+    state_->channel->issue(operation, paths, function, stream, call);
   }
 
   ProcessOwned<ChannelState> state_;
@@ -19760,14 +20300,15 @@ class Communicator {
 
 #if DTRAIN_WITH_NCCL
 
+#include <optional>
 #include <string_view>
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every NCCL
-/// call returns at once, unless NcclOptions::blocking, and ends by a deadline; a failed rank ends the operations of all
-/// others. Each channel has a communicator, which a wrapper's channel and a part of a group split from the group's, and
-/// two threads that watch it.
+/// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every wait for
+/// other ranks ends by a deadline; a failed rank ends the operations of all others. A group has a communicator without
+/// operations, from which those of its channels are split; each channel has two threads that watch it. Operations are
+/// launched in the calling thread, see NcclOptions::launches_in_caller.
 ///
 /// Reductions are NCCL's own:
 /// - 16-bit floats are added in their own precision. A NaN need not survive min and max.
@@ -19780,9 +20321,10 @@ namespace DTRAIN_NAMESPACE::backend {
 /// names each rank's call.
 /// - NCCL 2.26 and newer: that order suffices under any load, because dtrain turns NCCL's implicit launch order on, in
 ///   the communicators' configuration from NCCL 2.31 on, before by NCCL_LAUNCH_ORDER_IMPLICIT=1; the user's own value
-///   of that variable decides. With NCCL_LAUNCH_RACE_FATAL=1, racing threads are an error. Ranks that are threads of
-///   one process need a device each: NCCL would order the operations of both ranks on it, so that the ranks would wait
-///   for each other. Opening such a channel throws.
+///   of that variable decides. In that order NCCL makes two threads that launch on one device at once an error, unless
+///   NCCL_LAUNCH_RACE_FATAL=0: then no order between them is kept. Ranks that are threads of one process need a device
+///   each: NCCL would order the operations of both ranks on it, so that the ranks would wait for each other. Opening
+///   such a channel throws.
 /// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. The program orders
 ///   captured graphs.
 ///
@@ -19812,6 +20354,14 @@ struct NcclWith {
     nccl::prepare_environment();
     cuda::take_device(identity, may_share());
     return nullptr;
+  }
+
+  /// See HasRejoinCheck. @throws Error (usage) for NCCL 2.26 and older
+  static void require_rejoin() { nccl::require_rejoin(); }
+
+  /// See HasDeviceError.
+  static std::optional<Error> device_error(const identity::ProcessIdentity& identity) {
+    return cuda::device_error(identity, may_share());
   }
 
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
@@ -19863,6 +20413,7 @@ using Nccl = NcclWith<NcclOptions{}>;
 
 static_assert(Backend<Nccl>);
 static_assert(HasPreJoin<Nccl>);
+static_assert(HasRejoinCheck<Nccl> && HasDeviceError<Nccl>);
 static_assert(CanDuplicate<Nccl>);
 static_assert(CanReduceScatter<Nccl::Communicator> && CanAllGather<Nccl::Communicator>);
 static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);
@@ -26409,7 +26960,7 @@ void report_lost_output(int rank);
 /// (reduction/) and planning/ make plans by plan_buckets(), from gradients' sizes (collect_parameters.hpp) and
 /// BucketCaps (ddp_options.hpp). The plan's readers are gradient_table.hpp, step_work.hpp, hooks/, precision/,
 /// profile/, reduction/ and sharded/; DistributedDataParallel::plan() returns it. padded(): a size as the plan aligns
-/// it, also for broadcast/.
+/// it, also for broadcast/. for_extremes(): of buckets for which a step's ranks connect.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26500,6 +27051,21 @@ inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexc
 
 /// The number of gradients of each bucket.
 std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
+
+/// Calls `act(i)` for one of the smallest of the sizes `size_of(i)` above 0, i < count, and for one of the largest, if
+/// that is another.
+template <class SizeOf, class Act>
+void for_extremes(std::size_t count, const SizeOf& size_of, const Act& act) {
+  std::size_t smallest = count;
+  std::size_t largest = count;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (size_of(i) == 0) continue;
+    if (smallest == count || size_of(i) < size_of(smallest)) smallest = i;
+    if (largest == count || size_of(i) > size_of(largest)) largest = i;
+  }
+  if (smallest != count) act(smallest);
+  if (largest != smallest) act(largest);
+}
 
 /// Bytes of all gradients, without padding.
 inline std::size_t payload_bytes(const BucketPlan& plan) noexcept {
@@ -27835,6 +28401,9 @@ struct GradientBucket {
 /// - `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
 /// whenever the buckets change, between steps. All ranks call plan() alike, so that it may allocate by
 /// channel.allocate_blocking().
+/// - `hook.connect(bucket)` enqueues the collectives of reduce() for a bucket of zeros, which stay zeros, and has no
+/// gradients. It is called for a communicator that backend::ConnectsAtFirstUse, after the first plan(), for buckets of
+/// few and of many elements, so that a step connects no ranks. Without the member, sums of the bucket connect them.
 /// - `hook.items_per_bucket(ranks)`, for a hook of a host stream, is called after each plan(). It is the largest number
 /// of collectives and compress() calls for one bucket of that plan; default_hook_items without the member. The stream
 /// has room for these items; a hook that enqueues more is an error (limit).
@@ -27869,6 +28438,7 @@ struct HookFunctions {
   std::function<bool()> skips_buffer_broadcast;
   std::function<void(ReadValue)> read_values;
   std::function<void(C&, const BucketPlan&, Deadline)> plan;
+  std::function<void(const GradientBucket<C>&)> connect;
   std::function<std::uint64_t(int)> items_per_bucket;
   std::function<bool()> weights_differ;
 };
@@ -27907,6 +28477,9 @@ HookFunctions<C> hook_functions(H&& hook) {
     functions.plan = [kept](C& channel, const BucketPlan& plan, Deadline deadline) {
       kept->plan(channel, plan, deadline);
     };
+  }
+  if constexpr (requires(const GradientBucket<C>& bucket) { kept->connect(bucket); }) {
+    functions.connect = [kept](const GradientBucket<C>& bucket) { kept->connect(bucket); };
   }
   if constexpr (requires(int ranks) { static_cast<std::uint64_t>(kept->items_per_bucket(ranks)); }) {
     functions.items_per_bucket = [kept](int ranks) {
@@ -29231,6 +29804,10 @@ class Cast {
     const auto divisor = static_cast<float>(divides ? bucket.channel.size() : 1);
     reduce_floats(bucket, divisor, divides ? ReduceOp::sum : bucket.op);
   }
+  template <class C>
+  void connect(const ddp::GradientBucket<C>& zeros) {
+    reduce(zeros);
+  }
 
   /// State for save_checkpoint and load_checkpoint. The call averages the errors over the ranks: the state becomes
   /// equal on all ranks, and no error is lost. On the same number of ranks, a training that continues from the file has
@@ -29351,6 +29928,10 @@ class Widen {
       cast.convert_back(floats, all, bucket.stream);
     }
   }
+  template <class C>
+  void connect(const ddp::GradientBucket<C>& zeros) {
+    reduce(zeros);
+  }
 
  private:
   static constexpr bool widens(DType dtype) noexcept { return dtype == DType::f16 || dtype == DType::bf16; }
@@ -29433,8 +30014,12 @@ class LocalSgd {
     if (is_local()) {
       differ_ = true;
     } else {
-      bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
+      connect(bucket);
     }
+  }
+  template <class C>
+  void connect(const ddp::GradientBucket<C>& bucket) {
+    bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
   bool skips_buffer_broadcast() const noexcept { return is_local(); }
   /// Whether a local step came after the last average.
@@ -33790,27 +34375,19 @@ class GradientArena {
   std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
   std::shared_ptr<const void> memory() const noexcept { return memory_; }
 
-  /// Collective, enqueued: reduces as little as a bucket of any plan has, the smallest bucket and the largest, so that
-  /// the communicator connects its ranks for these sizes. Nothing with one rank. Precondition: the content is zeros,
-  /// which stay. @throws as all_reduce
-  void reduce_extremes(Communicator& communicator, ReduceOp op, typename Communicator::Stream stream) const {
-    const PlannedBucket* smallest = nullptr;
-    const PlannedBucket* largest = nullptr;
-    for (const PlannedBucket& bucket : plan_.buckets) {
-      if (bucket.bytes == 0) continue;
-      if (smallest == nullptr || bucket.bytes < smallest->bytes) smallest = &bucket;
-      if (largest == nullptr || bucket.bytes > largest->bytes) largest = &bucket;
-    }
-    if (smallest == nullptr || communicator.size() == 1) return;
-    const auto reduce = [&](const BufferView& range) {
-      communicator.enqueue(backend::AllReduce{range, range, op}, stream);
-    };
-    const BufferView whole = range_of(*smallest, data());
-    BufferView least = whole;  // a later plan's smallest bucket may be a bias
-    least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
-    reduce(least);
-    if (whole.count != least.count) reduce(whole);
-    if (largest != smallest) reduce(range_of(*largest, data()));
+  /// Calls `act(memory)` for memory as long as the least that a bucket of any plan has, as the smallest bucket, and as
+  /// the largest.
+  template <class Act>
+  void for_extreme_ranges(const Act& act) const {
+    bool is_first = true;
+    const auto bytes_of = [this](std::size_t bucket) { return plan_.buckets[bucket].bytes; };
+    for_extremes(buckets(), bytes_of, [&](std::size_t bucket) {
+      const BufferView whole = range(bucket);
+      BufferView least = whole;  // a later plan's smallest bucket may be a bias
+      least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
+      if (std::exchange(is_first, false) && least.count != whole.count) act(least);
+      act(whole);
+    });
   }
 
   /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
@@ -35389,18 +35966,19 @@ class Shards {
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// This rank's share in device memory. update() enqueues a bucket's update of this rank's part, without the padding
+/// This rank's share in device memory. update() enqueues the update of this rank's part of buckets, without the padding
 /// between parameters, and puts the new weights, rounded to the model's type, into the memory of the gradients. store()
 /// copies the gathered weights of all ranks to the model. Weights of f32 models are read from the model in each step,
 /// so that a program may set them; weights of f16 and bf16 models are kept in f32, as one more state array.
-/// - A rule with a formula of UpdateKernel is one kernel, launched for max_update_entries parameters at a time. For
-/// another rule, kernels copy weights and gradients to f32 arrays before it, and the new weights back. Threads: one at
-/// a time. Steady state: allocates nothing, if the groups of parameters stay the same.
+/// - A rule with a formula of UpdateKernel is one kernel, launched for max_update_entries parameters at a time, of
+/// several buckets. For another rule, kernels copy weights and gradients to f32 arrays before it, and the new weights
+/// back. Threads: one at a time. Steady state: allocates nothing, if the groups of parameters stay the same.
 class DeviceShards final : public Shards {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -35458,39 +36036,44 @@ class DeviceShards final : public Shards {
   /// Bytes of allocate_arrays().
   std::size_t scratch_bytes() const noexcept { return gradients_.bytes() + weights_.bytes(); }
 
-  /// Enqueued: updates the bucket by its reduced gradients, and replaces these by the new weights.
-  /// @param memory of this rank's part @param info without parameters @throws Error (cuda), as does store(); as the
-  /// rule
-  template <DeviceRule R>
-  void update(std::size_t bucket, const ShardMemory& memory, const R& rule, DeviceStepInfo info, Factors factors) {
+  /// Some buckets, [begin, end).
+  struct BucketRange {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  /// Enqueued: updates the buckets by their reduced gradients, and replaces these by the new weights.
+  /// @param memory_of `memory_of(bucket)` is the ShardMemory of this rank's part @param info without parameters
+  /// @throws Error (cuda), as does store(); as the rule
+  template <DeviceRule R, class MemoryOf>
+  void update(BucketRange buckets, const MemoryOf& memory_of, const R& rule, const DeviceStepInfo& info,
+              Factors factors) {
     if constexpr (detail::HasFormula<R>) {
-      update_by_formula(bucket, memory, rule, info, factors);
+      for (Copies& copies : copies_)
+        copies.updates_in_use = 0;
+      for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket)
+        add_updates(bucket, memory_of(bucket), rule, info.step);
+      enqueue_updates(info, factors);
     } else {
-      const StateRange& part = parts_[bucket];
-      load(bucket, memory, factors);
-      const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
-      std::array<BufferView, 8> states{};
-      for (std::size_t i = 0; i < rule_arrays_; ++i) {
-        states[i] = view(state_of(i, part.first));
-      }
-      info.parameters = part.parameters;
-      if (part.count != 0) {
-        enqueue_rule(rule, view(weights_of(bucket)), view(gradients_.data()), {states.data(), rule_arrays_}, info,
-                     stream_);
-      }
-      unload(bucket, memory);
+      for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket)
+        update_by_rule(bucket, memory_of(bucket), rule, info, factors);
     }
   }
 
-  /// Enqueued: copies the weights of the whole bucket to the model.
-  void store(std::size_t bucket, const std::byte* range) {
-    const PlannedBucket& planned = plan_->buckets[bucket];
-    stream::cuda::ScaledCopyBatch& copies = copies_[parts_[bucket].copies].equal;
-    for (const std::size_t parameter : planned.parameters) {
-      copies.add(parameters_[parameter].value.data, range + (plan_->offset_of[parameter] - planned.offset),
-                 parameters_[parameter].value.shape.element_count());
+  /// Enqueued: copies the weights of whole buckets to the model, those of one type together.
+  /// @param ranges memory of each bucket
+  void store(BucketRange buckets, std::span<const BufferView> ranges) {
+    for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket) {
+      const PlannedBucket& planned = plan_->buckets[bucket];
+      for (const std::size_t parameter : planned.parameters) {
+        const TensorView& value = parameters_[parameter].value;
+        copies_[parts_[bucket].copies].equal.add(value.data,
+                                                 ranges[bucket].data + (plan_->offset_of[parameter] - planned.offset),
+                                                 value.shape.element_count());
+      }
     }
-    copies.enqueue(1, stream_);
+    for (Copies& copies : copies_)
+      copies.equal.enqueue(1, stream_);
   }
 
  private:
@@ -35506,6 +36089,7 @@ class DeviceShards final : public Shards {
     stream::cuda::ScaledCopyBatch narrow;
     stream::cuda::ScaledCopyBatch equal;
     std::vector<Updates> updates;
+    std::size_t updates_in_use = 0;
   };
   /// A bucket's elements in the state arrays, the index of its copies, and whose the elements are.
   struct StateRange {
@@ -35516,13 +36100,30 @@ class DeviceShards final : public Shards {
   };
 
   template <class R>
-  void update_by_formula(std::size_t bucket, const ShardMemory& memory, const R& rule, const DeviceStepInfo& info,
-                         Factors factors) {
-    const std::uint64_t step = info.step;
+  void update_by_rule(std::size_t bucket, const ShardMemory& memory, const R& rule, DeviceStepInfo info,
+                      Factors factors) {
+    const StateRange& part = parts_[bucket];
+    load(bucket, memory, factors);
+    const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
+    std::array<BufferView, 8> states{};
+    for (std::size_t i = 0; i < rule_arrays_; ++i) {
+      states[i] = view(state_of(i, part.first));
+    }
+    info.parameters = part.parameters;
+    if (part.count != 0) {
+      enqueue_rule(rule, view(weights_of(bucket)), view(gradients_.data()), {states.data(), rule_arrays_}, info,
+                   stream_);
+    }
+    unload(bucket, memory);
+  }
+
+  /// Adds the bucket's pieces to the batches, for enqueue_updates().
+  template <class R>
+  void add_updates(std::size_t bucket, const ShardMemory& memory, const R& rule, std::uint64_t step) {
     std::optional<stream::cuda::UpdateNumbers> numbers;
     if constexpr (detail::HasUpdateKernel<R>) numbers = detail::update_numbers(rule, std::max<std::uint64_t>(step, 1));
     Copies& copies = copies_[parts_[bucket].copies];
-    std::size_t used = 0;
+    std::size_t& used = copies.updates_in_use;
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
       std::byte* const weight = weight_of(bucket, piece);
       if constexpr (!detail::HasUpdateKernel<R>) numbers = update_numbers(rule, piece.parameter, step);
@@ -35541,16 +36142,21 @@ class DeviceShards final : public Shards {
       if (at == used) copies.updates[used++].numbers = *numbers;
       copies.updates[at].batch.add({place, place, weight}, piece.in_state, piece.count);
     });
+  }
+
+  void enqueue_updates(const DeviceStepInfo& info, Factors factors) {
     stream::cuda::UpdateArguments given{{}, nullptr, info.found_inf, static_cast<float>(factors.given), factors.stored};
     if (info.live != nullptr) given.live = info.live->numbers.data();
     for (std::size_t i = 0; i < rule_arrays_; ++i) {
       given.states[i] = reinterpret_cast<float*>(arrays_[i].data());
     }
-    for (std::size_t i = 0; i < used; ++i) {
-      given.numbers = copies.updates[i].numbers;
-      copies.updates[i].batch.enqueue(given, stream_);
+    for (Copies& copies : copies_) {
+      for (std::size_t i = 0; i < copies.updates_in_use; ++i) {
+        given.numbers = copies.updates[i].numbers;
+        copies.updates[i].batch.enqueue(given, stream_);
+      }
+      copies.narrow.enqueue(1, stream_);
     }
-    copies.narrow.enqueue(1, stream_);
   }
 
   /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
@@ -35601,7 +36207,7 @@ class DeviceShards final : public Shards {
       if (copies_[i].dtype == dtype) return i;
     }
     if (!load_kernels(dtype, stream_)) refuse_without_kernels(stream_.device());
-    copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}, {}});
+    copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}, {}, 0});
     return copies_.size() - 1;
   }
 
@@ -36412,6 +37018,11 @@ class AllReduceWork final : public ReducingWork<C> {
     }
     this->measure(squares, range, stream);
   }
+
+  /// Enqueues what launch() enqueues on the channel, on zeros.
+  void connect(const BufferView& zeros, ReduceOp op, C& channel, Stream stream) {
+    channel.enqueue(backend::AllReduce{zeros, zeros, op}, stream);
+  }
 };
 
 /// The gradients of each bucket, where they lie in the arena.
@@ -36459,6 +37070,15 @@ class HookWork final : public ReducingWork<C> {
     const std::uint64_t enqueued = enqueued_items(stream) - before;
     if (enqueued > items_) refuse_items(bucket, enqueued, items_);
     this->measure(this->sum_of(bucket), range, stream);
+  }
+
+  /// Enqueues the hook's collectives for a bucket of zeros; without a hook.connect a sum, as most of them are.
+  void connect(const BufferView& zeros, ReduceOp op, C& channel, Stream stream) {
+    if (hook_.connect) {
+      hook_.connect({zeros, {}, {channel}, stream, op});
+    } else {
+      channel.enqueue(backend::AllReduce{zeros, zeros, ReduceOp::sum}, stream);
+    }
   }
 
   CompressedTraffic traffic() const noexcept { return traffic_.total(); }
@@ -36583,8 +37203,11 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       }
     }
     if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
-      // The collectives of a hook are not known; most are sums.
-      arena_.reduce_extremes(communicator_, hook_ ? ReduceOp::sum : op_, copier_.stream());
+      if (communicator_.size() == 1) return;
+      arena_.for_extreme_ranges([this](const BufferView& zeros) {
+        hook_ ? hook_->connect(zeros, op_, communicator_, copier_.stream())
+              : all_reduce_.connect(zeros, op_, communicator_, copier_.stream());
+      });
       copier_.synchronize(waiting());
     }
   }
@@ -36772,6 +37395,30 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if constexpr (GradientCopier::copies_on_stream) copier_.synchronize(waiting());  // the arena may still be in use
     arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds);
     if constexpr (GradientCopier::copies_on_stream) copier_.rebuild_buckets();
+  }
+
+  /// Collective, blocking. Between steps: connects the ranks for the steps of an optimizer's work, whose
+  /// `connect(ranges, op, communicator, stream)` enqueues their collectives. The ranges are memory for each bucket,
+  /// whose content is lost, in the arena or, where that has bound gradients, in memory for this call.
+  template <class Work>
+  void connect([[maybe_unused]] Work& work) {
+    if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
+      if (communicator_.size() == 1) return;
+      std::vector<BufferView> ranges;
+      std::size_t most = 0;
+      for (std::size_t bucket = 0; bucket < arena_.buckets(); ++bucket) {
+        ranges.push_back(arena_.range(bucket));
+        most = std::max(most, ranges.back().bytes());
+      }
+      std::optional<typename Communicator::Allocation> apart;
+      if (gradients_.first_bound()) {
+        apart.emplace(communicator_.allocate_blocking(most, Deadline::after(context_.timeout)));
+        for (BufferView& range : ranges)
+          range.data = apart->data();
+      }
+      work.connect(ranges, op_, communicator_, copier_.stream());
+      copier_.synchronize(waiting());
+    }
   }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
@@ -37078,6 +37725,11 @@ class Reducer final : public Step::Target {
   void keep_plan() {
     if (rebuild_.is_planning()) refuse_to_keep_plan();
     keep_order();
+  }
+  /// For ShardedOptimizer. Collective, blocking; as BucketReduction::connect.
+  template <class Work>
+  void connect(Work& work) {
+    or_report([&] { reduction_.connect(work); });
   }
   BucketPlanner* planner() const noexcept { return rebuild_.planner.get(); }  ///< null: there is none
 
@@ -37640,7 +38292,7 @@ class ShardedWork : public StepWork<C> {
  public:
   using Stream = typename C::Stream;
 
-  explicit ShardedWork(std::size_t buckets) : ranges_(buckets) {}
+  explicit ShardedWork(std::size_t buckets) : ranges_(buckets) { gathers_.reserve(buckets); }
 
   void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const final {
     if (!shards().is_for(plan)) {
@@ -37693,16 +38345,34 @@ class ShardedWork : public StepWork<C> {
 
   /// Enqueues the gathering of the blocks in the bucket's range.
   void gather(std::size_t bucket, C& channel, Stream stream) {
-    const BufferView& range = ranges_[bucket];
-    const BucketShard& shard = shards().shard(bucket);
-    if (shard.block != 0) {
-      const BufferView own = part(range, shard.own_begin, shard.block);
-      channel.enqueue(backend::AllGather{own, part(range, 0, shard.rest_begin)}, stream);
+    if (shards().shard(bucket).block != 0) channel.enqueue(gather_of(bucket), stream);
+  }
+
+  /// The same for all buckets, together if the communicator can.
+  void gather_all(C& channel, Stream stream) {
+    if constexpr (backend::CanGroupAllGathers<C>) {
+      gathers_.clear();
+      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+        if (shards().shard(bucket).block != 0) gathers_.push_back(gather_of(bucket));
+      }
+      if (!gathers_.empty()) channel.enqueue(std::span<const backend::AllGather>(gathers_), stream);
+    } else {
+      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket)
+        gather(bucket, channel, stream);
     }
   }
 
   std::vector<BufferView> ranges_;  ///< of each bucket that is launched
   GradientInspection inspect_;
+
+ private:
+  backend::AllGather gather_of(std::size_t bucket) const noexcept {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = shards().shard(bucket);
+    return {part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin)};
+  }
+
+  std::vector<backend::AllGather> gathers_;  ///< of gather_all()
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -37727,6 +38397,7 @@ using ddp::ShardedGradients;
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -37741,10 +38412,11 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// a kernel writes the factor behind the norm, and the update multiplies each bucket's gradients by it in f32. So does
 /// a DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
 /// again.
-/// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
-/// apart, and gathers buckets in finish().
-/// - Storing: in finish(), behind all that the streams of the step's gradients hold then: the backward pass, which uses
-/// the present values. With ready_frees_value a step that updates at once gathers and stores behind each update.
+/// - Gathering: stage 1 gathers a bucket in its own memory behind its update, and buckets that finish() updates
+/// together. Stage 2 keeps this rank's new weights apart, and gathers buckets in finish().
+/// - Storing: in finish(), in stage 1 all buckets together, behind all that the streams of the step's gradients hold
+/// then: the backward pass, which uses the present values. With ready_frees_value a step that updates at once gathers
+/// and stores behind each update.
 /// - The update's number: the host gives it to kernels. In a step that is captured or has a DeviceLossScaler, and in
 /// each step after one, a function of the host counts the updates in the order of the stream, and a copy brings the
 /// numbers to device memory: each replay is one more update, and an overflow is none. A replay reads the rule when it
@@ -37838,6 +38510,26 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     is_live_ = is_live_ || scaler != nullptr;
   }
 
+  /// Between steps. Collective, enqueued: each collective of a step, also of one that clips: of blocks and of rests for
+  /// the extreme sizes, and all gathers together. @param ranges memory for each bucket, whose content is lost
+  void connect(std::span<const BufferView> ranges, ReduceOp op, C& channel, Stream stream) {
+    std::copy(ranges.begin(), ranges.end(), ranges_.begin());
+    const auto reduce_and_gather = [&](std::size_t bucket) {
+      this->reduce(bucket, own_part(bucket), op, channel, stream);
+      this->gather(bucket, channel, stream);
+    };
+    const auto bytes_of = [this](std::size_t bucket, std::size_t count) {
+      return count * device_shards().element_bytes(bucket);
+    };
+    for_extremes(
+        ranges_.size(), [&](std::size_t i) { return bytes_of(i, shards().shard(i).block); }, reduce_and_gather);
+    for_extremes(
+        ranges_.size(), [&](std::size_t i) { return bytes_of(i, shards().shard(i).rest_count); }, reduce_and_gather);
+    add_sums(channel, stream);
+    if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
+    stream.record(ended_);
+  }
+
   /// Not called: the gradient copier packs gradients.
   void pack(std::size_t, const std::byte*, const GradientSlot&) override {}
 
@@ -37849,8 +38541,9 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       sum_squares(bucket, stream);
       return;
     }
-    update(bucket, channel, stream);
-    if (stage_.ready_frees_value) gather_and_store(bucket, channel, stream);
+    update({bucket, bucket + 1});
+    if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
+    if (stage_.ready_frees_value) store({bucket, bucket + 1}, channel, stream);
   }
 
   void finish(C& channel, Stream stream) override {
@@ -37863,14 +38556,14 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
     }
     if (!inspect_ || inspected(stream)) {
-      for (std::size_t bucket = 0; updates_last() && bucket < ranges_.size(); ++bucket) {
-        update(bucket, channel, stream);
+      const BucketRange all{0, ranges_.size()};
+      if (updates_last()) {
+        update(all);
+        if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
       }
       if (updates_last() || !stage_.ready_frees_value) {
         buckets_->wait_for_producers();
-        for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
-          gather_and_store(bucket, channel, stream);  // in the order of the forward pass
-        }
+        store(all, channel, stream);
       }
       if (!is_live_) shards().end_step();
     }
@@ -37889,6 +38582,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
  private:
   using Event = typename Stream::Event;
+  using BucketRange = DeviceShards::BucketRange;
   using ShardedWork<C, Stage>::place_of;
   using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
 
@@ -37993,17 +38687,19 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     static_cast<void>(counting.release());
   }
 
-  void update(std::size_t bucket, C& channel, Stream stream) {
+  void update(BucketRange buckets) {
     DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, is_live_ ? &live()->update : nullptr};
     if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
     const DeviceShards::Factors factors{factor_, clips() ? &live()->norm.factor : nullptr};
-    device_shards().update(bucket, own_part(bucket), *memory_->rule, info, factors);
-    if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
+    const auto memory_of = [this](std::size_t bucket) { return own_part(bucket); };
+    device_shards().update(buckets, memory_of, *memory_->rule, info, factors);
   }
 
-  /// Stores the bucket; stage 2 gathers it first. Its buckets share memory: each is stored before the next is gathered.
-  void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
-    if constexpr (Stage::divides_gradients) {
+  /// Stores the buckets. In stage 2 they share memory: each is gathered and stored before the next one, in the order of
+  /// the forward pass.
+  void store(BucketRange buckets, [[maybe_unused]] C& channel, [[maybe_unused]] Stream stream) {
+    if constexpr (!Stage::divides_gradients) return device_shards().store(buckets, ranges_);
+    for (std::size_t bucket = buckets.end; bucket-- > buckets.begin;) {
       const BucketShard& shard = shards().shard(bucket);
       const std::size_t element = shards().element_bytes(bucket);
       const ShardMemory place = place_of(bucket);
@@ -38011,8 +38707,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       copy(place.block, own.block, shard.block * element, stream);
       copy(place.rest, own.rest, shard.rest_count * element, stream);
       this->gather(bucket, channel, stream);
+      device_shards().store({bucket, bucket + 1}, ranges_);
     }
-    device_shards().store(bucket, ranges_[bucket].data);
   }
 
   static void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) {
@@ -38036,9 +38732,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   /// Collective, enqueued: the norm of all ranks' gradients. All ranks have the rests, and as many sums of blocks.
   void measure(C& channel, Stream stream) {
+    add_sums(channel, stream);
+    norm_kernels_.measure(&live()->norm, &pinned().norm, square_sums(), own_sums_ + rest_sums_, stream);
+  }
+
+  void add_sums(C& channel, Stream stream) {
     const BufferView own{reinterpret_cast<std::byte*>(square_sums()), own_sums_, DType::f64, stream.device()};
     if (own_sums_ != 0) channel.enqueue(backend::AllReduce{own, own, ReduceOp::sum}, stream);
-    norm_kernels_.measure(&live()->norm, &pinned().norm, square_sums(), own_sums_ + rest_sums_, stream);
   }
 
   /// Blocking, after measure(): whether the step updates.
@@ -38446,7 +39146,8 @@ class ShardedOptimizer<R, C, Stage> {
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
-  /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
+  /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`. With NCCL connects
+  /// the ranks for the collectives of its steps.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 (f64 for a rule of doubles), and in stage
   /// 2 for bound gradients; (invalid_argument) for two parameters whose values share memory; (disagreement) or
   /// JobFailed on every rank if two ranks construct different stages, or rules with different state, or if on one the
@@ -38473,6 +39174,7 @@ class ShardedOptimizer<R, C, Stage> {
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     const auto& context = group::GroupAccess::of(ddp.group()).rank_context();
     reduction_ = {make_together(ddp, stage), Completion{&reducer, reducer.lifetime(), context}};
+    if constexpr (is_on_device) reducer.connect(*reduction_);
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
       context->pending_weights->add(reduction_.get(), [completion = reduction_.get_deleter(),
@@ -39132,6 +39834,8 @@ class AttemptBody {
   /// Calls the user's function. @returns its exit code
   virtual int call() = 0;
   virtual void drop() noexcept = 0;
+  /// With which every later call of this process on the worker's device fails; nullopt: none, or there is no device.
+  virtual std::optional<Error> device_error(const identity::ProcessIdentity&) { return std::nullopt; }
 
  protected:
   ~AttemptBody() = default;
@@ -40152,6 +40856,13 @@ class Elastic {
     }
     int call() override { return detail::call_body(function_, *group_, {}); }
     void drop() noexcept override { group_.reset(); }
+    std::optional<Error> device_error([[maybe_unused]] const identity::ProcessIdentity& identity) override {
+      if constexpr (backend::HasDeviceError<typename P::Backend>) {
+        return P::Backend::device_error(identity);
+      } else {
+        return std::nullopt;
+      }
+    }
 
    private:
     F& function_;
@@ -40173,8 +40884,12 @@ DTRAIN_ON_USE int run_worker(const launch::RankProcess& process, const std::func
 DTRAIN_ON_USE void require_first_job(const launch::RankProcess& process);
 
 /// Selects the device for the program's model, which is made before train(), if the backend has one.
+/// @throws Error (usage), where the backend's library does not serve an elastic job; as pre_join_blocking
 template <class P>
 void select_device(const launch::RankProcess& process) {
+  if constexpr (backend::HasRejoinCheck<typename P::Backend>) {
+    if (process.min_ranks != 0) P::Backend::require_rejoin();
+  }
   if constexpr (backend::HasPreJoin<typename P::Backend>) {
     std::optional<rendezvous::Secret> secret = process.secret;
     static_cast<void>(P::Backend::pre_join_blocking(process.identity, secret, Deadline::after(process.timeout)));
@@ -40210,7 +40925,8 @@ class ElasticJob : public Elastic<P> {
   /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
   /// @throws the function's exception, which the job is told of; JobFailed, or Error (invalid_argument) where one has
   /// left the function of commit(); WorkerEnded, which is no std::exception; Error (usage) for a worker unlike the
-  /// others, (refused) for one without the job's secret
+  /// others, (refused) for one without the job's secret, (cuda) where CUDA fails every call on the worker's device,
+  /// which only another process can use again
   template <class F>
   int train(F&& function) const {
     try {
@@ -40242,7 +40958,8 @@ class ElasticJob : public Elastic<P> {
 
 /// Joins the elastic job of DTRAIN_WORLD_SIZE=MIN:MAX, for programs whose main() cannot be handed over to run(). In a
 /// job of fixed size, train() calls its function once. Blocking: as StoreHost, if this process hosts the store.
-/// @throws as launch::rank_process_of and StoreHost; Error (invalid_argument) for a second elastic job in this process
+/// @throws as launch::rank_process_of and StoreHost; Error (invalid_argument) for a second elastic job in this process,
+/// (usage) in an elastic job over NCCL 2.26 or older
 /// @ingroup jobs
 template <class P>
 ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
@@ -62984,6 +63701,8 @@ namespace DTRAIN_NAMESPACE::elastic {
 
 inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
 inline constexpr const char* torn_text = "commit() threw, so that this worker's state is torn: {}";
+inline constexpr const char* broken_device_text =
+    "{}; only another process can use it again, so this one ends, to be replaced; the attempt had ended with: {}";
 /// For 13 s, by FormationOptions::least_pause.
 inline constexpr int most_shortages = 8;
 
@@ -63113,6 +63832,9 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
     body.drop();
     if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
     if (!may_go_on) std::rethrow_exception(error_);
+    if (const std::optional<Error> broken = body.device_error(options.identity)) {
+      throw Error(broken->code(), format_text(broken_device_text, {broken->what(), text}));
+    }
     const bool is_shortage = announced_ && announced_->kind == CauseKind::lost;
     log(is_shortage ? LogLevel::warning : LogLevel::info,
         format_text("worker {}: attempt {} has ended: {}", {slot(), assignment_.attempt, text}));
