@@ -98,10 +98,11 @@ TEST_CASE("ranks that are processes capture a step in a CUDA graph, and every re
 TEST_CASE("a captured step reduces without NCCL's order of launches, and where NCCL_COMM_BLOCKING decides") {
   if (!can_run(2)) return;
   using Setting = std::pair<std::string, std::string>;
-  for (const auto& [variable, value] : {Setting{"NCCL_LAUNCH_ORDER_IMPLICIT", "0"}, Setting{"NCCL_COMM_BLOCKING", "0"},
-                                        Setting{"NCCL_COMM_BLOCKING", "1"}}) {
-    CAPTURE(variable, value);
-    const Result result = job(2, "graph", {{variable, value}});
+  for (const Setting& setting :
+       {Setting{"NCCL_LAUNCH_ORDER_IMPLICIT", "0"}, {"NCCL_COMM_BLOCKING", "0"}, {"NCCL_COMM_BLOCKING", "1"}}) {
+    CAPTURE(setting.first);
+    CAPTURE(setting.second);
+    const Result result = job(2, "graph", {setting});
     support::check_printed(result, {"rank 1 of 2: bound, 0 steps before it: 0 wrong"});
   }
 }
@@ -157,13 +158,22 @@ TEST_CASE("a rank that waits for NCCL to connect it says so at its deadline") {
 
 TEST_CASE("a launch that NCCL does not return from ends the process, and says why") {
   if (!can_run(2)) return;
-  const Result result =
-      job(2, "hello", {{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_EMULATED_LAUNCHES", "held"}});
-  CAPTURE(result.error);
-  if (contains(result.output, "sum 1")) return dtrain_test::skip("NCCL is real, and launches");
-  CHECK(result.exit_code == 75);
-  CHECK_CONTAINS(result.error, "all_reduce (sum) of 1 f32, operation 1 of channel 'group'",
-                 "does not return: this process ends here");
+  const auto begin = [](int number) {
+    Program::Variables variables = one_of_two(number, "caller");
+    variables.insert({{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_EMULATED_LAUNCHES", "held"}});
+    return Program(nccl_probe, {"hello"}, variables);
+  };
+  Program first = begin(0);
+  Program second = begin(1);
+  for (Program* const program : {&first, &second}) {
+    program->close_input();
+    const Result result = program->wait(support::soon(std::chrono::seconds(60)));
+    CAPTURE(result.error);
+    if (contains(result.output, "sum 1")) return dtrain_test::skip("NCCL is real, and launches");
+    support::check_ended(
+        result, 75,
+        {"all_reduce (sum) of 1 f32, operation 1 of channel 'group'", "does not return: this process ends here"});
+  }
 }
 
 TEST_CASE("a rank that hangs within a step is named, though the others' hosts are many steps ahead") {

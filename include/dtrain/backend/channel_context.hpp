@@ -39,7 +39,7 @@ struct ChannelContext {
   std::function<void()> on_stall{};
   DescribeOperation describe{};  ///< may be empty
   Accumulate accumulate{};       ///< the same on every rank; a backend without f32 refuses it in open_blocking
-  /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice. Not for NCCL.
+  /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   AlgorithmChoice algorithms{};  ///< the same on every rank
 

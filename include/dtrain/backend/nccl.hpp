@@ -24,10 +24,10 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every wait for
-/// other ranks ends by a deadline; a failed rank ends the operations of all others. A group has a communicator without
-/// operations, from which those of its channels are split; each channel has two threads that watch it. Operations are
-/// launched in the calling thread, see NcclOptions::launches_in_caller.
+/// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every wait
+/// for other ranks ends by a deadline; a failed rank ends the operations of all others. A group has a communicator
+/// without operations, from which those of its channels are split; each channel has two threads that watch it.
+/// Operations are launched in the calling thread, see NcclOptions::launches_in_caller.
 ///
 /// Reductions are NCCL's own:
 /// - 16-bit floats are added in their own precision. A NaN need not survive min and max.

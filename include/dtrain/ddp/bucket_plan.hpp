@@ -110,19 +110,24 @@ inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexc
 /// The number of gradients of each bucket.
 std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
 
-/// Calls `act(i)` for one of the smallest of the sizes `size_of(i)` above 0, i < count, and for one of the largest, if
-/// that is another.
-template <class SizeOf, class Act>
-void for_extremes(std::size_t count, const SizeOf& size_of, const Act& act) {
-  std::size_t smallest = count;
-  std::size_t largest = count;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (size_of(i) == 0) continue;
-    if (smallest == count || size_of(i) < size_of(smallest)) smallest = i;
-    if (largest == count || size_of(i) > size_of(largest)) largest = i;
+/// For each value of `type_of(i)`, i < count: calls `act(i)` for one of the smallest of the sizes `size_of(i)` above 0,
+/// and for one of the largest, if that is another.
+template <class TypeOf, class SizeOf, class Act>
+void for_extremes(std::size_t count, const TypeOf& type_of, const SizeOf& size_of, const Act& act) {
+  std::vector<bool> is_done(count);
+  for (std::size_t first = 0; first < count; ++first) {
+    std::size_t smallest = count;
+    std::size_t largest = count;
+    for (std::size_t i = first; i < count; ++i) {
+      if (is_done[i] || type_of(i) != type_of(first)) continue;
+      is_done[i] = true;
+      if (size_of(i) == 0) continue;
+      if (smallest == count || size_of(i) < size_of(smallest)) smallest = i;
+      if (largest == count || size_of(i) > size_of(largest)) largest = i;
+    }
+    if (smallest != count) act(smallest);
+    if (largest != smallest) act(largest);
   }
-  if (smallest != count) act(smallest);
-  if (largest != smallest) act(largest);
 }
 
 /// Bytes of all gradients, without padding.

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/store_gather.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/backend/nccl/channel_status.hpp"
 #include "dtrain/backend/nccl/first_calls.hpp"
 #include "dtrain/backend/nccl/inflight_ring.hpp"
@@ -49,7 +51,8 @@ class Channel {
         status(context),
         device_(device),
         order_(LaunchOrder::of_device(device)),
-        ring_(device) {}
+        ring_(device),
+        notice_(context.notice_after) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -58,6 +61,7 @@ class Channel {
   const Launches launches;
   ChannelStatus status;
   CommLock comm_lock;
+  std::shared_ptr<Channel> parent{};  ///< which this one was split from: it holds the name that NCCL keeps a pointer to
 
   int device() const noexcept { return device_; }
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
@@ -72,11 +76,11 @@ class Channel {
   void issue(const Operation& operation, std::span<const MessagePath> paths, const char* function,
              stream::cuda::StreamRef stream, Call call) {
     status.check();
-    const bool may_connect = meet_before_connecting(operation, paths, function);
+    const bool may_connect = meet_before_connecting(operation, paths, function, stream);
     std::optional<LaunchOrder::Turn> turn;
     std::optional<InflightRing::TrackedOperation> watched;
     if (!stream.is_capturing()) {  // a graph must not record these events; those of a graph cannot be queried
-      block_while_far_ahead();
+      block_while_far_ahead(operation);
       if (order_ != nullptr) {
         turn.emplace(*order_, stream, Deadline::after(context.timeout));
       }
@@ -208,7 +212,7 @@ class Channel {
     }();
     const std::string doing = format_text("registering {} bytes with NCCL", {bytes});
     if (options.symmetric_arenas && launches == Launches::in_caller) {
-      meet_all(nullptr, doing, doing);
+      meet_all(nullptr, doing, "is " + doing, deadline, {});
     }
     // If the registration fails, its handle stays as long as the channel, because NCCL may still write there.
     manage(doing, deadline, [&](ncclComm_t communicator) {
@@ -267,39 +271,52 @@ class Channel {
   }
 
   /// Blocking: while the ring of operations in flight is full. A launch that waited in CUDA's queue instead would wait
-  /// for other ranks, with a lock of the driver's, and could not be aborted. Without a deadline: the watchdog ends it.
+  /// for other ranks, with a lock of the driver's, and could not be aborted. The watchdog ends the wait if the first of
+  /// the operations runs for longer than the timeout. Where none begins, the stream's earlier work decides: a warning.
   /// @throws the job's first cause, as status.check()
-  void block_while_far_ahead() {
+  void block_while_far_ahead(const Operation& next) {
     if (!ring_.is_full()) return;
     const stream::cuda::RelaxedCapture relaxed;
+    const auto began = Deadline::Clock::now();
     for (ring_.poll(); ring_.is_full(); ring_.poll()) {
       status.check();
+      if (!ring_.has_begun()) {
+        notice_.update(context.reporting_rank(), Deadline::Clock::now() - began, [&](std::chrono::milliseconds after) {
+          return format_text(
+              "{}: {} operations before it are in flight, and none has begun to run for {}; does work before them in "
+              "their stream wait for this thread?",
+              {described_on(context.name, next), InflightRing::capacity, duration_text(after)});
+        });
+      }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
 
   /// See FirstCalls. @returns whether NCCL may connect ranks in the operation
-  bool meet_before_connecting(const Operation& operation, std::span<const MessagePath> paths, const char* function) {
+  bool meet_before_connecting(const Operation& operation, std::span<const MessagePath> paths, const char* function,
+                              stream::cuda::StreamRef stream) {
     if (launches != Launches::in_caller || context.members.world_size == 1) return false;
     if (paths.empty()) {
       if (!first_calls_.may_connect(operation)) return false;
-      meet_all(&operation, function, call_text(operation));
+      meet_all(&operation, function, call_text(operation), Deadline::after(context.timeout), stream);
       return true;
     }
     std::vector<MessagePath> first;
     for (const MessagePath& path : paths)
       if (path.from != path.to && first_calls_.may_connect(path)) first.push_back(path);
     if (first.empty()) return false;
-    meet(&operation, function, [&](const StoreRank& self) { FirstCalls::meet_blocking(self, context.name, first); });
+    meet(&operation, function, Deadline::after(context.timeout), stream,
+         [&](const StoreRank& self) { first_calls_.meet_blocking(self, context.name, first); });
     for (const MessagePath& path : first)
       first_calls_.add(path);
     return true;
   }
 
   /// @param operation null if there is none @param call "called barrier as operation 3" @throws as issue()
-  void meet_all(const Operation* operation, std::string_view action, const std::string& call) {
+  void meet_all(const Operation* operation, std::string_view action, const std::string& call, Deadline deadline,
+                std::optional<stream::cuda::StreamRef> stream) {
     std::string differ;
-    meet(operation, action,
+    meet(operation, action, deadline, stream,
          [&](const StoreRank& self) { differ = first_calls_.meet_blocking(self, context.name, call); });
     if (!differ.empty()) {
       status.fail(differing_calls(context, differ));
@@ -307,35 +324,47 @@ class Channel {
     }
   }
 
+  /// An operation's timeout begins once its stream has come to it.
   /// @param wait `wait(self)` returns once the other ranks have come @throws as issue()
   template <class Wait>
-  void meet(const Operation* operation, std::string_view action, Wait wait) {
-    try {
-      const std::string doing = operation != nullptr ? described_on(context.name, *operation) : std::string(action);
-      StoreRank self = StoreRank::of(context, Deadline::after(context.timeout), doing);
+  void meet(const Operation* operation, std::string_view action, Deadline deadline,
+            std::optional<stream::cuda::StreamRef> stream, Wait wait) {
+    std::optional<stream::cuda::Event> reached;
+    if (stream && !stream->is_capturing()) stream->record(reached.emplace());
+    const std::string doing = operation != nullptr ? described_on(context.name, *operation) : std::string(action);
+    for (;;) {
+      StoreRank self = StoreRank::of(context, deadline, doing);
       self.check = [this] { status.check(); };
-      wait(self);
-    } catch (const JobFailed&) {
-      status.check();
-      throw;
-    } catch (const Error& error) {
-      if (error.code() == make_error_code(Errc::timeout)) {
-        throw_with_diagnosis(ncclInProgress, action, operation, comm_lock.lock());
+      try {
+        return wait(self);
+      } catch (const JobFailed&) {
+        status.check();
+        throw;
+      } catch (const Error& error) {
+        if (error.code() != make_error_code(Errc::timeout)) {
+          status.fail(CauseKind::exception, error.what());
+          throw;
+        }
+        if (reached && !reached->is_complete_beside_capture()) {
+          deadline = Deadline::after(context.timeout);
+          continue;
+        }
+        throw_with_diagnosis(ncclInProgress, action, operation, comm_lock.lock(), first_calls_.missing_blocking(self));
       }
-      status.fail(CauseKind::exception, error.what());
-      throw;
     }
   }
 
   /// Fails the channel: after a failed call its communicator is unusable. A thread of NCCL's works on a call in
   /// progress until the communicator has ended.
   /// @param action the function that `operation` called, or what was done without one
+  /// @param missing ranks that are known not to have called the operation
   [[noreturn]] DTRAIN_NOT_INLINED void throw_with_diagnosis(ncclResult_t result, std::string_view action,
-                                                            const Operation* operation, CommLock::Guard held) {
+                                                            const Operation* operation, CommLock::Guard held,
+                                                            const std::vector<int>& missing = {}) {
     try {
-      diagnose(result, action, operation, std::move(held));
+      diagnose(result, action, operation, std::move(held), missing);
     } catch (...) {
-      if (result == ncclInProgress) {
+      if (result == ncclInProgress && launches != Launches::none) {  // a root has no watchdog before its end
         if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
         // Shorter than a launcher waits for the other ranks, and than the destructor waits: unwinding may free what
         // NCCL waits for, such as a graph.
@@ -347,7 +376,7 @@ class Channel {
 
   /// @throws always, as issue()
   [[noreturn]] void diagnose(ncclResult_t result, std::string_view action, const Operation* operation,
-                             CommLock::Guard held) {
+                             CommLock::Guard held, const std::vector<int>& missing) {
     const std::string doing =
         operation != nullptr ? format_text("{} by {}", {to_string(*operation), action}) : std::string(action);
     const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : std::string();
@@ -355,7 +384,7 @@ class Channel {
     status.check();
     const bool waited = result == ncclInProgress;
     if (waited && operation != nullptr) {
-      if (const std::optional<Cause> cause = diagnose_timeout_blocking(context, *operation)) {
+      if (const std::optional<Cause> cause = diagnose_timeout_blocking(context, *operation, missing)) {
         status.fail(*cause);
       }
     } else if (waited) {
@@ -378,6 +407,7 @@ class Channel {
   LaunchOrder* const order_;  ///< null if NCCL orders by itself
   InflightRing ring_;
   FirstCalls first_calls_;
+  WaitNotice notice_;
   std::list<MemoryRegistration> registrations_;
   std::list<SplitResult> split_results_;  ///< null once taken
   std::atomic<Deadline::Clock::time_point> call_until_{Deadline::Clock::time_point::max()};

@@ -107,11 +107,13 @@ class Allocation {
 };
 
 /// Owns one rank's end of a channel. Buffers and streams are on the device that was the thread's current one at
-/// open_blocking(). Operations run on the stream; the host waits only until NCCL has launched them. After a failure of
-/// the channel operations throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run
-/// time is not watched, and the graph is destroyed before the communicator. Threads: one at a time, abort() and
-/// failure() from any. Destruction, blocking: until the enqueued work has run or failed, then until all ranks of the
-/// node close their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL behind in a thread.
+/// open_blocking(). Operations run on the stream; the host waits until NCCL has launched them, and before that while
+/// InflightRing::capacity earlier ones are in flight: ranks must not wait for each other in another way meanwhile.
+/// After a failure of the channel operations throw its cause. Operations can be captured in CUDA graphs, alike on all
+/// ranks. A graph's run time is not watched, and the graph is destroyed before the communicator. Threads: one at a
+/// time, abort() and failure() from any. Destruction, blocking: until the enqueued work has run or failed, then until
+/// all ranks of the node close their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL
+/// behind in a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -130,7 +132,7 @@ class Communicator {
     require_library();
     const int device = stream::cuda::current_device();
     const auto root = std::make_shared<RootChannel>(context, options, device);
-    reporting_failure(context, [&] { connect_blocking(root->channel(), deadline); });
+    reporting_failure(context, [&] { connect_blocking(*root->channel(), deadline); });
     return open_channel_blocking(root, context, deadline);
   }
 
@@ -213,11 +215,11 @@ class Communicator {
     own.status.check();
     const ChannelContext child = split_context(own.context, state_->splits + 1, color, key, deadline);
     ++state_->splits;
-    const auto root = reporting_failure(child, [&] {
+    const auto root =
+        reporting_failure(child, [&] { return std::make_shared<RootChannel>(child, own.options, own.device()); });
+    reporting_failure(child, [&] {  // before the root ends
       require_idle(child, deadline);
-      const auto made = std::make_shared<RootChannel>(child, own.options, own.device());
-      nccl::split_blocking(state_->root->channel(), made->channel(), color, key, deadline);
-      return made;
+      nccl::split_blocking(state_->root->channel(), *root->channel(), color, key, deadline);
     });
     return open_channel_blocking(root, child, deadline);
   }
@@ -247,8 +249,8 @@ class Communicator {
   struct ChannelState {
     ChannelState(std::shared_ptr<RootChannel> of, const ChannelContext& context, Deadline deadline)
         : root(std::move(of)),
-          channel(std::make_shared<Channel>(context, root->channel().options, root->channel().device(),
-                                            launches_of(root->channel().options))),
+          channel(std::make_shared<Channel>(context, root->channel()->options, root->channel()->device(),
+                                            launches_of(root->channel()->options))),
           token(sizeof(std::int32_t), channel->device()) {
       zero_blocking(token.data(), token.bytes(), channel->device(), deadline);
     }

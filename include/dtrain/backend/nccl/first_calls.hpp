@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstddef>
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -13,7 +13,9 @@
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/operation.hpp"
+#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -67,46 +69,61 @@ class FirstCalls {
   void add(MessagePath path) { paths_.push_back(path); }
   /// @}
 
-  /// Collective, blocking: until all ranks have called it as often as this one. No key stays in the store.
+  /// Collective, blocking: until all ranks have called it as often as this one has returned from it. May be called
+  /// again after a timeout. No key stays in the store.
   /// @param channel its name @param call what this rank calls: "called barrier as operation 3"
-  /// @returns the calls of two ranks that differ; empty if there are none @throws Error (timeout), JobFailed; as
-  /// self.check
+  /// @returns the calls of two ranks that differ; empty if there are none
+  /// @throws Error (timeout), JobFailed; as self.check
   std::string meet_blocking(const StoreRank& self, const std::string& channel, const std::string& call) {
-    const auto key = [&, meeting = ++meetings_](auto whose) {
-      return format_text("{}/first/{}/{}", {channel, meeting, whose});
-    };
+    const auto key = [&](auto whose) { return format_text("{}/first/{}/{}", {channel, meetings_, whose}); };
+    const StoreRef store = self.named_store();
     const std::string own = format_text("rank {} {}", {self.job_rank, call});
-    int rank = 0;  // that is waited for
-    backend::detail::LateRanks late(self, [&] { return format_text("{} has not come", {self.name_of_rank(rank)}); });
-    const auto take = [&](auto whose, int readers) {
-      return sanitize(backend::detail::take(self, key(whose), readers, self.deadline, late).substr(0, longest_text));
-    };
-    if (self.rank != 0) {
-      self.named_store().set_blocking(key(self.rank), own, self.deadline);
-      return take("all", self.ranks - 1);
-    }
+    awaited_ = {};
+    for (int rank = 0; rank < self.ranks; ++rank)
+      if (rank != self.rank) awaited_.push_back({rank, key(rank)});
+    LateRanks late = late_ranks(self);
     std::string differs;
-    for (rank = 1; rank < self.ranks; ++rank) {
-      const std::string other = take(rank, 1);
-      if (differs.empty() && !other.ends_with(" " + call)) differs = format_text("{} and {}", {own, other});
+    store.set_blocking(key(self.rank), own, self.deadline);
+    if (self.rank != 0) {
+      differs = received(backend::detail::take(self, key("all"), self.ranks - 1, self.deadline, late));
+    } else {
+      for (int rank = 1; rank < self.ranks && differs.empty(); ++rank) {
+        const std::string other = received(backend::detail::get(self, key(rank), self.deadline, late));
+        if (!other.ends_with(" " + call)) differs = format_text("{} and {}", {own, other});
+      }
+      if (self.ranks > 1) store.set_blocking(key("all"), differs, self.deadline);
+      for (int rank = 0; rank < self.ranks; ++rank)
+        store.erase_blocking(key(rank), self.deadline);
     }
-    if (self.ranks > 1) self.named_store().set_blocking(key("all"), differs, self.deadline);
+    ++meetings_;
     return differs;
   }
 
   /// Blocking: until the rank at the other end of each path has called it for that path, too. As above otherwise.
-  static void meet_blocking(const StoreRank& self, const std::string& channel, std::span<const MessagePath> paths) {
+  void meet_blocking(const StoreRank& self, const std::string& channel, std::span<const MessagePath> paths) {
     const auto key = [&](MessagePath path, bool of_sender) {
       return format_text("{}/first/{}-{}/{}", {channel, path.from, path.to, of_sender ? "sends" : "receives"});
     };
-    int rank = 0;
-    backend::detail::LateRanks late(self, [&] { return format_text("{} has not come", {self.name_of_rank(rank)}); });
+    awaited_ = {};
+    for (const MessagePath& path : paths)
+      awaited_.push_back({path.from == self.rank ? path.to : path.from, key(path, path.from != self.rank)});
+    LateRanks late = late_ranks(self);
     for (const MessagePath& path : paths)
       self.named_store().set_blocking(key(path, path.from == self.rank), "", self.deadline);
-    for (const MessagePath& path : paths) {
-      rank = path.from == self.rank ? path.to : path.from;
-      static_cast<void>(backend::detail::take(self, key(path, path.from != self.rank), 1, self.deadline, late));
+    for (const AwaitedRank& other : awaited_)
+      static_cast<void>(backend::detail::take(self, other.key, 1, self.deadline, late));
+  }
+
+  /// After a timeout: the channel's ranks that have not called. Blocking: a second for each, at most.
+  /// @throws JobFailed; Error (timeout), if the store does not answer
+  std::vector<int> missing_blocking(const StoreRank& self) const {
+    std::vector<int> missing;
+    for (const AwaitedRank& other : awaited_) {
+      if (!self.named_store().has_blocking(other.key, Deadline::after(std::chrono::seconds(1)))) {
+        missing.push_back(other.rank);
+      }
     }
+    return missing;
   }
 
  private:
@@ -127,13 +144,31 @@ class FirstCalls {
   static SizeRange range_of(const Operation& operation) noexcept {
     const auto bits = static_cast<int>(std::bit_width(operation.count * size_bytes(operation.dtype)));
     const int size = std::max(0, bits - 11) / 2;
-    return {operation.kind, operation.op, operation.dtype, operation.root, size, size};
+    const bool connects_by_root = operation.kind != OperationKind::broadcast && operation.kind != OperationKind::reduce;
+    return {operation.kind, operation.op, operation.dtype, connects_by_root ? operation.root : 0, size, size};
   }
 
-  static constexpr std::size_t longest_text = 600;
+  using LateRanks = backend::detail::LateRanks;
+
+  struct AwaitedRank {
+    int rank;
+    std::string key;  ///< which it sets
+  };
+
+  LateRanks late_ranks(const StoreRank& self) const {
+    return {self, [this, &self] {
+              std::string names;
+              for (const int rank : missing_blocking(self))
+                names += (names.empty() ? "" : ", ") + self.name_of_rank(rank);
+              return format_text("not come so far: {}", {names});
+            }};
+  }
+
+  static std::string received(const std::string& text) { return sanitize(text.substr(0, 600)); }
 
   std::vector<SizeRange> seen_;
   std::vector<MessagePath> paths_;
+  std::vector<AwaitedRank> awaited_;  ///< in the present meeting
   std::uint64_t meetings_ = 0;
 };
 

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/operation.hpp"
@@ -59,9 +60,19 @@ inline Cause differing_calls(const ChannelContext& context, const std::string& c
                       {context.name, calls})};
 }
 
+/// "rank 1, rank 2 of the channel are in none; REMEDY".
+inline std::string missing_text(const std::vector<int>& ranks, const std::string& remedy) {
+  std::string names;
+  for (const int rank : ranks)
+    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
+  return format_text("{} of the channel {} in none; {}", {names, ranks.size() == 1 ? "is" : "are", remedy});
+}
+
 /// Blocking: at most three times grace_period(timeout). @returns why `operation` has not ended; empty once the job has
 /// failed
-inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
+/// @param missing ranks of the channel that are known not to have called it
+inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation,
+                                                      const std::vector<int>& missing = {}) {
   const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
   const std::string called = " " + call_text(operation);
   const std::string own = format_text("rank {}{}", {context.reporting_rank(), called});
@@ -85,8 +96,9 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
   } catch (const JobFailed&) {
     return std::nullopt;
   } catch (const Error&) {
-    detail = format_text("rank {} of the channel is in none; {}", {(context.members.rank + 1) % size, detail});
+    detail = missing_text({(context.members.rank + 1) % size}, detail);
   }
+  if (!missing.empty()) detail = missing_text(missing, detail);
   return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
                format_text("{}: it had not ended after {}; {}",
                            {described_on(context.name, operation), duration_text(context.timeout), detail})};
@@ -144,7 +156,7 @@ class InflightRing {
   /// The most operations in flight. So many fill neither CUDA's queue of 1024 nor NCCL's for its proxy thread.
   static constexpr std::size_t capacity = 32;
 
-  /// An operation, from before to after it is enqueued. Destruction marks it as enqueued, also without end().
+  /// An operation, from before to after it is enqueued. Destruction without end() takes it out of the ring.
   class TrackedOperation {
    public:
     /// Precondition: is_full() is false. @throws Error (cuda)
@@ -153,13 +165,20 @@ class InflightRing {
     }
     TrackedOperation(const TrackedOperation&) = delete;
     TrackedOperation& operator=(const TrackedOperation&) = delete;
-    ~TrackedOperation() { ring_->mark_enqueued(); }
+    ~TrackedOperation() {
+      if (!is_ended_) ring_->drop_last();
+    }
 
     /// @throws Error (cuda)
-    void end(stream::cuda::StreamRef stream) { stream.record(ring_->last().after); }
+    void end(stream::cuda::StreamRef stream) {
+      stream.record(ring_->last().after);
+      ring_->mark_enqueued();
+      is_ended_ = true;
+    }
 
    private:
     InflightRing* ring_;
+    bool is_ended_ = false;
   };
 
   /// Makes all events in advance. @throws Error (cuda)
@@ -225,6 +244,12 @@ class InflightRing {
     return count_ == 0 ? std::nullopt : std::optional(operations_[front_].operation);
   }
 
+  /// Whether polls have seen the first operation that is not complete begin to run.
+  bool has_begun() const {
+    const std::lock_guard lock(mutex_);
+    return count_ > 0 && operations_[front_].began.has_value();
+  }
+
   /// Whether polls have found so many operations not complete that another one has no place.
   bool is_full() const {
     const std::lock_guard lock(mutex_);
@@ -261,10 +286,13 @@ class InflightRing {
     return at(count_);
   }
 
-  /// Also if `after` could not be recorded again: the slot then completes with an earlier operation.
   void mark_enqueued() noexcept {
     const std::lock_guard lock(mutex_);
     at(count_ - 1).enqueued = true;
+  }
+  void drop_last() noexcept {
+    const std::lock_guard lock(mutex_);
+    --count_;
   }
 
   /// Slot of the operation entered last, which stays in the ring until it is enqueued.

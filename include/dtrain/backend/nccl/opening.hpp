@@ -104,9 +104,12 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
   wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
 }
 
-/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
+/// Collective, blocking: gives `child` a communicator of the ranks of `from` with the same color.
 /// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
-inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
+inline void split_blocking(const std::shared_ptr<Channel>& from, Channel& child, int color, int key,
+                           Deadline deadline) {
+  Channel& parent = *from;
+  child.parent = from;
   Channel::SplitResult& result = parent.split_result(child.context.name);
   ncclComm_t& made = result.made;
   ncclConfig_t config = config_of(child.options, child.launches, result.name.c_str());
@@ -152,7 +155,7 @@ class RootChannel {
     }
   }
 
-  Channel& channel() const noexcept { return *channel_; }
+  const std::shared_ptr<Channel>& channel() const noexcept { return channel_; }
 
  private:
   const std::shared_ptr<Channel> channel_;

@@ -38,7 +38,8 @@ inline std::string shared_memory_remedy(const std::string& folder = "/dev/shm") 
 inline std::string remedy_of(bool is_system_error, std::string_view error_text, const std::string& general) {
   if (error_text.find("racing") != std::string_view::npos) {  // src/misc/strongstream.cc, launchRaceFatalMsg
     return "one thread at a time may launch NCCL operations on a device, dtrain's or others': let the threads take "
-           "turns, or set NCCL_LAUNCH_RACE_FATAL=0, after which no order between them is kept";
+           "turns in one order on all ranks, or set NCCL_LAUNCH_RACE_FATAL=0, after which no order between them is "
+           "kept";
   }
   return is_system_error ? general + "; " + shared_memory_remedy() : general;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -43,17 +44,19 @@ class GradientArena {
   std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
   std::shared_ptr<const void> memory() const noexcept { return memory_; }
 
-  /// Calls `act(memory)` for memory as long as the least that a bucket of any plan has, as the smallest bucket, and as
-  /// the largest.
+  /// Calls `act(memory)`, for each type of elements, for memory as long as the least that a bucket of any plan has, as
+  /// the smallest bucket, and as the largest.
   template <class Act>
   void for_extreme_ranges(const Act& act) const {
-    bool is_first = true;
+    std::optional<DType> last;
+    const auto type_of = [this](std::size_t bucket) { return range(bucket).dtype; };
     const auto bytes_of = [this](std::size_t bucket) { return plan_.buckets[bucket].bytes; };
-    for_extremes(buckets(), bytes_of, [&](std::size_t bucket) {
+    for_extremes(buckets(), type_of, bytes_of, [&](std::size_t bucket) {
       const BufferView whole = range(bucket);
       BufferView least = whole;  // a later plan's smallest bucket may be a bias
       least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
-      if (std::exchange(is_first, false) && least.count != whole.count) act(least);
+      const bool is_smallest = std::exchange(last, whole.dtype) != whole.dtype;
+      if (is_smallest && least.count != whole.count) act(least);
       act(whole);
     });
   }

@@ -156,10 +156,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     const auto bytes_of = [this](std::size_t bucket, std::size_t count) {
       return count * device_shards().element_bytes(bucket);
     };
+    const auto type_of = [&](std::size_t i) { return ranges_[i].dtype; };
     for_extremes(
-        ranges_.size(), [&](std::size_t i) { return bytes_of(i, shards().shard(i).block); }, reduce_and_gather);
+        ranges_.size(), type_of, [&](std::size_t i) { return bytes_of(i, shards().shard(i).block); },
+        reduce_and_gather);
     for_extremes(
-        ranges_.size(), [&](std::size_t i) { return bytes_of(i, shards().shard(i).rest_count); }, reduce_and_gather);
+        ranges_.size(), type_of, [&](std::size_t i) { return bytes_of(i, shards().shard(i).rest_count); },
+        reduce_and_gather);
     add_sums(channel, stream);
     if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
     stream.record(ended_);

@@ -1,3 +1,4 @@
+#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
 #include "unit/cuda/ddp/device_model.hpp"
 #include "unit/cuda/prelude.hpp"
 
@@ -16,6 +17,18 @@ struct Model : DeviceModel {
       add<float>(name, count, 0);
       prepare(list_.size() - 1, std::vector<float>(count, gradient));
     }
+  }
+};
+
+/// A bucket of f32 whose size is between those of two of bf16.
+struct TwoTypes : DeviceModel {
+  TwoTypes() {
+    add<bfloat16>("small", 4096, bfloat16(0.0F));
+    add<float>("between", 10'240, 0.0F);
+    add<bfloat16>("large", 102'400, bfloat16(0.0F));
+    prepare(0, std::vector<bfloat16>(4096, bfloat16(1.0F)));
+    prepare(1, std::vector<float>(10'240, 1.0F));
+    prepare(2, std::vector<bfloat16>(102'400, bfloat16(1.0F)));
   }
 };
 
@@ -88,6 +101,36 @@ TEST_CASE("the first step's ready() enqueues a bucket of any size without anothe
   }
   SUBCASE("launched in threads of NCCL's") {
     expect_enqueued_alone<false>();
+  }
+}
+
+TEST_CASE("the first step of a model of two types makes no connection, also with a sharded optimizer") {
+  for (const bool sharded : {false, true}) {
+    CAPTURE(sharded);
+    const EmulatedDevices emulated(2);
+    std::atomic<bool> has_launched{false};
+    run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+      TwoTypes model;
+      DistributedDataParallel ddp{
+          model, group, {.bucket_bytes = 100, .first_bucket_bytes = 100, .reorder_gradients = false}};
+      const auto step = [&](auto&... optimizer) {
+        if (group.rank() == 1) CHECK(holds_soon([&] { return has_launched.load(); }));
+        ddp.backward(
+            [&](Ready ready) {
+              for (const std::size_t i : {2U, 1U, 0U})
+                model.compute(i, ready);
+            },
+            optimizer...);
+        has_launched = true;
+        group.barrier();
+      };
+      if (sharded) {
+        dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}};
+        step(optimizer);
+      } else {
+        step();
+      }
+    });
   }
 }
 

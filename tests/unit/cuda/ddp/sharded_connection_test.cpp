@@ -16,9 +16,8 @@ using dtrain::zero::States;
 namespace optimizers = dtrain::optimizers;
 
 template <bool in_caller>
-using Policy =
-    dtrain::Policy<dtrain::launch::PerProcess,
-                   dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.launches_in_caller = in_caller}>>;
+using Policy = dtrain::Policy<dtrain::launch::PerProcess,
+                              dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.launches_in_caller = in_caller}>>;
 
 /// A rest without blocks, small blocks and large ones; and many small blocks, which are large when gathered together.
 const std::vector<std::size_t> of_all_sizes{10, 640, 8'000, 100'000};

@@ -41,11 +41,13 @@ TEST_CASE("NCCL may connect ranks in the first operation of a kind, and in one s
   CHECK(calls.may_connect(all_reduce(1U << 23U)));
   CHECK(calls.may_connect(all_reduce(1000, DType::f64)));
   CHECK(calls.may_connect(all_reduce(1000, DType::f32, ReduceOp::max)));
-  Operation broadcast{.count = 8, .kind = OperationKind::broadcast};
-  CHECK(calls.may_connect(broadcast));
-  calls.add(broadcast);
-  broadcast.root = 1;
-  CHECK(calls.may_connect(broadcast));
+  for (const OperationKind kind : {OperationKind::broadcast, OperationKind::scatter}) {
+    Operation rooted{.count = 8, .kind = kind};
+    CHECK(calls.may_connect(rooted));
+    calls.add(rooted);
+    rooted.root = 1;
+    CHECK(calls.may_connect(rooted) == (kind == OperationKind::scatter));  // a broadcast takes a ring
+  }
   CHECK_FALSE(calls.may_connect(all_reduce(1000)));
 }
 
@@ -96,21 +98,77 @@ TEST_CASE("an abort ends a rank's wait for the others before a first operation")
   });
 }
 
+TEST_CASE("a rank that does not come to a first operation is named, whichever rank waits first") {
+  for (const int missing : {1, 2}) {
+    const EmulatedDevices faults(3);
+    const auto job = std::make_shared<FakeJob>(3);
+    std::atomic<int> opened{0};
+    run_thread_ranks(3, [&](RankThread& thread) {
+      NcclRank self(job, thread.rank(), 3, "group", 2s);
+      ++opened;
+      CHECK(support::holds_soon([&] { return opened.load() == 3; }));
+      if (thread.rank() == missing) {
+        CHECK(job->latch(missing)->block_until_failed(Deadline::after(60s)));
+        return;
+      }
+      const auto memory = self.put<float>({1, 1});
+      const std::string why = support::sentence_of([&] {
+        self.communicator.enqueue(AllReduce{memory.view(), memory.view(), ReduceOp::sum}, self.stream.ref());
+      });
+      CHECK_MESSAGE(contains(why, "rank " + std::to_string(missing) + " of the channel is in none"), why);
+    });
+  }
+}
+
 TEST_CASE("a first message waits for the rank at its other end, which is named at the timeout") {
-  const EmulatedDevices faults(2);
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 2, "group", 1s);
-    if (thread.rank() == 1) {
-      CHECK(job->latch(1)->block_until_failed(Deadline::after(60s)));
+  const EmulatedDevices faults(3);
+  const auto job = std::make_shared<FakeJob>(3);
+  run_thread_ranks(3, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 3, "group", 1s);
+    if (thread.rank() != 0) {
+      CHECK(job->latch(thread.rank())->block_until_failed(Deadline::after(60s)));
       return;
     }
     const auto memory = self.put<float>({1, 1});
     const std::string why = support::sentence_of([&] {
-      self.communicator.enqueue(Send{memory.view(), 1}, self.stream.ref());
+      self.communicator.enqueue(Send{memory.view(), 2}, self.stream.ref());
     });
-    CHECK_MESSAGE(contains(why, "send of 2 f32 to rank 1"), why);
-    CHECK_MESSAGE(contains(why, "rank 1 of the channel is in none"), why);
+    CHECK_MESSAGE(contains(why, "send of 2 f32 to rank 2"), why);
+    CHECK_MESSAGE(contains(why, "rank 2 of the channel is in none"), why);
+  });
+}
+
+TEST_CASE("a first operation's timeout begins once its stream has come to it") {
+  const EmulatedDevices faults(2);
+  run_ranks<NcclRank>({2, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
+    self.connect();
+    const auto memory = self.put<float>(std::vector<float>(5000, 1));
+    support::enqueue_delay(self.stream.ref(), 3s);
+    if (thread.rank() == 1) CHECK(self.wait());  // its host comes later, as one that prints the loss
+    self.communicator.enqueue(AllReduce{memory.view(), memory.view(), ReduceOp::sum}, self.stream.ref());
+    CHECK(self.wait());
+    CHECK(NcclRank::get<float>(memory) == std::vector<float>(5000, 2));
+  });
+}
+
+TEST_CASE("the job's failure ends the opening of a further channel within a second or two") {
+  const EmulatedDevices faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  std::atomic<bool> opens{false};
+  run_thread_ranks(2, [&](RankThread& thread) {
+    NcclRank self(job, thread.rank(), 2, "group", 30s);
+    if (thread.rank() == 1) {
+      CHECK(support::holds_soon([&] { return opens.load(); }));
+      std::this_thread::sleep_for(100ms);
+      job->fail({CauseKind::lost, 1, "there", "killed by signal 9"});
+      return;
+    }
+    opens = true;
+    const auto began = Deadline::Clock::now();
+    CHECK_THROWS_AS(static_cast<void>(self.communicator.duplicate_blocking(
+                        support::channel_context(job, 0, 2, "ddp-0", 30s), Deadline::after(30s))),
+                    dtrain::PeerLost);
+    CHECK(Deadline::Clock::now() - began < 25s);  // and not only at its deadline
   });
 }
 
