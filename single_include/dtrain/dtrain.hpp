@@ -11080,8 +11080,8 @@ inline std::string shared_memory_remedy(const std::string& folder = "/dev/shm") 
 inline std::string remedy_of(bool is_system_error, std::string_view error_text, const std::string& general) {
   if (error_text.find("racing") != std::string_view::npos) {  // src/misc/strongstream.cc, launchRaceFatalMsg
     return "one thread at a time may launch NCCL operations on a device, dtrain's or others': let the threads take "
-           "turns, "
-           "or set NCCL_LAUNCH_RACE_FATAL=0, after which no order between them is kept";
+           "turns in one order on all ranks, or set NCCL_LAUNCH_RACE_FATAL=0, after which no order between them is "
+           "kept";
   }
   return is_system_error ? general + "; " + shared_memory_remedy() : general;
 }
@@ -15898,7 +15898,7 @@ struct ChannelContext {
   std::function<void()> on_stall{};
   DescribeOperation describe{};  ///< may be empty
   Accumulate accumulate{};       ///< the same on every rank; a backend without f32 refuses it in open_blocking
-  /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice. Not for NCCL.
+  /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   AlgorithmChoice algorithms{};  ///< the same on every rank
 
@@ -18687,46 +18687,61 @@ class FirstCalls {
   void add(MessagePath path) { paths_.push_back(path); }
   /// @}
 
-  /// Collective, blocking: until all ranks have called it as often as this one. No key stays in the store.
+  /// Collective, blocking: until all ranks have called it as often as this one has returned from it. May be called
+  /// again after a timeout. No key stays in the store.
   /// @param channel its name @param call what this rank calls: "called barrier as operation 3"
-  /// @returns the calls of two ranks that differ; empty if there are none @throws Error (timeout), JobFailed; as
-  /// self.check
+  /// @returns the calls of two ranks that differ; empty if there are none
+  /// @throws Error (timeout), JobFailed; as self.check
   std::string meet_blocking(const StoreRank& self, const std::string& channel, const std::string& call) {
-    const auto key = [&, meeting = ++meetings_](auto whose) {
-      return format_text("{}/first/{}/{}", {channel, meeting, whose});
-    };
+    const auto key = [&](auto whose) { return format_text("{}/first/{}/{}", {channel, meetings_, whose}); };
+    const StoreRef store = self.named_store();
     const std::string own = format_text("rank {} {}", {self.job_rank, call});
-    int rank = 0;  // that is waited for
-    backend::detail::LateRanks late(self, [&] { return format_text("{} has not come", {self.name_of_rank(rank)}); });
-    const auto take = [&](auto whose, int readers) {
-      return sanitize(backend::detail::take(self, key(whose), readers, self.deadline, late).substr(0, longest_text));
-    };
-    if (self.rank != 0) {
-      self.named_store().set_blocking(key(self.rank), own, self.deadline);
-      return take("all", self.ranks - 1);
-    }
+    awaited_ = {};
+    for (int rank = 0; rank < self.ranks; ++rank)
+      if (rank != self.rank) awaited_.push_back({rank, key(rank)});
+    LateRanks late = late_ranks(self);
     std::string differs;
-    for (rank = 1; rank < self.ranks; ++rank) {
-      const std::string other = take(rank, 1);
-      if (differs.empty() && !other.ends_with(" " + call)) differs = format_text("{} and {}", {own, other});
+    store.set_blocking(key(self.rank), own, self.deadline);
+    if (self.rank != 0) {
+      differs = received(backend::detail::take(self, key("all"), self.ranks - 1, self.deadline, late));
+    } else {
+      for (int rank = 1; rank < self.ranks && differs.empty(); ++rank) {
+        const std::string other = received(backend::detail::get(self, key(rank), self.deadline, late));
+        if (!other.ends_with(" " + call)) differs = format_text("{} and {}", {own, other});
+      }
+      if (self.ranks > 1) store.set_blocking(key("all"), differs, self.deadline);
+      for (int rank = 0; rank < self.ranks; ++rank)
+        store.erase_blocking(key(rank), self.deadline);
     }
-    if (self.ranks > 1) self.named_store().set_blocking(key("all"), differs, self.deadline);
+    ++meetings_;
     return differs;
   }
 
   /// Blocking: until the rank at the other end of each path has called it for that path, too. As above otherwise.
-  static void meet_blocking(const StoreRank& self, const std::string& channel, std::span<const MessagePath> paths) {
+  void meet_blocking(const StoreRank& self, const std::string& channel, std::span<const MessagePath> paths) {
     const auto key = [&](MessagePath path, bool of_sender) {
       return format_text("{}/first/{}-{}/{}", {channel, path.from, path.to, of_sender ? "sends" : "receives"});
     };
-    int rank = 0;
-    backend::detail::LateRanks late(self, [&] { return format_text("{} has not come", {self.name_of_rank(rank)}); });
+    awaited_ = {};
+    for (const MessagePath& path : paths)
+      awaited_.push_back({path.from == self.rank ? path.to : path.from, key(path, path.from != self.rank)});
+    LateRanks late = late_ranks(self);
     for (const MessagePath& path : paths)
       self.named_store().set_blocking(key(path, path.from == self.rank), "", self.deadline);
-    for (const MessagePath& path : paths) {
-      rank = path.from == self.rank ? path.to : path.from;
-      static_cast<void>(backend::detail::take(self, key(path, path.from != self.rank), 1, self.deadline, late));
+    for (const AwaitedRank& other : awaited_)
+      static_cast<void>(backend::detail::take(self, other.key, 1, self.deadline, late));
+  }
+
+  /// After a timeout: the channel's ranks that have not called. Blocking: a second for each, at most.
+  /// @throws JobFailed; Error (timeout), if the store does not answer
+  std::vector<int> missing_blocking(const StoreRank& self) const {
+    std::vector<int> missing;
+    for (const AwaitedRank& other : awaited_) {
+      if (!self.named_store().has_blocking(other.key, Deadline::after(std::chrono::seconds(1)))) {
+        missing.push_back(other.rank);
+      }
     }
+    return missing;
   }
 
  private:
@@ -18747,13 +18762,31 @@ class FirstCalls {
   static SizeRange range_of(const Operation& operation) noexcept {
     const auto bits = static_cast<int>(std::bit_width(operation.count * size_bytes(operation.dtype)));
     const int size = std::max(0, bits - 11) / 2;
-    return {operation.kind, operation.op, operation.dtype, operation.root, size, size};
+    const bool connects_by_root = operation.kind != OperationKind::broadcast && operation.kind != OperationKind::reduce;
+    return {operation.kind, operation.op, operation.dtype, connects_by_root ? operation.root : 0, size, size};
   }
 
-  static constexpr std::size_t longest_text = 600;
+  using LateRanks = backend::detail::LateRanks;
+
+  struct AwaitedRank {
+    int rank;
+    std::string key;  ///< which it sets
+  };
+
+  LateRanks late_ranks(const StoreRank& self) const {
+    return {self, [this, &self] {
+              std::string names;
+              for (const int rank : missing_blocking(self))
+                names += (names.empty() ? "" : ", ") + self.name_of_rank(rank);
+              return format_text("not come so far: {}", {names});
+            }};
+  }
+
+  static std::string received(const std::string& text) { return sanitize(text.substr(0, 600)); }
 
   std::vector<SizeRange> seen_;
   std::vector<MessagePath> paths_;
+  std::vector<AwaitedRank> awaited_;  ///< in the present meeting
   std::uint64_t meetings_ = 0;
 };
 
@@ -18995,9 +19028,19 @@ inline Cause differing_calls(const ChannelContext& context, const std::string& c
                       {context.name, calls})};
 }
 
+/// "rank 1, rank 2 of the channel are in none; REMEDY".
+inline std::string missing_text(const std::vector<int>& ranks, const std::string& remedy) {
+  std::string names;
+  for (const int rank : ranks)
+    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
+  return format_text("{} of the channel {} in none; {}", {names, ranks.size() == 1 ? "is" : "are", remedy});
+}
+
 /// Blocking: at most three times grace_period(timeout). @returns why `operation` has not ended; empty once the job has
 /// failed
-inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
+/// @param missing ranks of the channel that are known not to have called it
+inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation,
+                                                      const std::vector<int>& missing = {}) {
   const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
   const std::string called = " " + call_text(operation);
   const std::string own = format_text("rank {}{}", {context.reporting_rank(), called});
@@ -19021,8 +19064,9 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
   } catch (const JobFailed&) {
     return std::nullopt;
   } catch (const Error&) {
-    detail = format_text("rank {} of the channel is in none; {}", {(context.members.rank + 1) % size, detail});
+    detail = missing_text({(context.members.rank + 1) % size}, detail);
   }
+  if (!missing.empty()) detail = missing_text(missing, detail);
   return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
                format_text("{}: it had not ended after {}; {}",
                            {described_on(context.name, operation), duration_text(context.timeout), detail})};
@@ -19080,7 +19124,7 @@ class InflightRing {
   /// The most operations in flight. So many fill neither CUDA's queue of 1024 nor NCCL's for its proxy thread.
   static constexpr std::size_t capacity = 32;
 
-  /// An operation, from before to after it is enqueued. Destruction marks it as enqueued, also without end().
+  /// An operation, from before to after it is enqueued. Destruction without end() takes it out of the ring.
   class TrackedOperation {
    public:
     /// Precondition: is_full() is false. @throws Error (cuda)
@@ -19089,13 +19133,20 @@ class InflightRing {
     }
     TrackedOperation(const TrackedOperation&) = delete;
     TrackedOperation& operator=(const TrackedOperation&) = delete;
-    ~TrackedOperation() { ring_->mark_enqueued(); }
+    ~TrackedOperation() {
+      if (!is_ended_) ring_->drop_last();
+    }
 
     /// @throws Error (cuda)
-    void end(stream::cuda::StreamRef stream) { stream.record(ring_->last().after); }
+    void end(stream::cuda::StreamRef stream) {
+      stream.record(ring_->last().after);
+      ring_->mark_enqueued();
+      is_ended_ = true;
+    }
 
    private:
     InflightRing* ring_;
+    bool is_ended_ = false;
   };
 
   /// Makes all events in advance. @throws Error (cuda)
@@ -19161,6 +19212,12 @@ class InflightRing {
     return count_ == 0 ? std::nullopt : std::optional(operations_[front_].operation);
   }
 
+  /// Whether polls have seen the first operation that is not complete begin to run.
+  bool has_begun() const {
+    const std::lock_guard lock(mutex_);
+    return count_ > 0 && operations_[front_].began.has_value();
+  }
+
   /// Whether polls have found so many operations not complete that another one has no place.
   bool is_full() const {
     const std::lock_guard lock(mutex_);
@@ -19197,10 +19254,13 @@ class InflightRing {
     return at(count_);
   }
 
-  /// Also if `after` could not be recorded again: the slot then completes with an earlier operation.
   void mark_enqueued() noexcept {
     const std::lock_guard lock(mutex_);
     at(count_ - 1).enqueued = true;
+  }
+  void drop_last() noexcept {
+    const std::lock_guard lock(mutex_);
+    --count_;
   }
 
   /// Slot of the operation entered last, which stays in the ring until it is enqueued.
@@ -19288,7 +19348,8 @@ class Channel {
         status(context),
         device_(device),
         order_(LaunchOrder::of_device(device)),
-        ring_(device) {}
+        ring_(device),
+        notice_(context.notice_after) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -19297,6 +19358,7 @@ class Channel {
   const Launches launches;
   ChannelStatus status;
   CommLock comm_lock;
+  std::shared_ptr<Channel> parent{};  ///< which this one was split from: it holds the name that NCCL keeps a pointer to
 
   int device() const noexcept { return device_; }
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
@@ -19311,11 +19373,11 @@ class Channel {
   void issue(const Operation& operation, std::span<const MessagePath> paths, const char* function,
              stream::cuda::StreamRef stream, Call call) {
     status.check();
-    const bool may_connect = meet_before_connecting(operation, paths, function);
+    const bool may_connect = meet_before_connecting(operation, paths, function, stream);
     std::optional<LaunchOrder::Turn> turn;
     std::optional<InflightRing::TrackedOperation> watched;
     if (!stream.is_capturing()) {  // a graph must not record these events; those of a graph cannot be queried
-      block_while_far_ahead();
+      block_while_far_ahead(operation);
       if (order_ != nullptr) {
         turn.emplace(*order_, stream, Deadline::after(context.timeout));
       }
@@ -19447,7 +19509,7 @@ class Channel {
     }();
     const std::string doing = format_text("registering {} bytes with NCCL", {bytes});
     if (options.symmetric_arenas && launches == Launches::in_caller) {
-      meet_all(nullptr, doing, doing);
+      meet_all(nullptr, doing, "is " + doing, deadline, {});
     }
     // If the registration fails, its handle stays as long as the channel, because NCCL may still write there.
     manage(doing, deadline, [&](ncclComm_t communicator) {
@@ -19506,39 +19568,52 @@ class Channel {
   }
 
   /// Blocking: while the ring of operations in flight is full. A launch that waited in CUDA's queue instead would wait
-  /// for other ranks, with a lock of the driver's, and could not be aborted. Without a deadline: the watchdog ends it.
+  /// for other ranks, with a lock of the driver's, and could not be aborted. The watchdog ends the wait if the first of
+  /// the operations runs for longer than the timeout. Where none begins, the stream's earlier work decides: a warning.
   /// @throws the job's first cause, as status.check()
-  void block_while_far_ahead() {
+  void block_while_far_ahead(const Operation& next) {
     if (!ring_.is_full()) return;
     const stream::cuda::RelaxedCapture relaxed;
+    const auto began = Deadline::Clock::now();
     for (ring_.poll(); ring_.is_full(); ring_.poll()) {
       status.check();
+      if (!ring_.has_begun()) {
+        notice_.update(context.reporting_rank(), Deadline::Clock::now() - began, [&](std::chrono::milliseconds after) {
+          return format_text(
+              "{}: {} operations before it are in flight, and none has begun to run for {}; does work before them in "
+              "their stream wait for this thread?",
+              {described_on(context.name, next), InflightRing::capacity, duration_text(after)});
+        });
+      }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
 
   /// See FirstCalls. @returns whether NCCL may connect ranks in the operation
-  bool meet_before_connecting(const Operation& operation, std::span<const MessagePath> paths, const char* function) {
+  bool meet_before_connecting(const Operation& operation, std::span<const MessagePath> paths, const char* function,
+                              stream::cuda::StreamRef stream) {
     if (launches != Launches::in_caller || context.members.world_size == 1) return false;
     if (paths.empty()) {
       if (!first_calls_.may_connect(operation)) return false;
-      meet_all(&operation, function, call_text(operation));
+      meet_all(&operation, function, call_text(operation), Deadline::after(context.timeout), stream);
       return true;
     }
     std::vector<MessagePath> first;
     for (const MessagePath& path : paths)
       if (path.from != path.to && first_calls_.may_connect(path)) first.push_back(path);
     if (first.empty()) return false;
-    meet(&operation, function, [&](const StoreRank& self) { FirstCalls::meet_blocking(self, context.name, first); });
+    meet(&operation, function, Deadline::after(context.timeout), stream,
+         [&](const StoreRank& self) { first_calls_.meet_blocking(self, context.name, first); });
     for (const MessagePath& path : first)
       first_calls_.add(path);
     return true;
   }
 
   /// @param operation null if there is none @param call "called barrier as operation 3" @throws as issue()
-  void meet_all(const Operation* operation, std::string_view action, const std::string& call) {
+  void meet_all(const Operation* operation, std::string_view action, const std::string& call, Deadline deadline,
+                std::optional<stream::cuda::StreamRef> stream) {
     std::string differ;
-    meet(operation, action,
+    meet(operation, action, deadline, stream,
          [&](const StoreRank& self) { differ = first_calls_.meet_blocking(self, context.name, call); });
     if (!differ.empty()) {
       status.fail(differing_calls(context, differ));
@@ -19546,35 +19621,47 @@ class Channel {
     }
   }
 
+  /// An operation's timeout begins once its stream has come to it.
   /// @param wait `wait(self)` returns once the other ranks have come @throws as issue()
   template <class Wait>
-  void meet(const Operation* operation, std::string_view action, Wait wait) {
-    try {
-      const std::string doing = operation != nullptr ? described_on(context.name, *operation) : std::string(action);
-      StoreRank self = StoreRank::of(context, Deadline::after(context.timeout), doing);
+  void meet(const Operation* operation, std::string_view action, Deadline deadline,
+            std::optional<stream::cuda::StreamRef> stream, Wait wait) {
+    std::optional<stream::cuda::Event> reached;
+    if (stream && !stream->is_capturing()) stream->record(reached.emplace());
+    const std::string doing = operation != nullptr ? described_on(context.name, *operation) : std::string(action);
+    for (;;) {
+      StoreRank self = StoreRank::of(context, deadline, doing);
       self.check = [this] { status.check(); };
-      wait(self);
-    } catch (const JobFailed&) {
-      status.check();
-      throw;
-    } catch (const Error& error) {
-      if (error.code() == make_error_code(Errc::timeout)) {
-        throw_with_diagnosis(ncclInProgress, action, operation, comm_lock.lock());
+      try {
+        return wait(self);
+      } catch (const JobFailed&) {
+        status.check();
+        throw;
+      } catch (const Error& error) {
+        if (error.code() != make_error_code(Errc::timeout)) {
+          status.fail(CauseKind::exception, error.what());
+          throw;
+        }
+        if (reached && !reached->is_complete_beside_capture()) {
+          deadline = Deadline::after(context.timeout);
+          continue;
+        }
+        throw_with_diagnosis(ncclInProgress, action, operation, comm_lock.lock(), first_calls_.missing_blocking(self));
       }
-      status.fail(CauseKind::exception, error.what());
-      throw;
     }
   }
 
   /// Fails the channel: after a failed call its communicator is unusable. A thread of NCCL's works on a call in
   /// progress until the communicator has ended.
   /// @param action the function that `operation` called, or what was done without one
+  /// @param missing ranks that are known not to have called the operation
   [[noreturn]] DTRAIN_NOT_INLINED void throw_with_diagnosis(ncclResult_t result, std::string_view action,
-                                                            const Operation* operation, CommLock::Guard held) {
+                                                            const Operation* operation, CommLock::Guard held,
+                                                            const std::vector<int>& missing = {}) {
     try {
-      diagnose(result, action, operation, std::move(held));
+      diagnose(result, action, operation, std::move(held), missing);
     } catch (...) {
-      if (result == ncclInProgress) {
+      if (result == ncclInProgress && launches != Launches::none) {  // a root has no watchdog before its end
         if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
         // Shorter than a launcher waits for the other ranks, and than the destructor waits: unwinding may free what
         // NCCL waits for, such as a graph.
@@ -19586,7 +19673,7 @@ class Channel {
 
   /// @throws always, as issue()
   [[noreturn]] void diagnose(ncclResult_t result, std::string_view action, const Operation* operation,
-                             CommLock::Guard held) {
+                             CommLock::Guard held, const std::vector<int>& missing) {
     const std::string doing =
         operation != nullptr ? format_text("{} by {}", {to_string(*operation), action}) : std::string(action);
     const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : std::string();
@@ -19594,7 +19681,7 @@ class Channel {
     status.check();
     const bool waited = result == ncclInProgress;
     if (waited && operation != nullptr) {
-      if (const std::optional<Cause> cause = diagnose_timeout_blocking(context, *operation)) {
+      if (const std::optional<Cause> cause = diagnose_timeout_blocking(context, *operation, missing)) {
         status.fail(*cause);
       }
     } else if (waited) {
@@ -19617,6 +19704,7 @@ class Channel {
   LaunchOrder* const order_;  ///< null if NCCL orders by itself
   InflightRing ring_;
   FirstCalls first_calls_;
+  WaitNotice notice_;
   std::list<MemoryRegistration> registrations_;
   std::list<SplitResult> split_results_;  ///< null once taken
   std::atomic<Deadline::Clock::time_point> call_until_{Deadline::Clock::time_point::max()};
@@ -19909,9 +19997,12 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
   wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
 }
 
-/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
+/// Collective, blocking: gives `child` a communicator of the ranks of `from` with the same color.
 /// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
-inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
+inline void split_blocking(const std::shared_ptr<Channel>& from, Channel& child, int color, int key,
+                           Deadline deadline) {
+  Channel& parent = *from;
+  child.parent = from;
   Channel::SplitResult& result = parent.split_result(child.context.name);
   ncclComm_t& made = result.made;
   ncclConfig_t config = config_of(child.options, child.launches, result.name.c_str());
@@ -19957,7 +20048,7 @@ class RootChannel {
     }
   }
 
-  Channel& channel() const noexcept { return *channel_; }
+  const std::shared_ptr<Channel>& channel() const noexcept { return channel_; }
 
  private:
   const std::shared_ptr<Channel> channel_;
@@ -20050,11 +20141,13 @@ class Allocation {
 };
 
 /// Owns one rank's end of a channel. Buffers and streams are on the device that was the thread's current one at
-/// open_blocking(). Operations run on the stream; the host waits only until NCCL has launched them. After a failure of
-/// the channel operations throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run
-/// time is not watched, and the graph is destroyed before the communicator. Threads: one at a time, abort() and
-/// failure() from any. Destruction, blocking: until the enqueued work has run or failed, then until all ranks of the
-/// node close their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL behind in a thread.
+/// open_blocking(). Operations run on the stream; the host waits until NCCL has launched them, and before that while
+/// InflightRing::capacity earlier ones are in flight: ranks must not wait for each other in another way meanwhile.
+/// After a failure of the channel operations throw its cause. Operations can be captured in CUDA graphs, alike on all
+/// ranks. A graph's run time is not watched, and the graph is destroyed before the communicator. Threads: one at a
+/// time, abort() and failure() from any. Destruction, blocking: until the enqueued work has run or failed, then until
+/// all ranks of the node close their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL
+/// behind in a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -20073,7 +20166,7 @@ class Communicator {
     require_library();
     const int device = stream::cuda::current_device();
     const auto root = std::make_shared<RootChannel>(context, options, device);
-    reporting_failure(context, [&] { connect_blocking(root->channel(), deadline); });
+    reporting_failure(context, [&] { connect_blocking(*root->channel(), deadline); });
     return open_channel_blocking(root, context, deadline);
   }
 
@@ -20156,11 +20249,11 @@ class Communicator {
     own.status.check();
     const ChannelContext child = split_context(own.context, state_->splits + 1, color, key, deadline);
     ++state_->splits;
-    const auto root = reporting_failure(child, [&] {
+    const auto root =
+        reporting_failure(child, [&] { return std::make_shared<RootChannel>(child, own.options, own.device()); });
+    reporting_failure(child, [&] {  // before the root ends
       require_idle(child, deadline);
-      const auto made = std::make_shared<RootChannel>(child, own.options, own.device());
-      nccl::split_blocking(state_->root->channel(), made->channel(), color, key, deadline);
-      return made;
+      nccl::split_blocking(state_->root->channel(), *root->channel(), color, key, deadline);
     });
     return open_channel_blocking(root, child, deadline);
   }
@@ -20190,8 +20283,8 @@ class Communicator {
   struct ChannelState {
     ChannelState(std::shared_ptr<RootChannel> of, const ChannelContext& context, Deadline deadline)
         : root(std::move(of)),
-          channel(std::make_shared<Channel>(context, root->channel().options, root->channel().device(),
-                                            launches_of(root->channel().options))),
+          channel(std::make_shared<Channel>(context, root->channel()->options, root->channel()->device(),
+                                            launches_of(root->channel()->options))),
           token(sizeof(std::int32_t), channel->device()) {
       zero_blocking(token.data(), token.bytes(), channel->device(), deadline);
     }
@@ -20305,10 +20398,10 @@ class Communicator {
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every wait for
-/// other ranks ends by a deadline; a failed rank ends the operations of all others. A group has a communicator without
-/// operations, from which those of its channels are split; each channel has two threads that watch it. Operations are
-/// launched in the calling thread, see NcclOptions::launches_in_caller.
+/// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every wait
+/// for other ranks ends by a deadline; a failed rank ends the operations of all others. A group has a communicator
+/// without operations, from which those of its channels are split; each channel has two threads that watch it.
+/// Operations are launched in the calling thread, see NcclOptions::launches_in_caller.
 ///
 /// Reductions are NCCL's own:
 /// - 16-bit floats are added in their own precision. A NaN need not survive min and max.
@@ -27052,19 +27145,24 @@ inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexc
 /// The number of gradients of each bucket.
 std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
 
-/// Calls `act(i)` for one of the smallest of the sizes `size_of(i)` above 0, i < count, and for one of the largest, if
-/// that is another.
-template <class SizeOf, class Act>
-void for_extremes(std::size_t count, const SizeOf& size_of, const Act& act) {
-  std::size_t smallest = count;
-  std::size_t largest = count;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (size_of(i) == 0) continue;
-    if (smallest == count || size_of(i) < size_of(smallest)) smallest = i;
-    if (largest == count || size_of(i) > size_of(largest)) largest = i;
+/// For each value of `type_of(i)`, i < count: calls `act(i)` for one of the smallest of the sizes `size_of(i)` above 0,
+/// and for one of the largest, if that is another.
+template <class TypeOf, class SizeOf, class Act>
+void for_extremes(std::size_t count, const TypeOf& type_of, const SizeOf& size_of, const Act& act) {
+  std::vector<bool> is_done(count);
+  for (std::size_t first = 0; first < count; ++first) {
+    std::size_t smallest = count;
+    std::size_t largest = count;
+    for (std::size_t i = first; i < count; ++i) {
+      if (is_done[i] || type_of(i) != type_of(first)) continue;
+      is_done[i] = true;
+      if (size_of(i) == 0) continue;
+      if (smallest == count || size_of(i) < size_of(smallest)) smallest = i;
+      if (largest == count || size_of(i) > size_of(largest)) largest = i;
+    }
+    if (smallest != count) act(smallest);
+    if (largest != smallest) act(largest);
   }
-  if (smallest != count) act(smallest);
-  if (largest != smallest) act(largest);
 }
 
 /// Bytes of all gradients, without padding.
@@ -34375,17 +34473,19 @@ class GradientArena {
   std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
   std::shared_ptr<const void> memory() const noexcept { return memory_; }
 
-  /// Calls `act(memory)` for memory as long as the least that a bucket of any plan has, as the smallest bucket, and as
-  /// the largest.
+  /// Calls `act(memory)`, for each type of elements, for memory as long as the least that a bucket of any plan has, as
+  /// the smallest bucket, and as the largest.
   template <class Act>
   void for_extreme_ranges(const Act& act) const {
-    bool is_first = true;
+    std::optional<DType> last;
+    const auto type_of = [this](std::size_t bucket) { return range(bucket).dtype; };
     const auto bytes_of = [this](std::size_t bucket) { return plan_.buckets[bucket].bytes; };
-    for_extremes(buckets(), bytes_of, [&](std::size_t bucket) {
+    for_extremes(buckets(), type_of, bytes_of, [&](std::size_t bucket) {
       const BufferView whole = range(bucket);
       BufferView least = whole;  // a later plan's smallest bucket may be a bias
       least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
-      if (std::exchange(is_first, false) && least.count != whole.count) act(least);
+      const bool is_smallest = std::exchange(last, whole.dtype) != whole.dtype;
+      if (is_smallest && least.count != whole.count) act(least);
       act(whole);
     });
   }
@@ -38521,10 +38621,13 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     const auto bytes_of = [this](std::size_t bucket, std::size_t count) {
       return count * device_shards().element_bytes(bucket);
     };
+    const auto type_of = [&](std::size_t i) { return ranges_[i].dtype; };
     for_extremes(
-        ranges_.size(), [&](std::size_t i) { return bytes_of(i, shards().shard(i).block); }, reduce_and_gather);
+        ranges_.size(), type_of, [&](std::size_t i) { return bytes_of(i, shards().shard(i).block); },
+        reduce_and_gather);
     for_extremes(
-        ranges_.size(), [&](std::size_t i) { return bytes_of(i, shards().shard(i).rest_count); }, reduce_and_gather);
+        ranges_.size(), type_of, [&](std::size_t i) { return bytes_of(i, shards().shard(i).rest_count); },
+        reduce_and_gather);
     add_sums(channel, stream);
     if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
     stream.record(ended_);
