@@ -176,6 +176,15 @@ TEST_CASE("a launch that NCCL does not return from ends the process, and says wh
   }
 }
 
+TEST_CASE("two threads of a rank that launch at once are told what to do, where NCCL notices") {
+  if (!can_run(2)) return;
+  const Result result = job(2, "race", {{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}});
+  CAPTURE(result.output);
+  CAPTURE(result.error);
+  const bool is_noticed = !contains(result.output, "no race was noticed");
+  CHECK((!is_noticed || contains(result.output + result.error, "NCCL_LAUNCH_RACE_FATAL=0")));
+}
+
 TEST_CASE("a rank that hangs within a step is named, though the others' hosts are many steps ahead") {
   if (!can_run(3)) return;
   const Result result = job(3, "hang", {{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}});
