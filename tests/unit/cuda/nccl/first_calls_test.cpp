@@ -140,10 +140,10 @@ TEST_CASE("a first message waits for the rank at its other end, which is named a
 
 TEST_CASE("a first operation's timeout begins once its stream has come to it") {
   const EmulatedDevices faults(2);
-  run_ranks<NcclRank>({2, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
+  run_ranks<NcclRank>({2, "group", 4s}, [&](NcclRank& self, RankThread& thread) {
     self.connect();
     const auto memory = self.put<float>(std::vector<float>(5000, 1));
-    support::enqueue_delay(self.stream.ref(), 3s);
+    support::enqueue_delay(self.stream.ref(), 5s);
     if (thread.rank() == 1) CHECK(self.wait());  // its host comes later, as one that prints the loss
     self.communicator.enqueue(AllReduce{memory.view(), memory.view(), ReduceOp::sum}, self.stream.ref());
     CHECK(self.wait());
