@@ -19628,10 +19628,14 @@ class Channel {
             std::optional<stream::cuda::StreamRef> stream, Wait wait) {
     std::optional<stream::cuda::Event> reached;
     if (stream && !stream->is_capturing()) stream->record(reached.emplace());
+    auto began = Deadline::Clock::now();  // or when the stream was last seen before the operation
     const std::string doing = operation != nullptr ? described_on(context.name, *operation) : std::string(action);
     for (;;) {
       StoreRank self = StoreRank::of(context, deadline, doing);
-      self.check = [this] { status.check(); };
+      self.check = [&] {
+        status.check();
+        if (reached && !reached->is_complete_beside_capture()) began = Deadline::Clock::now();
+      };
       try {
         return wait(self);
       } catch (const JobFailed&) {
@@ -19642,10 +19646,8 @@ class Channel {
           status.fail(CauseKind::exception, error.what());
           throw;
         }
-        if (reached && !reached->is_complete_beside_capture()) {
-          deadline = Deadline::after(context.timeout);
-          continue;
-        }
+        deadline = Deadline::at(began + context.timeout);
+        if (reached && !deadline.passed()) continue;
         throw_with_diagnosis(ncclInProgress, action, operation, comm_lock.lock(), first_calls_.missing_blocking(self));
       }
     }
