@@ -39,6 +39,11 @@ TEST_CASE("NCCL may connect ranks in the first operation of a kind, and in one s
   for (const std::uint64_t count : {5000U, 100'000U, 1U << 20U})  // between the two
     CHECK_FALSE(calls.may_connect(all_reduce(count)));
   CHECK(calls.may_connect(all_reduce(1U << 23U)));
+  FirstCalls downwards;
+  downwards.add(all_reduce(1U << 20U));
+  CHECK(downwards.may_connect(all_reduce(1000)));
+  downwards.add(all_reduce(1000));
+  CHECK_FALSE(downwards.may_connect(all_reduce(1U << 20U)));
   CHECK(calls.may_connect(all_reduce(1000, DType::f64)));
   CHECK(calls.may_connect(all_reduce(1000, DType::f32, ReduceOp::max)));
   for (const OperationKind kind : {OperationKind::broadcast, OperationKind::scatter}) {
