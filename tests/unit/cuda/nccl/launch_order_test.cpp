@@ -76,7 +76,7 @@ TEST_CASE("two threads that launch on one device at once are told to take turns,
       });
       REQUIRE(error.code());
       CAPTURE(std::string(error.what()));
-      CHECK(error.code().value() == ncclInvalidUsage);
+      CHECK(contains(error.what(), "ncclInvalidUsage"));  // from the call, or from the watchdog, which may be faster
       CHECK(contains(error.what(), "racing to launch NCCL on same device"));
       CHECK(contains(error.what(), "one thread at a time may launch NCCL operations on a device"));
       CHECK(contains(error.what(), "NCCL_LAUNCH_RACE_FATAL=0"));
