@@ -1,6 +1,6 @@
 // Jobs over NCCL that start their own ranks: what they compute, and how they end when a rank fails.
 // ctest: LABELS no-tsan
-// ctest: TIMEOUT 180
+// ctest: TIMEOUT 300
 
 #include "integration/prelude.hpp"
 #include "support/gate.hpp"
