@@ -59,6 +59,22 @@ Program::Variables one_of_two(int rank, const std::string& kind) {
           {"DTRAIN_MASTER_PORT", std::to_string(20'000 + ::getpid() % 10'000)}};
 }
 
+/// What both processes of such a job come to, with a short timeout.
+std::array<Result, 2> hello_of_two(const Program::Variables& more) {
+  const auto begin = [&](int number) {
+    Program::Variables variables = one_of_two(number, "caller");
+    variables.insert({"DTRAIN_TIMEOUT_SECONDS", short_timeout()});
+    variables.insert(more.begin(), more.end());
+    auto program = std::make_unique<Program>(nccl_probe, std::vector<std::string>{"hello"}, variables);
+    program->close_input();
+    return program;
+  };
+  const auto first = begin(0);
+  const auto second = begin(1);
+  const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60));
+  return {first->wait(deadline), second->wait(deadline)};
+}
+
 }  // namespace
 
 TEST_CASE("ranks reduce over NCCL, in the whole job, in groups of it and on channels of their own") {
@@ -138,16 +154,7 @@ TEST_CASE("a rank that waits for one that does not come to the first operation n
 
 TEST_CASE("a rank that waits for NCCL to connect it says so at its deadline") {
   if (!can_run(2)) return;
-  const auto begin = [](int number) {
-    Program::Variables variables = one_of_two(number, "caller");
-    variables.insert({{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_EMULATED_INIT", "hangs"}});
-    return Program(nccl_probe, {"hello"}, variables);
-  };
-  Program first = begin(0);
-  Program second = begin(1);
-  for (Program* const program : {&first, &second}) {
-    program->close_input();
-    const Result result = program->wait(support::soon(std::chrono::seconds(60)));
+  for (const Result& result : hello_of_two({{"DTRAIN_EMULATED_INIT", "hangs"}})) {
     CAPTURE(result.error);
     if (contains(result.output, "sum 1")) return dtrain_test::skip("NCCL is real, and connects the ranks");
     CHECK(result.exit_code != 0);
@@ -158,16 +165,7 @@ TEST_CASE("a rank that waits for NCCL to connect it says so at its deadline") {
 
 TEST_CASE("a launch that NCCL does not return from ends the process, and says why") {
   if (!can_run(2)) return;
-  const auto begin = [](int number) {
-    Program::Variables variables = one_of_two(number, "caller");
-    variables.insert({{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_EMULATED_LAUNCHES", "held"}});
-    return Program(nccl_probe, {"hello"}, variables);
-  };
-  Program first = begin(0);
-  Program second = begin(1);
-  for (Program* const program : {&first, &second}) {
-    program->close_input();
-    const Result result = program->wait(support::soon(std::chrono::seconds(60)));
+  for (const Result& result : hello_of_two({{"DTRAIN_EMULATED_LAUNCHES", "held"}})) {
     CAPTURE(result.error);
     if (contains(result.output, "sum 1")) return dtrain_test::skip("NCCL is real, and launches");
     support::check_ended(
