@@ -264,11 +264,8 @@ class DistributedDataParallel {
 
   /// Collective, blocking: the slowest rank, for which all other ranks wait. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
-    group_.start_pending();
-    return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {driver_->prefix, reports_++}),
-                                           statistics(), group_.rank(), group_.world_size(),
-                                           Deadline::after(group_.timeout()));
+    return ddp::find_slowest_rank_blocking(*group::GroupAccess::of(group_).handle(), driver_->prefix + "report",
+                                           statistics());
   }
 
   /// Collective, blocking: statistics and slowest rank as a line. @throws the job's first cause.
@@ -404,7 +401,6 @@ class DistributedDataParallel {
 
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;
-  int reports_ = 0;
   int exceptions_ = std::uncaught_exceptions();
 };
 

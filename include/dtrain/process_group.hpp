@@ -107,14 +107,10 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   /// The group's own stream, on which its blocking collectives run.
   Stream stream() const { return state_->stream(); }
 
-  /// A new stream for collectives of this rank. While the rank waits long in a collective on one of its streams, the
-  /// work of the others runs in the background, so that channels never wait for each other.
+  /// A new stream for collectives of this rank. What it gets makes progress by itself (GroupOptions::progress), so that
+  /// channels never wait for each other.
   /// Lifetime: outlives its work. Like the group's own stream, it is not used after leave().
   StreamOwner open_stream() const { return state_->open_stream(); }
-
-  /// Starts work that is enqueued on this rank's streams, in the background if no thread runs it. Call it before a long
-  /// wait that is not a collective, if other ranks may wait for that work meanwhile. Blocking: no.
-  void start_pending() const noexcept { rank_context().streams->run_unattended(); }
 
   /// Checks the failures known to this rank; barrier() checks all ranks. Blocking: no. Threads: any.
   /// @throws the job's first cause if the job has failed

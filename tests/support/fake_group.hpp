@@ -3,7 +3,6 @@
 /// A policy whose process group is one rank of a fake job, for tests of what stands on ProcessGroup.
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -43,7 +42,6 @@ struct FakeGroupState {
   std::shared_ptr<FakeGroupHandle> handle;
   std::shared_ptr<FakeChannel> channel = std::make_shared<FakeChannel>();
   std::vector<std::string> opened;
-  std::map<std::string, int> numbers;
   std::vector<std::string> reported;
   std::vector<std::shared_ptr<void>> kept;
   std::shared_ptr<dtrain::group::GradientBindingRegistry> gradient_bindings =
@@ -71,7 +69,7 @@ class ProcessGroup<support::FakePolicy> {
   const ProcessGroup* rank_context() const noexcept { return this; }
   std::shared_ptr<const support::FakeGroupHandle> handle() const noexcept { return state_->handle; }
 
-  support::FakeStreamOwner open_stream() const { return {}; }
+  support::FakeStreamOwner open_stream(stream::host::StreamKind) const { return {}; }
   support::FakeCommunicator open_channel(const std::string& purpose, Accumulate = Accumulate::element,
                                          const backend::DescribeOperation& = {},
                                          backend::AlgorithmPreference = {}) const {
@@ -89,10 +87,9 @@ class ProcessGroup<support::FakePolicy> {
   const std::shared_ptr<group::GradientBindingRegistry>& gradient_bindings() const noexcept {
     return state_->gradient_bindings;
   }
-  int next_number(const std::string& purpose) const { return ++state_->numbers[purpose]; }
+  int next_number(const std::string& purpose) const { return handle()->next_number(purpose); }
   void require_may_block() const noexcept {}
   void remind_of_commit() const noexcept {}
-  void start_pending() const noexcept {}
 
  private:
   std::shared_ptr<support::FakeGroupState> state_;

@@ -3,6 +3,7 @@
 /// What ddp/ needs of a group, of one rank of a fake job.
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -40,7 +41,8 @@ class FakeGroupHandle final : public dtrain::group::GroupHandle {
   void barrier_blocking(const std::string& name, const std::string&, dtrain::Deadline deadline) const override {
     store().barrier(name, deadline).wait();
   }
-  void start_pending() const noexcept override {}
+  int next_number(const std::string& purpose) const override { return ++numbers_[purpose]; }
+  void require_may_block() const noexcept override {}
   /// They are set when this returns.
   dtrain::group::WaitUntilSet set_in_background(dtrain::group::StoreEntries entries) const override {
     for (const auto& [key, value] : entries)
@@ -54,6 +56,7 @@ class FakeGroupHandle final : public dtrain::group::GroupHandle {
   std::shared_ptr<FakeJob> job_;
   dtrain::rendezvous::Membership members_;
   std::chrono::nanoseconds timeout_;
+  mutable std::map<std::string, int> numbers_;
 };
 
 }  // namespace support

@@ -19,9 +19,10 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// A collective that was called with a stream. It may be dropped: the operation stays enqueued and uses its buffers.
-/// On a host stream, an operation begins to run when a thread of this rank waits (for any operation) or calls
-/// is_complete(). Operations that have not begun when the rank leaves are skipped: wait for the last one.
+/// A collective that was called with a stream. It may be dropped: the operation stays enqueued and uses its buffers,
+/// which belong to it from the call until it has ended: the program neither writes the input nor uses the output.
+/// Operations make progress by themselves; on a host stream by GroupOptions::progress. Operations that have not begun
+/// when the rank leaves are skipped: wait for the last one.
 /// Lifetime: keeps the group like a handle; is used before leave(); the program's own stream outlives it. Threads: one
 /// at a time. Not in a CUDA graph capture, in which nothing completes.
 /// @tparam State shared by the handles of one group
@@ -38,7 +39,7 @@ class Work {
     if (event_.is_complete()) {
       return true;
     }
-    state_->start_pending();
+    state_->run_unattended();
     return false;
   }
 
@@ -88,8 +89,7 @@ class Collectives {
 
   /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
   Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op, Stream stream) const {
-    require_meaning(input, output, op);
-    return enqueue(backend::AllReduce{input, output, op}, stream);
+    return enqueue(all_reduce_of(input, output, op), stream);
   }
   Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Stream stream) const {
     return all_reduce(input, output, ReduceOp::sum, stream);
@@ -101,18 +101,17 @@ class Collectives {
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op = ReduceOp::sum) const {
     if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
-        require_meaning(input, output, op);
-        backend::AllReduce{input, output, op}.check(place());
+        all_reduce_of(input, output, op).check(place());
         self().state_->device_bounce_buffer().copy_through(
             input, output, stream(),
             [&](BufferView chunk) {
               live().enqueue(backend::AllReduce{chunk, chunk, op}, stream());
             },
-            [&] { work(stream()).wait(); });
+            [&] { wait(); });
         return;
       }
     }
-    all_reduce(input, output, op, stream()).wait();
+    run(all_reduce_of(input, output, op));
   }
   void all_reduce(WriteBuffer values, ReduceOp op = ReduceOp::sum) const { all_reduce(values, values, op); }
 
@@ -128,7 +127,8 @@ class Collectives {
   }
   void all_reduce_without_cast(WriteBuffer values, ReduceOp op = ReduceOp::sum) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
-      all_reduce_without_cast(values, op, stream()).wait();
+      require_meaning(values, values, op);
+      run(backend::AllReduceWithoutCast{{values, values, op}});
     } else {
       all_reduce(values, op);
     }
@@ -162,19 +162,18 @@ class Collectives {
             [&](BufferView chunk) {
               live().enqueue(backend::Broadcast{chunk, root}, stream());
             },
-            [&] { work(stream()).wait(); });
+            [&] { wait(); });
         return;
       }
     }
-    broadcast(buffer, root, stream()).wait();
+    run(backend::Broadcast{buffer, root});
   }
 
   /// Rank r's `output` gets block r of the reduction (by default the sum) of every rank's `input`, which has one block
   /// for each rank. `output` is the memory of that block, or disjoint from `input`.
   Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
-    require_meaning(input, output, op);
-    return enqueue(backend::ReduceScatter{input, output, op}, stream);
+    return enqueue(reduce_scatter_of(input, output, op), stream);
   }
   Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
@@ -182,7 +181,7 @@ class Collectives {
   }
   void reduce_scatter(ReadBuffer input, WriteBuffer output,
                       ReduceOp op = ReduceOp::sum) const requires backend::CanReduceScatter<Communicator> {
-    reduce_scatter(input, output, op, stream()).wait();
+    run(reduce_scatter_of(input, output, op));
   }
 
   /// Block r of `output` gets rank r's `input`; `output` has one block for each rank. `input` is the memory of
@@ -192,7 +191,7 @@ class Collectives {
     return enqueue(backend::AllGather{input, output}, stream);
   }
   void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
-    all_gather(input, output, stream()).wait();
+    run(backend::AllGather{input, output});
   }
 
   /// Sends `input` to rank `peer`, which calls recv. The send may complete before that recv begins, or only after.
@@ -201,7 +200,7 @@ class Collectives {
     return enqueue(backend::Send{input, peer}, stream);
   }
   void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
-    send(input, peer, stream()).wait();
+    run(backend::Send{input, peer});
   }
 
   /// `output` gets the message that rank `peer` sends: the k-th recv gets the k-th send.
@@ -209,7 +208,7 @@ class Collectives {
     return enqueue(backend::Recv{output, peer}, stream);
   }
   void recv(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
-    recv(output, peer, stream()).wait();
+    run(backend::Recv{output, peer});
   }
 
   /// Sends and receives at once, so that ranks in a ring need not alternate. A rank may name itself. `input` and
@@ -220,13 +219,13 @@ class Collectives {
   }
   void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output,
                  int from) const requires backend::CanSendRecv<Communicator> {
-    send_recv(input, to, output, from, stream()).wait();
+    run(backend::SendRecv{input, to, output, from});
   }
 
   /// Completes when every rank's stream has reached it. Without a stream, the barrier throws the job's first cause on
   /// every rank alike: call it before writing a checkpoint, for example.
   Work barrier(Stream stream) const { return enqueue(backend::Barrier{}, stream); }
-  void barrier() const { barrier(stream()).wait(); }
+  void barrier() const { run(backend::Barrier{}); }
 
   /// @name Collectives with a root or with a block for each pair of ranks
   /// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
@@ -244,14 +243,11 @@ class Collectives {
   /// receives every rank's values.
   Work reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, int root, ReduceOp op,
               Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    require_meaning(input, output, op);
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
-    return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
+    return enqueue(reduce_of(input, output, root, op), stream);
   }
   void reduce(ReadBuffer input, WriteBuffer output, int root,
               ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce(input, output, root, op, stream()).wait();
+    run(reduce_of(input, output, root, op));
   }
   /// reduce() in place; the values of other ranks than the root stay.
   Work reduce(WriteBuffer values, int root, ReduceOp op,
@@ -266,88 +262,81 @@ class Collectives {
   /// Block r of rank `root`'s `output` gets rank r's `input`; all blocks have equal lengths.
   Work gather(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, int root,
               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
+    return enqueue(gather_of(input, output, {}, root), stream);
   }
   void gather(MovedReadBuffer input, MovedWriteBuffer output,
               int root) const requires backend::CanExchangeBlocks<Communicator> {
-    gather(input, output, root, stream()).wait();
+    run(gather_of(input, output, {}, root));
   }
 
   /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
   Work gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
+    return enqueue(gather_of(input, output, counts, root), stream);
   }
   void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
                 int root) const requires backend::CanExchangeBlocks<Communicator> {
-    gather_v(input, output, counts, root, stream()).wait();
+    run(gather_of(input, output, counts, root));
   }
 
   /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
   Work scatter(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, int root,
                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
+    return enqueue(scatter_of(input, {}, output, root), stream);
   }
   void scatter(MovedReadBuffer input, MovedWriteBuffer output,
                int root) const requires backend::CanExchangeBlocks<Communicator> {
-    scatter(input, output, root, stream()).wait();
+    run(scatter_of(input, {}, output, root));
   }
 
   /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
   Work scatter_v(EnqueuedInput<MovedReadBuffer> input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
+    return enqueue(scatter_of(input, counts, output, root), stream);
   }
   void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
                  int root) const requires backend::CanExchangeBlocks<Communicator> {
-    scatter_v(input, counts, output, root, stream()).wait();
+    run(scatter_of(input, counts, output, root));
   }
 
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
   Work all_to_all(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
+    return enqueue(all_to_all_of(input, {}, output, {}), stream);
   }
   void all_to_all(MovedReadBuffer input,
                   MovedWriteBuffer output) const requires backend::CanExchangeBlocks<Communicator> {
-    all_to_all(input, output, stream()).wait();
+    run(all_to_all_of(input, {}, output, {}));
   }
 
   /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
   Work all_to_all_v(EnqueuedInput<MovedReadBuffer> input, Counts send_counts, MovedWriteBuffer output,
                     Counts receive_counts, Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
-                    stream);
+    return enqueue(all_to_all_of(input, send_counts, output, receive_counts), stream);
   }
   void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
                     Counts receive_counts) const requires backend::CanExchangeBlocks<Communicator> {
-    all_to_all_v(input, send_counts, output, receive_counts, stream()).wait();
+    run(all_to_all_of(input, send_counts, output, receive_counts));
   }
 
   /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
   Work all_gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts,
                     Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_gather_v(input, output, counts, place()), input, output, stream);
+    return enqueue(all_gather_of(input, output, counts), stream);
   }
   void all_gather_v(MovedReadBuffer input, MovedWriteBuffer output,
                     Counts counts) const requires backend::CanExchangeBlocks<Communicator> {
-    all_gather_v(input, output, counts, stream()).wait();
+    run(all_gather_of(input, output, counts));
   }
 
   /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
   Work reduce_scatter_v(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Counts counts, ReduceOp op,
                         Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    require_meaning(input, output, op);
-    const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
-    return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
+    return enqueue(reduce_scatter_of(input, output, counts, op), stream);
   }
   void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
                         ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce_scatter_v(input, output, counts, op, stream()).wait();
+    run(reduce_scatter_of(input, output, counts, op));
   }
   /// @}
 
@@ -355,7 +344,6 @@ class Collectives {
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
   Communicator& live() const { return self().state_->live(); }
   Stream stream() const { return self().stream(); }
-  Work work(Stream stream) const { return {self().state_, stream}; }
   backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
   bool is_rank(int rank) const noexcept { return self().rank() == rank; }
   static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
@@ -365,21 +353,65 @@ class Collectives {
     require_reduction(output.meaning, op);
   }
 
+  /// Enqueues the operation on the program's stream.
   template <class Operation>
   Work enqueue(const Operation& operation, Stream stream) const {
     live().enqueue(operation, stream);
-    return work(stream);
+    self().state_->attend(stream);
+    return {self().state_, stream};
   }
+
+  /// Blocking: runs the operation on the group's own stream.
+  template <class Operation>
+  void run(const Operation& operation) const {
+    live().enqueue(operation, stream());
+    wait();
+  }
+  /// Blocking: until the work of the group's own stream has ended.
+  void wait() const { Work(self().state_, stream()).wait(); }
+
+  /// @name The operations, with their checks
+  /// @{
+  static auto all_reduce_of(const ReadBuffer& input, const WriteBuffer& output, ReduceOp op) {
+    require_meaning(input, output, op);
+    return backend::AllReduce{input, output, op};
+  }
+  static auto reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, ReduceOp op) {
+    require_meaning(input, output, op);
+    return backend::ReduceScatter{input, output, op};
+  }
+  auto reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, Counts counts, ReduceOp op) const {
+    require_meaning(input, output, op);
+    return backend::ReduceBlocks{backend::blocks_of_reduce_scatter_v(input, output, counts, place()), input, output,
+                                 op};
+  }
+  auto reduce_of(const ReadBuffer& input, const WriteBuffer& output, int root, ReduceOp op) const {
+    require_meaning(input, output, op);
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return backend::ReduceBlocks{backend::blocks_of_reduce(input, used, root, place()), input, used, op};
+  }
+  auto gather_of(const ConstBufferView& input, const BufferView& output, Counts counts, int root) const {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return backend::ExchangeBlocks{backend::blocks_of_gather(input, used, counts, root, place()), input, used};
+  }
+  auto scatter_of(const ConstBufferView& input, Counts counts, const BufferView& output, int root) const {
+    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
+    return backend::ExchangeBlocks{backend::blocks_of_scatter(used, counts, output, root, place()), used, output};
+  }
+  auto all_to_all_of(const ConstBufferView& input, Counts send_counts, const BufferView& output,
+                     Counts receive_counts) const {
+    return backend::ExchangeBlocks{backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()),
+                                   input, output};
+  }
+  auto all_gather_of(const ConstBufferView& input, const BufferView& output, Counts counts) const {
+    return backend::ExchangeBlocks{backend::blocks_of_all_gather_v(input, output, counts, place()), input, output};
+  }
+  /// @}
 
   /// `view`, or an empty one of the type and device of `other`.
   template <class View>
   static View used_if(bool is_used, const View& view, const ConstBufferView& other) noexcept {
     return is_used ? view : View{nullptr, 0, other.dtype, other.device};
-  }
-
-  Work exchange(const backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
-                Stream stream) const {
-    return enqueue(backend::ExchangeBlocks{blocks, input, output}, stream);
   }
 };
 

@@ -4,7 +4,6 @@
 /// NotedSettings: settings that are to be the same on all ranks.
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,12 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
-#include "dtrain/rendezvous/membership/membership.hpp"
+#include "dtrain/group/store_collectives.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -66,14 +63,8 @@ class NotedSettings {
 
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
 /// GroupState has the typed members. Threads: any.
-class GroupHandle {
+class GroupHandle : public StoreCollectives {
  public:
-  virtual const rendezvous::Membership& members() const noexcept = 0;
-  virtual std::chrono::nanoseconds timeout() const noexcept = 0;  ///< of one collective
-
-  /// Holds the job's first cause.
-  virtual const std::shared_ptr<FailureLatch>& failure() const noexcept = 0;
-
   /// Reports that a step was destroyed before it finished. While an exception unwinds, it is sent 100 ms later, so
   /// that the caller that catches the exception can report its text first. Blocking: no.
   virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
@@ -95,7 +86,6 @@ class GroupHandle {
   /// Adds a wrapped model, for as long as the pointer is shared.
   virtual void add_wrapped(std::shared_ptr<const WrappedModel>) const {}
 
-  virtual backend::StoreRef store_ref() const = 0;
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
   /// Gives rank 0 a text of each rank, in the background: `on_rank_0(texts)` is called on the control thread, with the
   /// texts in rank order, once every rank has called this with the same `name`, which is used once. A rank that leaves
@@ -106,10 +96,6 @@ class GroupHandle {
   NotedSettings& noted_settings() const noexcept { return noted_settings_; }
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, const std::string& doing, Deadline deadline) const = 0;
-
-  /// Starts enqueued work of this rank's streams that no thread runs. Called before this rank waits for other ranks,
-  /// which may wait for that work. Blocking: no.
-  virtual void start_pending() const noexcept = 0;
 
  protected:
   GroupHandle() = default;

@@ -5,10 +5,12 @@
 /// stream of the program, without a wait of the host: follow_stream(), for hooks::LocalSgd; enqueue_within() and
 /// wait_for_stream(), for libtorch/stream_order.hpp.
 
+#include <memory>
 #include <type_traits>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/group_state.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -21,6 +23,12 @@ struct GroupAccess {
     return group.internals();
   }
 };
+
+/// The group without its policy's types.
+template <class Group>
+std::shared_ptr<const GroupHandle> handle_of(const Group& group) {
+  return GroupAccess::of(group).handle();
+}
 
 #if DTRAIN_WITH_CUDA
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -32,6 +33,9 @@
 #include "dtrain/rendezvous/control/task_runner.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
+#include "dtrain/stream/host/communication_stream.hpp"
+#include "dtrain/stream/host/progress.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -44,6 +48,9 @@ struct GroupOptions {
   /// ranks. A measured choice, and with it the bits, may differ from run to run: DdpOptions::deterministic uses the
   /// fixed choice, and a wrapper with a measured DdpOptions::plan a measured choice unless `given`.
   backend::AlgorithmChoice algorithms{};
+  /// Whether a thread runs collectives that are given a host stream, from the call on. Without one (no free core, or
+  /// `caller`) they begin when a thread of this rank waits in dtrain, and after 20 ms at the latest. May differ.
+  stream::host::Progress progress = stream::host::Progress::automatic;
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
@@ -100,14 +107,15 @@ class GroupStateBase : public RankContext::Closable,
     if (model->weights_differ) rank_context_->kept_are_equal = false;  // steps without a commit may follow
     rank_context_->wrapped.push_back(std::move(model));
   }
-  void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
-
   /// The job's store, with the group's prefix and barriers of its ranks; own_store(): for calls of dtrain's own.
   rendezvous::Store store() const;
   rendezvous::Store own_store() const { return with_call_purpose(store(), "comparing what the ranks do"); }
 
-  /// Counts 1, 2, ... for each purpose, for keys: the same on ranks that call it in the same order. Blocking: no.
-  int next_number(const std::string& purpose) const;
+  int next_number(const std::string& purpose) const final;
+  void require_may_block() const final { rank_context_->require_may_block(); }
+
+  /// Starts enqueued work of this rank's streams that no thread runs, before waits outside the store. Blocking: no.
+  void run_unattended() const noexcept { rank_context_->streams->run_unattended(); }
 
   rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
 
@@ -249,7 +257,7 @@ class GroupState final : public GroupStateBase {
                   "splitting a process group with color {}; every rank gives a color of at least 0", {color});
     }
     Communicator& parent = live();
-    start_pending();  // other ranks may wait for this work before they call this
+    run_unattended();  // other ranks may wait for this work before they call this
     std::optional<Communicator> child;
     try {
       child.emplace(parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)));
@@ -266,10 +274,17 @@ class GroupState final : public GroupStateBase {
   }
 
   /// A new stream of this rank. While the rank waits in another one, its work runs in the background.
-  StreamOwner open_stream() const {
+  StreamOwner open_stream(stream::host::StreamKind kind = stream::host::StreamKind::program) const {
     StreamOwner stream;
-    register_stream(stream);
+    register_stream(stream, kind);
     return stream;
+  }
+
+  /// After the program has enqueued a collective on a stream: see RankContext::attend. Device streams need nothing.
+  void attend(typename Communicator::Stream stream) const noexcept {
+    if constexpr (std::same_as<typename Communicator::Stream, stream::host::StreamRef>) {
+      rank_context_->attend(stream, options_.progress);
+    }
   }
 
   /// Rejects later collectives, and notifies peers that wait in one. Waits for collectives in the order of a stream of
@@ -329,7 +344,7 @@ class GroupState final : public GroupStateBase {
              const GroupOptions& options)
       : GroupStateBase(std::move(rank_context), std::move(members), std::move(prefix), options),
         resources_(std::make_shared<ChannelResources>()) {
-    register_stream(resources_->stream);
+    register_stream(resources_->stream, stream::host::StreamKind::program);
     static_cast<void>(resources_->stream.ref());  // creates it on this thread's device, if streams have one
     rank_context_->add(*this);
   }
@@ -340,9 +355,9 @@ class GroupState final : public GroupStateBase {
             rendezvous::OffThreadDeleter()};
   }
 
-  void register_stream(StreamOwner& stream) const {
-    if constexpr (requires { stream.register_with(rank_context_->streams); }) {
-      stream.register_with(rank_context_->streams);
+  void register_stream(StreamOwner& stream, stream::host::StreamKind kind) const {
+    if constexpr (requires { stream.register_with(rank_context_->streams, kind); }) {
+      stream.register_with(rank_context_->streams, kind);
     }
   }
 
@@ -385,7 +400,7 @@ DTRAIN_DEFINED GroupStateBase::GroupStateBase(std::shared_ptr<RankContext> rank_
                                            rendezvous::RankSet::of(members_.ranks_in_job()))) {}
 
 DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
-  rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
+  rendezvous::Store store = rank_context_->store().with_timeout(rank_context_->timeout);
   return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
 }
 
@@ -410,16 +425,16 @@ DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) const
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
     const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
   const std::string name = prefix_ + purpose;
-  start_pending();  // other ranks may wait for this work before they open their channels
-  backend::ChannelContext context{members_,
-                                  name,
-                                  with_call_purpose(rank_context_->control_plane.store().with_prefix(name + "/"),
-                                                    format_text("channel '{}'", {name})),
-                                  failure(),
-                                  rank_context_->timeout,
-                                  [streams = rank_context_->streams] { streams->run_unattended(); },
-                                  describe,
-                                  accumulate};
+  run_unattended();  // other ranks may wait for this work before they open their channels
+  backend::ChannelContext context{
+      members_,
+      name,
+      with_call_purpose(rank_context_->store().with_prefix(name + "/"), format_text("channel '{}'", {name})),
+      failure(),
+      rank_context_->timeout,
+      [streams = rank_context_->streams] { streams->run_unattended(); },
+      describe,
+      accumulate};
   context.algorithms = options_.algorithms;
   return context;
 }

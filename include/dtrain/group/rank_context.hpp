@@ -23,6 +23,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/process/core_count.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/memory_ranges.hpp"
@@ -38,6 +39,8 @@
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
+#include "dtrain/stream/host/progress.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -84,6 +87,13 @@ class RankContext {
 
   /// Reports after `grace`, in which a more precise cause may be reported. Blocking: no.
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
+
+  /// The job's store, whose blocking calls first start enqueued work of this rank's streams that no thread runs.
+  rendezvous::Store store() const { return control_plane.store().with_before_wait(before_wait_); }
+
+  /// Lets enqueued work of a program's stream make progress by itself: a thread runs it, or else the control thread
+  /// looks every 20 ms whether no thread does. To be called after each enqueue. Blocking: no.
+  void attend(const stream::host::StreamRef& stream, stream::host::Progress wanted) noexcept;
 
   void keep_alive_until_leave(std::shared_ptr<void> work) noexcept;
 
@@ -141,6 +151,11 @@ class RankContext {
   std::vector<Closable*> channels_;
   std::vector<std::shared_ptr<void>> kept_;              ///< destroyed before the members above, which it uses
   std::vector<async::BackgroundTask<void>> gatherings_;  ///< likewise
+  const std::shared_ptr<const rendezvous::BeforeWait> before_wait_;
+  /// Whether watching_ runs, for streams without a thread.
+  const std::shared_ptr<std::atomic<bool>> is_watching_ = std::make_shared<std::atomic<bool>>(false);
+  std::optional<async::BackgroundTask<void>> watching_;
+  std::atomic<stream::host::Progress> progress_{stream::host::Progress::automatic};  ///< decided at the first attend()
   bool left_ = false;
   const OwningProcess process_;
   int exceptions_at_start_ = std::uncaught_exceptions();
@@ -189,6 +204,16 @@ inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milli
   latch->report(cause);
 }
 
+/// Starts threads for work of the program's streams that no thread runs, until there is none.
+inline async::Task<void> run_streams(async::EventLoop& loop, std::shared_ptr<stream::host::StreamRegistry> streams,
+                                     std::shared_ptr<std::atomic<bool>> is_watching) {
+  do {
+    co_await loop.sleep_for(std::chrono::milliseconds(20));
+  } while (streams->run_unattended_of_program());
+  is_watching->exchange(false);  // reads what attend() wrote, and so sees the work that it was called for
+  streams->run_unattended_of_program();
+}
+
 inline async::Task<void> set_all(rendezvous::Store store, std::shared_ptr<const StoreEntries> entries) {
   for (const auto& [key, value] : *entries) {
     co_await store.set(key, value);
@@ -228,7 +253,8 @@ DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& o
       tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
       streams(std::make_shared<stream::host::StreamRegistry>()),
       gradient_bindings(std::make_shared<GradientBindingRegistry>()),
-      pending_weights(std::make_shared<PendingWeights>()) {}
+      pending_weights(std::make_shared<PendingWeights>()),
+      before_wait_(std::make_shared<const rendezvous::BeforeWait>([of = streams] { of->run_unattended(); })) {}
 
 DTRAIN_DEFINED RankContext::~RankContext() {
   if (left_) {
@@ -251,6 +277,27 @@ DTRAIN_DEFINED void RankContext::keep_alive_until_leave(std::shared_ptr<void> wo
     kept_.push_back(std::move(work));
   } catch (...) {
     // Then `work` is destroyed now; the other ranks may get a less precise cause.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::attend(const stream::host::StreamRef& stream, stream::host::Progress wanted) noexcept {
+  using stream::host::Progress;
+  if (stream.has_helper()) return;
+  if (progress_.load() == Progress::automatic) {
+    const int local_ranks = control_plane.membership().local_world_size;
+    progress_.store(stream::host::decide(wanted, cores_of_all_ranks(), available_cores(), local_ranks));
+  }
+  if (progress_.load() == Progress::thread && streams->start_helper(stream)) return;
+  if (is_watching_->exchange(true)) return;
+  try {
+    async::BackgroundTask<void> started =
+        tasks.start([of = streams, is_watching = is_watching_](async::EventLoop& loop) {
+          return detail::run_streams(loop, of, is_watching);
+        });
+    const std::lock_guard lock(mutex_);
+    watching_.emplace(std::move(started));
+  } catch (...) {
+    is_watching_->store(false);  // the job has failed, or there is no memory: who waits for the work runs it
   }
 }
 

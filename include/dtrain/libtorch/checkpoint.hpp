@@ -54,7 +54,7 @@ TrainingTensors collect_training(const Group& group, const std::string& path, co
     tensors = training_tensors(parts, values);
     return true;
   };
-  static_cast<void>(ddp::detail::run_on_rank0_blocking(group, "collecting the checkpoint " + path, collect));
+  static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "collecting the checkpoint " + path, collect));
   return tensors;
 }
 
@@ -219,7 +219,7 @@ void load_whole_state(const Group& group, const std::string& path, const Trainin
       all.push_back(made);
     }
   }
-  static_cast<void>(ddp::detail::run_on_rank0_blocking(group, "reading the shard files of " + path, [&] {
+  static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "reading the shard files of " + path, [&] {
     if (arrays != 0) ddp::read_whole_state(ddp::detail::behind_link(path), index, memory);
     return true;
   }));

@@ -78,7 +78,7 @@ bool load_with_extents(const Group& group, const std::string& path, torch::Devic
   for (int loads = 1;; ++loads) {
     const FileExtents former = extents;
     extents = {std::vector<std::int64_t>(former.optimizers.size())};
-    if (!ddp::detail::run_on_rank0_blocking(group, "reading the checkpoint " + path, read)) {
+    if (!group::handle_of(group)->on_rank_0("rank 0", "reading the checkpoint " + path, read)) {
       return false;
     }
     share_extents(group, extents, device);

@@ -198,7 +198,10 @@ TEST_CASE("any exception on one rank reaches all as an error") {
       if (group.rank() == 1) throw std::length_error("too many elements");
       return "a text";
     };
-    const auto run = [&] { static_cast<void>(dtrain::ddp::detail::run_on_all_ranks_blocking(group, "writing", work)); };
+    const auto run = [&] {
+      static_cast<void>(
+          dtrain::ddp::detail::run_on_all_ranks_blocking(*dtrain::group::handle_of(group), "writing", work));
+    };
     CHECK_CONTAINS(sentence_of(run), "writing ended by too many elements");
     group.barrier();  // the job has not failed
   });

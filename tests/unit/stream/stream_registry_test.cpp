@@ -1,4 +1,5 @@
 #include "support/thread_ranks.hpp"
+#include "support/threads_of_this_process.hpp"
 #include "unit/stream/prelude.hpp"
 
 namespace {
@@ -46,18 +47,6 @@ struct Rank {
   std::vector<CommunicationStream> streams;
   std::atomic<bool> well{true};
 };
-
-int threads_of_this_process() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    if (word == "Threads:") {
-      int count = 0;
-      status >> count;
-      return count;
-    }
-  }
-  return 0;
-}
 
 }  // namespace
 
@@ -138,10 +127,10 @@ TEST_CASE("a stream that is run, or has a helper, or has no work, gets no thread
   CHECK(gate.is_reached_soon());
   std::atomic<std::thread::id> runner{};
   helped.ref().enqueue([&runner]() noexcept { runner = std::this_thread::get_id(); });
-  const int before = threads_of_this_process();
+  const int before = support::threads_of_this_process();
   for (int i = 0; i < 100; ++i)
     registry->run_unattended();
-  CHECK(threads_of_this_process() <= before);  // one that has just been joined may still have counted
+  CHECK(support::threads_of_this_process() <= before);  // one that has just been joined may still have counted
   CHECK(holds_soon([&] { return runner.load() != std::thread::id(); }));
   gate.open();
   waiter.join();

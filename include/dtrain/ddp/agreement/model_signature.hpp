@@ -335,8 +335,7 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
       store.erase_blocking(entry.first, deadline);
     }
   } catch (const Error&) {
-    latch.throw_if_failed(self);  // the first cause names its rank
-    throw;
+    group.throw_cause_or_rethrow();
   }
   latch.throw_if_failed(self);
 }

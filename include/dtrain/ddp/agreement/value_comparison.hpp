@@ -19,20 +19,19 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Collective, blocking: compares the values over the store. All ranks send one digest, with the settings that they
 /// have noted (group::NotedSettings); if two digests differ, the digests of 64 parts of the model, and so on
 /// down to a parameter.
-/// @param prefix of keys, used once, the same on all ranks @param when for the sentence: "after 12 steps"
+/// @param purpose of GroupHandle::gather, each wrapper's own @param when for the sentence: "after 12 steps"
 /// @param end_name of the wrapper's compare_values_in_background
 /// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; where most
 /// ranks have equal values, its rank() is this rank, if its values are others, or else the first such rank; with a
 /// setting that differs; or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for
-/// values on a GPU; as store_gather
-void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
+/// values on a GPU; as GroupHandle::gather
+void compare_values_blocking(const group::GroupHandle& group, const std::string& purpose,
                              std::span<const Parameter> parameters, Deadline deadline, const std::string& when,
                              const std::string& end_name);
 
-/// Collective, blocking: compares the noted settings alone, over the store. @param key used once, the same on all ranks
-/// @throws Error (disagreement) on every rank, with a setting that differs; as store_gather
-void compare_settings_blocking(const group::GroupHandle& group, const std::string& key, Deadline deadline,
-                               const std::string& when);
+/// Collective, blocking: compares the noted settings alone, over the store. @param purpose of GroupHandle::gather
+/// @throws Error (disagreement) on every rank, with a setting that differs; as GroupHandle::gather
+void compare_settings_blocking(const group::GroupHandle& group, const std::string& purpose, const std::string& when);
 
 /// Compares a digest of all values, and noted settings, in the background, once every rank has called it: rank 0 warns
 /// in the log if two differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
@@ -65,7 +64,6 @@ bool are_on_host(std::span<const Parameter> parameters) noexcept;
 #include <string_view>
 #include <utility>
 
-#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/log.hpp"
@@ -237,22 +235,16 @@ DTRAIN_DEFINED bool are_on_host(std::span<const Parameter> parameters) noexcept 
                      [](const Parameter& parameter) { return parameter.value.device.kind == DeviceKind::host; });
 }
 
-DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
+DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, const std::string& purpose,
                                             std::span<const Parameter> parameters, Deadline deadline,
                                             const std::string& when, const std::string& end_name) {
   if (!are_on_host(parameters)) {
     throw_error(Errc::unsupported, "compare_values() reads values in host memory, and this model's are on a GPU");
   }
-  group.start_pending();  // other ranks may wait for this work before they call this
   const auto job_rank = [&](int rank) { return group.members().rank_in_job(rank); };
-  backend::StoreRank self{group.store_ref(),
-                          group.members().rank,
-                          group.members().world_size,
-                          job_rank(group.members().rank),
-                          deadline,
-                          "compare_values(), which every rank calls",
-                          [&](int rank) { return format_text("rank {}", {job_rank(rank)}); }};
-  self.check = [&] { detail::require_wrappers(group, end_name, when); };
+  const std::string doing = "compare_values(), which every rank calls";
+  group::StoreWait wait{deadline};
+  wait.check = [&] { detail::require_wrappers(group, end_name, when); };
   detail::ComparedRange range{0, parameters.size(), 1};
   for (int round = 0;; ++round) {
     const bool is_first = round == 0;  // whose texts also have the settings
@@ -294,7 +286,7 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
       }
       return {};
     };
-    const std::string found_text = backend::store_gather(self, format_text("{}{}", {prefix, round}), own, find);
+    const std::string found_text = group.gather(purpose, doing, own, find, wait);
     if (found_text.empty()) return;
     const auto found = from_bytes<detail::FoundDifference>(found_text, "the difference that rank 0 of the group found");
     if (found.part >= range.parts) {
@@ -306,7 +298,7 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
       Error error(Errc::disagreement, found.sentence);
       if (found.first >= 0) error.with_rank(mine == found.common ? found.first : job_rank(group.members().rank));
       try {  // each rank knows the result before the first one throws, and the job fails
-        group.barrier_blocking(format_text("{}told", {prefix}), self.doing,
+        group.barrier_blocking(format_text("dtrain/{}/told", {purpose}), doing,
                                earlier(deadline, Deadline::after(std::chrono::seconds(10))));
       } catch (const Error&) {  // a rank was lost meanwhile
       }
@@ -318,25 +310,16 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
   }
 }
 
-DTRAIN_DEFINED void compare_settings_blocking(const group::GroupHandle& group, const std::string& key,
-                                              Deadline deadline, const std::string& when) {
-  group.start_pending();  // other ranks may wait for this work before they call this
-  const rendezvous::Membership& members = group.members();
-  const backend::StoreRank self{
-      group.store_ref(),
-      members.rank,
-      members.world_size,
-      members.rank_in_job(),
-      deadline,
-      "comparing the settings of the DistributedSamplers before the first step, which every rank makes",
-      [&](int rank) { return format_text("rank {}", {members.rank_in_job(rank)}); }};
+DTRAIN_DEFINED void compare_settings_blocking(const group::GroupHandle& group, const std::string& purpose,
+                                              const std::string& when) {
   const auto find = [&](const std::vector<std::string>& texts) -> std::string {
-    const std::string setting = detail::differing_setting(members.ranks_in_job(), texts);
+    const std::string setting = detail::differing_setting(group.members().ranks_in_job(), texts);
     if (!setting.empty()) throw_error(Errc::disagreement, "{} {}", {when, detail::sampler_difference(setting)});
     return {};
   };
-  static_cast<void>(backend::store_gather(
-      self, key, [&] { return group.noted_settings().lines(); }, find));
+  static_cast<void>(group.gather(
+      purpose, "comparing the settings of the DistributedSamplers before the first step, which every rank makes",
+      [&] { return group.noted_settings().lines(); }, find));
 }
 
 DTRAIN_DEFINED std::uint64_t digest_of_values(std::span<const Parameter> parameters) {

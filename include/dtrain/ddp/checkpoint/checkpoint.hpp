@@ -25,7 +25,6 @@
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/ddp/rank0_task.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/kernels/copy.hpp"
 
@@ -48,8 +47,8 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
   }
   const Deadline deadline = Deadline::after(group.timeout());
   const int count = group::GroupAccess::of(group).next_number("checkpoint");
-  agree_blocking(*group::GroupAccess::of(group).handle(), format_text("dtrain/checkpoint/{}/", {count}), signature,
-                 deadline, "loading a checkpoint");
+  agree_blocking(*group::handle_of(group), format_text("dtrain/checkpoint/{}/", {count}), signature, deadline,
+                 "loading a checkpoint");
 }
 
 /// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
@@ -132,9 +131,8 @@ template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::barrier_of_save(group, path);
   detail::wait_for_weights(group, tensors);
-  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    write_checkpoint_file(path, tensors, tensor_access(group),
-                          WritingAttempt::of(*group::GroupAccess::of(group).handle()));
+  static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "writing the file " + sanitize(path), [&] {
+    write_checkpoint_file(path, tensors, tensor_access(group), WritingAttempt::of(*group::handle_of(group)));
     return true;
   }));
 }
@@ -152,7 +150,7 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   detail::agree_on_tensors_blocking(group, tensors);
   detail::wait_for_weights(group, tensors);
   const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
-  if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
+  if (!group::handle_of(group)->on_rank_0("rank 0", "reading the checkpoint " + sanitize(path), read)) {
     return false;
   }
   detail::resize_bytes_blocking(group, tensors);
@@ -242,13 +240,13 @@ template <class Group>
   const auto take_copy = [&] {
     if (writes) *copy = TensorSnapshot(tensors, tensor_access(group));
   };
-  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()), writes] {
+  const auto write = [copy, path, attempt = WritingAttempt::of(*group::handle_of(group)), writes] {
     if (writes) copy->write(path, attempt);
   };
   return PendingCheckpoint(
       detail::copied_then(take_copy, write),
       [group, path](const std::function<void()>& require_written) {
-        static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+        static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "writing the file " + sanitize(path), [&] {
           require_written();
           return true;
         }));

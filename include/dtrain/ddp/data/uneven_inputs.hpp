@@ -170,11 +170,8 @@ class UnevenInputs {
     require_open("finish()");
     has_ended_ = true;
     agreement_->end();
-    for (;;) {
-      group_.start_pending();  // other ranks may wait for this work before their next step
-      if (!agreement_->next_step()) break;
+    while (agreement_->next_step())
       step();
-    }
     watch_.wait(Deadline::after(group_.timeout()));  // it may set a key until it ends
     group_.barrier();
     agreement_->erase_keys(group_.rank() == 0);

@@ -30,8 +30,6 @@ inline constexpr std::size_t given_plan_steps = 5;
 #include <string>
 #include <vector>
 
-#include "dtrain/backend/channel_setup/store_gather.hpp"
-#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/serializer.hpp"
@@ -281,22 +279,10 @@ class MeasuredPlan final : public BucketPlanner {
     return variants_.empty() ? caps : format_text("{}, {}", {variants_[settings.variant], caps});
   }
 
-  /// Collective, blocking: every rank gets the text that `choose` makes on rank 0 of the texts of all ranks, in rank
-  /// order. @param name used once
-  template <class Choose>
-  std::string exchange(const char* name, const std::string& own, Choose choose) const {
-    const rendezvous::Membership& here = group_->members();
-    const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
-    group_->start_pending();  // other ranks may wait for this work before they choose
-    try {
-      return backend::store_gather(
-          {group_->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group_->timeout()),
-           "choosing the bucket plan", name_of},
-          prefix_ + name, [&] { return own; }, choose);
-    } catch (const Error&) {
-      group_->failure()->throw_if_failed(here.rank_in_job());  // the first cause names its rank
-      throw;
-    }
+  /// Collective, blocking: every rank gets the text that `choose` makes on rank 0 of the texts of all ranks.
+  std::string exchange(const char* purpose, const std::string& own, const group::CombineTexts& choose) const {
+    return group_->gather(
+        prefix_ + purpose, "choosing the bucket plan", [&] { return own; }, choose);
   }
 
   std::shared_ptr<const group::GroupHandle> group_;

@@ -12,13 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
+#include "dtrain/group/group_handle.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -65,11 +64,9 @@ struct SlowestRank {
 std::string to_string(const SlowestRank& slowest);
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
-/// reports, not for every step. @param prefix used once; `deadline` bounds each wait
-/// @param notice_after time until a rank logs a warning with the names of missing ranks
-SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline,
-                                       std::chrono::milliseconds notice_after = std::chrono::seconds(10));
+/// reports, not for every step. @param purpose each wrapper's own @throws as GroupHandle::gather
+SlowestRank find_slowest_rank_blocking(const group::GroupHandle& group, const std::string& purpose,
+                                       const ReducerStatistics& mine, const group::StoreWait& wait = {});
 
 #if DTRAIN_DEFINITIONS
 
@@ -152,9 +149,9 @@ inline void fields(Serializer& of, SlowestRank& slowest) {
   fields(of, slowest.typical);
 }
 
-DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                                      const ReducerStatistics& mine, int rank, int world_size,
-                                                      Deadline deadline, std::chrono::milliseconds notice_after) {
+DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const group::GroupHandle& group, const std::string& purpose,
+                                                      const ReducerStatistics& mine, const group::StoreWait& wait) {
+  const int world_size = group.members().world_size;
   const auto own = [&] {
     const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
     return to_bytes((mine.times.forward + mine.times.backward) / steps);
@@ -173,12 +170,9 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
     slowest.typical = std::chrono::nanoseconds(static_cast<std::int64_t>(sum / world_size));
     return to_bytes(slowest);
   };
-  const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const char* const doing = "summary() or slowest_rank(), which every rank calls";
-  backend::StoreRank self{store, rank, world_size, rank, deadline, doing, name};
-  self.notice_after = notice_after;
-  const auto slowest =
-      from_bytes<SlowestRank>(backend::store_gather(self, prefix + "computing", own, find), "the slowest rank");
+  const auto slowest = from_bytes<SlowestRank>(
+      group.gather(purpose, "summary() or slowest_rank(), which every rank calls", own, find, wait),
+      "the slowest rank");
   if (slowest.rank < 0 || slowest.rank >= world_size) {
     throw_error(Errc::protocol, "the slowest of {} ranks is said to be rank {}", {world_size, slowest.rank});
   }

@@ -23,7 +23,6 @@
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
-#include "dtrain/ddp/rank0_task.hpp"
 #include "dtrain/rendezvous/client/value_chunks.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -142,7 +141,6 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   const auto store =
       with_call_purpose(group.store().with_prefix("dtrain/timeline/"), "writing the file " + sanitize(path));
   const int ranks = group.world_size();
-  group.start_pending();  // other ranks may wait for this work before they make this call
   const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());
   RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
   const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);
@@ -154,7 +152,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
     }
     store.set(key, to_bytes(bytes.size())).wait();
   }
-  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+  static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "writing the file " + sanitize(path), [&] {
     std::vector<RankTimeline> all;
     all.push_back(std::move(own));
     for (int rank = 1; rank < ranks; ++rank) {
@@ -167,7 +165,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
       if (!timeline) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(timeline));
     }
-    write_trace(path, all, parameters, WritingAttempt::of(*group::GroupAccess::of(group).handle()));
+    write_trace(path, all, parameters, WritingAttempt::of(*group::handle_of(group)));
     return true;
   }));
 }

@@ -358,8 +358,7 @@ DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHa
         prefix + "order", count * detail::order_entry_bytes,
         [&](const std::string& name) { return store.take_blocking(name, group.members().world_size - 1, deadline); });
   } catch (const Error&) {
-    group.failure()->throw_if_failed(group.members().rank_in_job());  // the first cause names its rank
-    throw;
+    group.throw_cause_or_rethrow();
   }
   return detail::order_in(bytes, count);
 }
@@ -380,7 +379,6 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
   }
   rebuild.agreed_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
     const Deadline deadline = Deadline::after(group->timeout());
-    group->start_pending();  // other ranks may wait for this work before they have their order
     if (group->members().rank != 0) return read_order_blocking(*group, prefix, order.size(), deadline);
     if (*wait_until_published) (*wait_until_published)(deadline);
     return order;

@@ -121,10 +121,9 @@ struct Driver {
     reducer->check_addresses(true);
     const std::shared_ptr<const group::GroupHandle> handle = group.handle();
     const std::vector<Parameter>& present = present_parameters();
-    compare_values_blocking(*handle, format_text("{}values/{}/", {prefix, comparisons_++}),
-                            {present.data(), present.size()}, Deadline::after(handle->timeout()),
-                            format_text("after {} {}", {reducer->steps(), reducer->steps() == 1 ? "step" : "steps"}),
-                            prefix + "end");
+    compare_values_blocking(
+        *handle, prefix + "values", {present.data(), present.size()}, Deadline::after(handle->timeout()),
+        format_text("after {} {}", {reducer->steps(), reducer->steps() == 1 ? "step" : "steps"}), prefix + "end");
   }
   /// Before a step: the same where DTRAIN_CHECK_VALUES says so; before the first one the settings of the samplers, in
   /// the background, but for newcomers of an elastic job, whom it rejects.
@@ -154,10 +153,9 @@ struct Driver {
 
   ValueChecks checks_;
   int agreements_ = 0;
-  bool has_local_steps_ = false;  ///< by hooks::LocalSgd, or another hook with weights_differ()
-  bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
-  int comparisons_ = 0;
-  std::string compared_settings_;              ///< this rank's
+  bool has_local_steps_ = false;   ///< by hooks::LocalSgd, or another hook with weights_differ()
+  bool sends_buffers_ = false;     ///< each step gives the other ranks this rank's; false once that is warned of
+  std::string compared_settings_;  ///< this rank's
   std::optional<std::uint64_t> first_values_;  ///< digest of the values at first, if they are compared at the end
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
@@ -166,7 +164,7 @@ struct Driver {
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
 
 template <class Backend, class Group>
-Driver<Backend, Group>::Driver(const Group& group) : stream(group.open_stream()) {}
+Driver<Backend, Group>::Driver(const Group& group) : stream(group.open_stream(stream::host::StreamKind::step)) {}
 
 template <class Backend, class Group>
 Driver<Backend, Group>::~Driver() = default;
@@ -206,7 +204,6 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
     gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters, model.identities);
   }
   prefix = format_text("ddp/{}/", {group.next_number("ddp")});
-  handle->start_pending();  // other ranks may wait for this work before they construct their wrappers
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
   ModelSignature signature = model_signature(parameters, options, model.buffers, scales, hook.description);
@@ -268,8 +265,7 @@ void Driver<Backend, Group>::compare_now(const Group& group, const char* caller)
   const std::shared_ptr<const group::GroupHandle> handle = due.settings ? group.handle() : nullptr;
   if (due.settings) reducer->throw_if_unusable(caller);
   if (due.settings && handle->is_elastic()) {
-    compare_settings_blocking(*handle, prefix + "settings", Deadline::after(handle->timeout()),
-                              "before the first step");
+    compare_settings_blocking(*handle, prefix + "settings", "before the first step");
   } else if (due.settings) {
     compared_settings_ = compare_settings_in_background(*handle, prefix + "settings");
   }
@@ -302,7 +298,6 @@ void Driver<Backend, Group>::agree_on_reduction(const Group& group, const std::s
   ModelSignature signature;
   signature.hook = reduction;
   const std::shared_ptr<const group::GroupHandle> handle = group.handle();
-  handle->start_pending();  // other ranks may wait for this work before they call this
   agree_blocking(*handle, format_text("{}reduction/{}/", {prefix, agreements_++}), signature,
                  Deadline::after(handle->timeout()), "constructing a ShardedOptimizer");
 }

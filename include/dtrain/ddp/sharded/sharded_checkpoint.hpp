@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,13 +19,11 @@
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/crypto.hpp"
-#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/rank0_task.hpp"
 #include "dtrain/ddp/sharded/shard_files.hpp"
 #include "dtrain/ddp/sharded/sharded_optimizer.hpp"
 #include "dtrain/group/group_internals.hpp"
@@ -33,57 +32,17 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Runs `work()` on every rank. Collective, blocking: until work() has ended on all ranks.
+/// Runs `work()` on every rank. Collective, blocking: until work() has ended on all ranks, without a time limit while
+/// all are alive.
 /// @returns for backend::detail::decode: rank 0's text, or an error, which names rank and host, if work() threw on a
 /// rank or a rank is doing something else
-template <class Group, class Work>
-std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
-  const int number = group::GroupAccess::of(group).next_number("shards");
-  group.start_pending();  // other ranks may wait for this work before they make this call
-  const int rank = group.members().rank_in_job();
-  backend::StoreRank self{group.store().with_prefix("dtrain/shards/"),
-                          group.rank(),
-                          group.world_size(),
-                          rank,
-                          Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
-                          doing,
-                          [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
-  self.notice_after = std::chrono::milliseconds(0);  // a rank may write for minutes
-  const auto work_here = [&]() -> std::string {
-    try {
-      return backend::detail::with_error(doing, work);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      if (group.world_size() == 1) throw;
-      throw Error(error.code(), format_text("{} (on rank {} on host {})", {error.what(), rank, group.members().host}));
-    }
-  };
-  const auto own = [&] {
-    return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work_here, rank)});
-  };
-  return backend::store_gather(self, std::to_string(number), own, [&](const std::vector<std::string>& texts) {
-    std::vector<std::string> all;
-    std::vector<std::string> results;
-    for (const std::string& text : texts) {
-      const std::size_t end = std::min(text.find('\n'), text.size());
-      all.push_back(text.substr(0, end));
-      results.push_back(text.substr(std::min(end + 1, text.size())));
-    }
-    if (const std::optional<Error> difference = different_work(group, all)) {
-      return backend::detail::encode(*difference, rank);
-    }
-    const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
-    return failed == results.end() ? results.front() : *failed;
-  });
-}
+std::string result_of_all_ranks_blocking(const group::GroupHandle& group, const std::string& doing,
+                                         const std::function<std::string()>& work);
 
 /// Runs `work()` on every rank, as result_of_all_ranks_blocking. @returns rank 0's text @throws on every rank, the
 /// error of one rank
-template <class Group, class Work>
-std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
-  return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
-}
+std::string run_on_all_ranks_blocking(const group::GroupHandle& group, const std::string& doing,
+                                      const std::function<std::string()>& work);
 
 std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index);
 
@@ -111,14 +70,14 @@ class ShardedSave {
   template <class Group>
   void finish(const Group& group, const std::function<void()>& require_written) {
     const std::string result =
-        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(call_), [&] {
+        result_of_all_ranks_blocking(*group::handle_of(group), "writing the shard files of " + sanitize(call_), [&] {
           require_written();
           may_be_whole_ = true;  // from here on rank 0 may have named this file, even if the job then fails
           return std::string();
         });
     may_be_whole_ = result == "=";
     static_cast<void>(backend::detail::decode(result));
-    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(call_), [&] {
+    static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "writing the file " + sanitize(call_), [&] {
       commit();
       return true;
     }));
@@ -155,11 +114,12 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
   wait_for_weights(group, tensors);  // of other optimizers
   ShardIndex index = ShardIndex::of(optimizer.shares());
   index.files = group.world_size();
-  index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
-    return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
-  }));
+  index.id =
+      std::stoll(run_on_all_ranks_blocking(*group::handle_of(group), "naming the files of " + sanitize(path), [] {
+        return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
+      }));
   return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank(), access_of(group),
-                                       WritingAttempt::of(*group::GroupAccess::of(group).handle()));
+                                       WritingAttempt::of(*group::handle_of(group)));
 }
 
 }  // namespace detail
@@ -223,7 +183,7 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                   "the checkpoint {} says that {} shard files have the state after {} steps; load another",
                   {sanitize(path), index.files, index.steps});
     }
-    detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
+    detail::run_on_all_ranks_blocking(*group::handle_of(group), "reading the shard files of " + sanitize(path), [&] {
       read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size(),
                        tensor_access(group));
       return std::string();
@@ -249,7 +209,49 @@ using ddp::save_checkpoint_async;
 
 #if DTRAIN_DEFINITIONS
 
+#include "dtrain/core/deadline.hpp"
+
 namespace DTRAIN_NAMESPACE::ddp::detail {
+
+DTRAIN_DEFINED std::string result_of_all_ranks_blocking(const group::GroupHandle& group, const std::string& doing,
+                                                        const std::function<std::string()>& work) {
+  const rendezvous::Membership& members = group.members();
+  const int rank = members.rank_in_job();
+  const auto work_here = [&]() -> std::string {
+    try {
+      return backend::detail::with_error(doing, work);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      if (members.world_size == 1) throw;
+      throw Error(error.code(), format_text("{} (on rank {} on host {})", {error.what(), rank, members.host}));
+    }
+  };
+  const auto own = [&] {
+    return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work_here, rank)});
+  };
+  const auto combine = [&](const std::vector<std::string>& texts) {
+    std::vector<std::string> all;
+    std::vector<std::string> results;
+    for (const std::string& text : texts) {
+      const std::size_t end = std::min(text.find('\n'), text.size());
+      all.push_back(text.substr(0, end));
+      results.push_back(text.substr(std::min(end + 1, text.size())));
+    }
+    if (const std::optional<Error> difference = group::different_work(members, all)) {
+      return backend::detail::encode(*difference, rank);
+    }
+    const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
+    return failed == results.end() ? results.front() : *failed;
+  };
+  const Deadline none = Deadline::unbounded("a file system takes its time; a rank that ends fails the job");
+  return group.gather("shards", doing, own, combine, {none, std::chrono::milliseconds(0)});
+}
+
+DTRAIN_DEFINED std::string run_on_all_ranks_blocking(const group::GroupHandle& group, const std::string& doing,
+                                                     const std::function<std::string()>& work) {
+  return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
+}
 
 DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
   std::vector<NamedTensor> all(tensors.begin(), tensors.end());

@@ -61,6 +61,13 @@ class Store {
     return store;
   }
 
+  /// The same store, whose blocking calls begin with `before_wait()`; null: with nothing.
+  Store with_before_wait(std::shared_ptr<const BeforeWait> before_wait) const {
+    Store store = *this;
+    store.before_wait_ = std::move(before_wait);
+    return store;
+  }
+
   /// The same store, with barriers among these ranks of the job instead of all.
   Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
     Store store = *this;
@@ -164,6 +171,7 @@ class Store {
   std::string prefix_;
   std::string purpose_;                           ///< see with_call_purpose
   std::shared_ptr<const RankSet> barrier_ranks_;  ///< null: all ranks of the job
+  std::shared_ptr<const BeforeWait> before_wait_;
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
 
@@ -295,6 +303,7 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   if (!loop_handle) {
     throw_error(Errc::invalid_argument, "{}: this store has no thread of its own; co_await the call instead", {doing});
   }
+  if (before_wait) (*before_wait)();
   const auto make = [this](async::EventLoop&) { return start(); };
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // the request's own deadline is earlier
 }
@@ -309,7 +318,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind k
   for (std::string& key : keys) {
     key.insert(0, prefix_);
   }
-  StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
+  StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, before_wait_};
   made.request.kind = kind;
   made.request.purpose = purpose_;
   made.request.keys = std::move(keys);

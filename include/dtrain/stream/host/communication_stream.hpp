@@ -46,45 +46,6 @@ class OnDemandRunner {
   async::JoiningThread thread_;  ///< last: joined before the other members are destroyed
 };
 
-/// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Example:
-/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each rank has enqueued the work that
-/// the other rank waits for, and no thread runs this work. Therefore a thread that waits long calls run_unattended()
-/// repeatedly.
-class StreamRegistry {
- public:
-  /// A stream's registration, with the thread that runs it on demand. Not movable. Lifetime: the queue outlives it.
-  /// Blocking: destruction waits for the work that its thread runs; see OnDemandRunner.
-  class Registration {
-   public:
-    Registration(std::shared_ptr<StreamRegistry> registry, Queue& queue)
-        : registry_(std::move(registry)), runner_(queue) {
-      registry_->add(runner_);
-    }
-    Registration(const Registration&) = delete;
-    Registration& operator=(const Registration&) = delete;
-    ~Registration() { registry_->remove(runner_); }
-
-   private:
-    std::shared_ptr<StreamRegistry> registry_;
-    OnDemandRunner runner_;
-  };
-
-  StreamRegistry() = default;
-  StreamRegistry(const StreamRegistry&) = delete;
-  StreamRegistry& operator=(const StreamRegistry&) = delete;
-
-  /// Starts a thread for each stream that has work and no thread. Does not block. Allocates only to start a thread.
-  void run_unattended() noexcept;
-
- private:
-  void add(OnDemandRunner& runner);
-
-  void remove(OnDemandRunner& runner) noexcept;
-
-  std::mutex mutex_;
-  std::vector<OnDemandRunner*> streams_;
-};
-
 /// The thread sleeps while the queue is empty; an enqueue wakes a sleeping thread with one futex call. At most one
 /// thread per queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue
 /// outlives the thread.
@@ -106,6 +67,60 @@ class HelperThread {
   async::JoiningThread thread_;
 };
 
+/// Who enqueues on a stream: the program, by collectives that it gives the stream, or the steps of a wrapper.
+enum class StreamKind { program, step };
+
+/// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Example:
+/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each rank has enqueued the work that
+/// the other rank waits for, and no thread runs this work. Therefore a thread that waits long calls run_unattended()
+/// repeatedly.
+class StreamRegistry {
+ public:
+  /// A stream's registration, with the thread that runs it on demand. Not movable. Lifetime: queue and helper outlive
+  /// it. Blocking: destruction waits for the work that its thread runs; see OnDemandRunner.
+  class Registration {
+   public:
+    Registration(std::shared_ptr<StreamRegistry> registry, Queue& queue, std::optional<HelperThread>& helper,
+                 StreamKind kind)
+        : registry_(std::move(registry)), queue_(queue), helper_(helper), kind_(kind), runner_(queue) {
+      registry_->add(*this);
+    }
+    Registration(const Registration&) = delete;
+    Registration& operator=(const Registration&) = delete;
+    ~Registration() { registry_->remove(*this); }
+
+   private:
+    friend class StreamRegistry;
+
+    std::shared_ptr<StreamRegistry> registry_;
+    Queue& queue_;
+    std::optional<HelperThread>& helper_;
+    const StreamKind kind_;
+    OnDemandRunner runner_;
+  };
+
+  StreamRegistry() = default;
+  StreamRegistry(const StreamRegistry&) = delete;
+  StreamRegistry& operator=(const StreamRegistry&) = delete;
+
+  /// Starts a thread for each stream that has work and no thread. Does not block. Allocates only to start a thread.
+  void run_unattended() noexcept;
+
+  /// The same for the program's streams alone. @returns whether one of them had such work
+  bool run_unattended_of_program() noexcept;
+
+  /// Starts a HelperThread for this stream, unless it has one. Does not block. @returns whether it has one now: false
+  /// if the stream is not registered or the system cannot start a thread
+  bool start_helper(const StreamRef& stream) noexcept;
+
+ private:
+  void add(Registration& stream);
+  void remove(Registration& stream) noexcept;
+
+  std::mutex mutex_;
+  std::vector<Registration*> streams_;
+};
+
 /// Owns a Queue and, after start_helper(), the thread that drains it. Movable; references stay valid. Threads: one at a
 /// time; references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
 /// @ingroup streams
@@ -123,15 +138,15 @@ class CommunicationStream {
 
   /// Registers the stream as one of the rank's streams. Its work runs in the background while the rank is blocked
   /// elsewhere.
-  void register_with(std::shared_ptr<StreamRegistry> registry);
+  void register_with(std::shared_ptr<StreamRegistry> registry, StreamKind kind = StreamKind::program);
 
   bool has_helper() const noexcept { return owned_->helper.has_value(); }
 
  private:
   struct QueueAndHelper {
     Queue queue;
-    std::optional<StreamRegistry::Registration> registration;
     std::optional<HelperThread> helper;
+    std::optional<StreamRegistry::Registration> registration;
   };
 
   std::unique_ptr<QueueAndHelper> owned_;
@@ -159,19 +174,43 @@ DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
 
 DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
   const std::lock_guard lock(mutex_);
-  for (OnDemandRunner* runner : streams_) {
-    runner->start_if_idle();
+  for (Registration* stream : streams_) {
+    stream->runner_.start_if_idle();
   }
 }
 
-DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
+DTRAIN_DEFINED bool StreamRegistry::run_unattended_of_program() noexcept {
   const std::lock_guard lock(mutex_);
-  streams_.push_back(&runner);
+  bool some = false;
+  for (Registration* stream : streams_) {
+    if (stream->kind_ != StreamKind::program || !stream->queue_.has_unattended_work()) continue;
+    some = true;
+    stream->runner_.start_if_idle();
+  }
+  return some;
 }
 
-DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
+DTRAIN_DEFINED bool StreamRegistry::start_helper(const StreamRef& stream) noexcept {
   const std::lock_guard lock(mutex_);
-  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
+  const auto found = std::find_if(streams_.begin(), streams_.end(),
+                                  [&](const Registration* each) { return each->queue_.ref() == stream; });
+  if (found == streams_.end()) return false;
+  try {
+    if (!(*found)->helper_) (*found)->helper_.emplace((*found)->queue_);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+DTRAIN_DEFINED void StreamRegistry::add(Registration& stream) {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(&stream);
+}
+
+DTRAIN_DEFINED void StreamRegistry::remove(Registration& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::find(streams_.begin(), streams_.end(), &stream));
 }
 
 DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
@@ -200,8 +239,8 @@ DTRAIN_DEFINED void CommunicationStream::start_helper() {
   }
 }
 
-DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamRegistry> registry) {
-  owned_->registration.emplace(std::move(registry), owned_->queue);
+DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamRegistry> registry, StreamKind kind) {
+  owned_->registration.emplace(std::move(registry), owned_->queue, owned_->helper, kind);
 }
 
 #endif  // DTRAIN_DEFINITIONS

@@ -120,6 +120,8 @@ class Queue {
 
   bool is_complete(std::uint64_t ticket) const noexcept { return completed() >= ticket; }
 
+  bool has_helper() const noexcept { return has_helper_.load(); }
+
   /// Whether there is work that no thread runs, and no HelperThread.
   bool has_unattended_work() const noexcept {
     return completed_.load() < published_.load() && runner_state_.load() == no_runner && !has_helper_.load();

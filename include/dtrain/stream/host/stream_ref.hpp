@@ -126,6 +126,9 @@ class StreamRef {
     queue_->enqueue(work);
   }
 
+  /// Whether a thread runs the stream's work as soon as it can: a HelperThread.
+  bool has_helper() const noexcept { return queue_->has_helper(); }
+
   /// Number of work items enqueued so far, by all threads.
   std::uint64_t enqueued_items() const noexcept { return queue_->published(); }
 

@@ -24,7 +24,7 @@ std::vector<std::string> compare(const std::vector<std::vector<std::size_t>>& di
     for (std::size_t i = 0; rank < settings.size() && i < settings[rank].size(); ++i)
       group->noted_settings().add(settings[rank][i]);
     try {
-      compare_values_blocking(*group, "values/", {parameters.data(), parameters.size()}, Deadline::after(60s),
+      compare_values_blocking(*group, "values", {parameters.data(), parameters.size()}, Deadline::after(60s),
                               "after 7 steps", "end");
     } catch (const Error& error) {
       results[rank] =
@@ -90,7 +90,7 @@ TEST_CASE("values on a GPU are refused") {
   parameter.value.device = {dtrain::DeviceKind::cuda, 0};
   CHECK_FALSE(are_on_host({&parameter, 1}));
   const auto job = std::make_shared<FakeJob>(1);
-  CHECK_ERROR(compare_values_blocking(*FakeGroupHandle::of(job, 0, 1), "values/", {&parameter, 1}, Deadline::after(60s),
+  CHECK_ERROR(compare_values_blocking(*FakeGroupHandle::of(job, 0, 1), "values", {&parameter, 1}, Deadline::after(60s),
                                       "", ""),
               Errc::unsupported, "on a GPU");
 }

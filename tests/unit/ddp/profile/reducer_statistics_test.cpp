@@ -132,8 +132,8 @@ TEST_CASE("a rank that is alone in summary() says so in the log, and whom it wai
         std::this_thread::sleep_for(1ms);
         is_said = captured.text().find(sentence) != std::string::npos;
       }
-      static_cast<void>(dtrain::ddp::find_slowest_rank_blocking(support::FakeStore(job, self.rank()), "report/0/", {},
-                                                                self.rank(), 2, dtrain::Deadline::after(60s), 100ms));
+      static_cast<void>(dtrain::ddp::find_slowest_rank_blocking(*support::FakeGroupHandle::of(job, self.rank(), 2),
+                                                                "report", {}, {dtrain::Deadline::after(60s), 100ms}));
     });
     CHECK(is_said);
   }
@@ -147,8 +147,8 @@ TEST_CASE("every rank learns which rank computes longest") {
     mine.steps = 10;
     mine.times.forward = 10ms;
     mine.times.backward = self.rank() == 2 ? 50ms : 30ms;
-    found[static_cast<std::size_t>(self.rank())] = dtrain::ddp::find_slowest_rank_blocking(
-        support::FakeStore(job, self.rank()), "report/0/", mine, self.rank(), 4, dtrain::Deadline::after(60s));
+    found[static_cast<std::size_t>(self.rank())] =
+        dtrain::ddp::find_slowest_rank_blocking(*support::FakeGroupHandle::of(job, self.rank(), 4), "report", mine);
   });
   for (const SlowestRank& slowest : found) {
     CHECK(slowest.rank == 2);
@@ -157,5 +157,5 @@ TEST_CASE("every rank learns which rank computes longest") {
   }
   CHECK(to_string(found[0]) == "slowest rank 2 (6 ms a step, mean 4.5 ms)");
   for (int rank = 1; rank < 4; ++rank)  // reports that are made again and again do not fill the store
-    CHECK(!support::FakeStore(job, 0).contains("report/0/computing/" + std::to_string(rank)));
+    CHECK(!support::FakeStore(job, 0).contains("dtrain/report/1/" + std::to_string(rank)));
 }
