@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm. A program sets
-/// it in GroupOptions::algorithms; GroupState (group/) puts it into each ChannelContext. algorithm_selection.hpp and
-/// algorithm_table.hpp of message_passing/ read it there. LinkCost: that cost, alpha and beta, also for MeasuredPlan
-/// and plan_search.hpp (ddp/). AlgorithmPreference: a wrapper's use of its group's choice, from DdpOptions (ddp/) to
-/// GroupState.
+/// AlgorithmChoice: thresholds, or the cost of messages, alpha + n beta (LinkCost), select an all-reduce's algorithm
+/// over messages, equally on all ranks.
 
 #include <cstdint>
 #include <string>
@@ -34,7 +31,7 @@ struct AlgorithmChoice {
   enum class Basis : std::uint8_t {
     fixed,     ///< thresholds of the backend
     given,     ///< `link`: the cheapest algorithm for each length
-    measured,  ///< as given, with a cost that rank 0 measures in a channel's first all_reduce: bits may differ by run
+    measured,  ///< the cheapest by a cost that rank 0 measures in a channel's first all_reduce: bits may differ by run
   };
 
   Basis basis = Basis::fixed;

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// HostAllocation: the memory that SharedMemory, and Mpi and Gloo by operation_context.hpp of message_passing/,
-/// allocate for a rank. AllocationTable: finds the allocation that a buffer is in; SharedMemory has a table of its
-/// arenas (control_block.hpp of shared_memory/), Staged's communicator (staged/) of its shadows.
+/// HostAllocation: memory that a host backend allocates for a rank. AllocationTable: finds the allocation that a buffer
+/// is in.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,11 +1,7 @@
 #pragma once
 /// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState (group/).
-/// SharedMemory, Mpi, Gloo, Nccl, Staged, programs, and the types that topologies rebind to (topology/) have classes
-/// for it. HasPreJoin, joins_again: what process_group.hpp and elastic.hpp ask before a rank joins.
-/// HasRejoinCheck, HasDeviceError: what elastic.hpp asks besides. OnHostStreams: a
-/// Backend whose operations are enqueued on host streams, as Staged and topologies require. Determinism: what it
-/// promises for a reduction's bits; Driver (ddp/) checks it, and Staged and topology/ pass it on.
+/// The concept Backend: the stateless type that a Policy names, which opens a group's channels. Determinism: its
+/// promise for a reduction's bits.
 
 #include <concepts>
 #include <memory>
@@ -23,7 +19,6 @@
 #include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// A name for messages and summaries.
@@ -87,8 +82,8 @@ concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::op
 template <class B>
 concept HasRejoinCheck = requires { B::require_rejoin(); };
 
-/// The error with which every later call of this process on the device of that rank fails, such as CUDA's after an
-/// illegal address; nullopt while the device works. Blocking: no. An elastic job's worker asks between two attempts.
+/// The error of every later call of this process on the device of that rank, as CUDA's after an illegal address;
+/// nullopt while the device works. Blocking: no. An elastic job's worker asks between two attempts.
 /// @ingroup backends
 template <class B>
 concept HasDeviceError = requires(const identity::ProcessIdentity& identity) {

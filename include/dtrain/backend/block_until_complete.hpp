@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// block_until_complete(): waits for the work that a communicator of any backend has enqueued; throws the job's first
-/// cause. GroupState (group/), BucketReduction and broadcast_values() (ddp/) call it. throw_if_failed(): throws that
-/// cause without the wait, for Reducer (ddp/). is_complete_beside_capture() and progress_of(): for GroupState's own
-/// waits.
+/// block_until_complete(): the host's wait for a communicator's enqueued work; throws the job's first cause, or a
+/// timeout if no operation completes.
 
 #include <chrono>
 #include <cstdint>

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// ChannelContext: name, members, store, failure latch, timeout and options of a channel. GroupState (group/) gives one
-/// to open_blocking() of a backend, of BackendWithAlgorithm or of AlgorithmBackend (topology/); topologies open
-/// further channels with changed copies, and the communicators of all backends keep one. open_and_report_blocking() and
-/// reporting_failure(): a backend opens a channel or allocates memory, and a failure of this rank is reported to the
-/// job.
+/// ChannelContext: name, members, store, failure latch, timeout and options of a backend's channel; ranks open channels
+/// in one order.
 
 #include <chrono>
 #include <exception>
@@ -32,13 +29,13 @@ struct ChannelContext {
   std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
   StoreRef store;                         ///< exchanges setup data; constructible from a rendezvous::Store
   std::shared_ptr<FailureLatch> failure;  ///< a failed job aborts the channel; a failed channel reports here
-  std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
+  std::chrono::nanoseconds timeout;       ///< limit of one collective, from the moment it begins to run
   /// The thread that runs an operation calls it after about 1 ms of waiting for a peer, and before each further sleep
   /// (tens of milliseconds at most). Reason: the peer may wait for work of this rank on another stream that no thread
   /// runs. Must not throw or block; may be empty. A split channel calls its parent's.
   std::function<void()> on_stall{};
   DescribeOperation describe{};  ///< may be empty
-  Accumulate accumulate{};       ///< the same on every rank; a backend without f32 refuses it in open_blocking
+  Accumulate accumulate{};       ///< the same on every rank; a backend without f32 rejects it in open_blocking
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   AlgorithmChoice algorithms{};  ///< the same on every rank
@@ -70,7 +67,7 @@ auto reporting_failure(const ChannelContext& context, Make make) -> decltype(mak
   } catch (const Error& error) {
     detail::report_failed_opening(context, &error);
     throw;
-  } catch (const std::exception&) {  // such as out of memory
+  } catch (const std::exception&) {  // out of memory, for example
     detail::report_failed_opening(context, nullptr);
     throw;
   }

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// The concept Communicator: collectives and messages of one channel. The backends, AlgorithmCommunicator (topology/)
-/// and a program's own backend have classes for it. Collectives and enqueue_within() (group/), classes of ddp/
-/// (AllReduceWork, hooks, sharded steps, broadcasts and others) and of topology/, Staged's HostWorker, and a program's
-/// hook enqueue operations on one.
+/// The concept Communicator: a movable owner of one channel, on whose streams a rank enqueues collectives; a concept
+/// for each operation (CanAllGather).
 
 #include <concepts>
 #include <cstddef>
@@ -26,7 +24,6 @@
 /// - Errors: a broken precondition throws at the call. A failure while the work runs fails the communicator
 ///   (`failure()`), and its later work is skipped.
 namespace DTRAIN_NAMESPACE::backend {
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// A communicator has a stream type, the rank (0..size-1) and the number of ranks in its channel.

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections, by the classes of
-/// gloo/ and message_passing/. A program names it in its Policy.
+/// backend::Gloo: ranks on hosts without MPI or GPUs run dtrain's algorithms over messages of Gloo's TCP connections.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI, by the classes of mpi/ and
-/// message_passing/; backend::MpiCollectives: they call MPI's own collectives. A program names one of them in its
-/// Policy.
+/// backend::Mpi: processes of mpirun or srun run dtrain's algorithms over MPI's messages, so that each can be
+/// cancelled. MpiCollectives: MPI's own collectives.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// backend::Nccl, and NcclWith<> with options: ranks with a GPU each exchange data over NCCL, by the classes of nccl/.
-/// A program names one of them in its Policy.
+/// backend::Nccl, and NcclWith<> with options: ranks with a GPU each exchange data over NCCL; every wait has a
+/// deadline.
 
 #include "dtrain/core/config.hpp"
 

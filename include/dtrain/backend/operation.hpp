@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// Operation: descriptor of a communicator's call. Ranks compare descriptors, so that mismatched calls fail instead of
-/// hanging. The calls of operations.hpp describe themselves by it; channels and algorithms of backend/ read it, as does
-/// RunningBucket (ddp/) for error sentences. OperationKind: which call, also for AlgorithmOrder (topology/).
-/// DescribeOperation: a function that turns an Operation into text; Driver (ddp/) gives RunningBucket's to its channel,
-/// through GroupState (group/).
+/// Operation: descriptor of a communicator's call, with one layout in every process; ranks compare descriptors, so that
+/// mismatched calls fail instead of hanging.
 
 #include <cstdint>
 #include <functional>
@@ -54,7 +51,7 @@ struct Operation {
   std::uint64_t count = 0;       ///< elements of the whole buffer, or of one rank's block where it has blocks
   std::uint64_t allocation = 0;  ///< number of the allocation that holds the buffer; 0: none, or out of place
   std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's memory in it
-  std::int32_t root = 0;         ///< of a broadcast; of send_recv the rank sent to, or received from if nothing is sent
+  std::int32_t root = 0;         ///< a broadcast's root; a send_recv's rank sent to, or if none the rank received from
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;

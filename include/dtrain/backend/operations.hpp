@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare. Collectives (group/), hooks, steps and broadcasts (ddp/),
-/// topology/ and Staged's HostWorker give them to enqueue(); the communicators and calls of each backend execute them.
-/// BlockReader: gives ReadBlocks its blocks, for sharded_reduction.hpp (ddp/).
+/// The operations of a communicator as values (AllReduce, Broadcast and others): buffers, argument checks, and the
+/// descriptor that ranks compare.
 
 #include <array>
 #include <cstddef>
@@ -78,7 +76,7 @@ struct AllReduceWithSquares {
 };
 
 /// The AllReduce of a topology with a wire type sends f32 elements in 16 bits; this one sends them as they are. For
-/// values that are not gradients, such as weights.
+/// values that are not gradients, for example weights.
 /// @ingroup backends
 struct AllReduceWithoutCast {
   static constexpr OperationKind kind = OperationKind::all_reduce;
@@ -147,7 +145,7 @@ struct AllGather {
 /// @ingroup backends
 struct BlockReader {
   void* context;
-  std::size_t number;  ///< for the caller's own use
+  std::size_t number;  ///< free for the caller's use
   void (*read)(const BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
                std::size_t bytes) noexcept;
 };

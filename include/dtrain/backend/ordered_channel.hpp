@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// OrderedChannel: base of the channels of message_passing/ and shared_memory/ and of AlgorithmOrder (topology/), which
-/// runs operations in enqueue order, until its first cause of failure; ChannelOwner: a communicator's share of it,
-/// which enqueues EnqueuedOperations.
+/// OrderedChannel: base of channels that run operations in enqueue order, until the first cause of failure.
+/// ChannelOwner: a communicator's share.
 
 #include <algorithm>
 #include <atomic>

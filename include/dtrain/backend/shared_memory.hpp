@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// backend::SharedMemory: ranks of one host reduce in memory that all of them map, by the classes of shared_memory/. A
-/// program names it in its Policy: alone, within Staged, or within Hierarchical (topology/) for the ranks of a node.
-/// shared_memory_instances.hpp (ddp/) instantiates a wrapper's classes for it.
+/// backend::SharedMemory, the default backend: ranks of one host reduce in memory that all of them map, which ends with
+/// their processes.
 
 #include <string_view>
 
@@ -18,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// The default backend: needs no library and no /dev/shm, and leaves no resource behind, however a rank ends.
+/// The default backend: needs no library and no /dev/shm, and its memory is freed however a rank ends.
 /// @ingroup backends
 struct SharedMemory {
   using Communicator = shared_memory::Communicator;

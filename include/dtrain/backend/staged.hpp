@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory, by the classes of staged/; a
-/// program names it in its Policy. CUDA's hardware queues: asked for, and checked before the device is used.
+/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory, with its bits, chunk by chunk.
 
 #include "dtrain/core/config.hpp"
 
@@ -32,7 +31,7 @@ namespace DTRAIN_NAMESPACE::backend {
 namespace staged {
 
 /// As many hardware queues as CUDA gives a process on a device. CUDA's default is 8, which all streams share: work
-/// behind a copy that waits for the host then holds up other streams of the same queue. Source: CUDA C++ Programming
+/// after a copy that waits for the host then holds up other streams of the same queue. Source: CUDA C++ Programming
 /// Guide, "CUDA Environment Variables", CUDA_DEVICE_MAX_CONNECTIONS.
 inline constexpr int hardware_queues = 32;
 inline constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StoreRef: type-erased key-value store of a job, by which ranks share values.
+/// StoreRef: type-erased key-value store of a job, by which a backend's ranks share values.
 
 #include <concepts>
 #include <cstdint>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Device choice of GPU backends by a process's local rank, among the devices that the process sees; pure.
-/// device_selection.hpp passes it the local rank of a ProcessIdentity.
+/// choose_device(): the device of a GPU backend's rank, by local rank among the visible devices; pure.
 
 #include <optional>
 #include <string>
@@ -28,7 +27,7 @@ struct DeviceChoice {
 /// Chooses a device:
 ///  - one visible device: that one, because the launcher has assigned one to each rank
 ///  - at least as many devices as local ranks: the device with the local rank as index
-///  - fewer devices: local rank modulo number of devices if ranks may share them; otherwise a refusal
+///  - fewer devices: local rank modulo number of devices if ranks may share them; otherwise none, with the reason
 inline DeviceChoice choose_device(const DeviceFacts& facts) {
   if (facts.visible < 1) {
     return {-1,

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Setup of CUDA devices for the channels of Nccl and Staged: each rank selects its device before the ranks join, and
-/// the ranks of a node compare their devices when a channel opens.
+/// Device selection of GPU backends: a rank takes its CUDA device before the ranks join; a node's ranks compare devices
+/// when the first channel opens.
 
 #include "dtrain/core/config.hpp"
 
@@ -118,7 +118,7 @@ namespace detail {
 struct DeviceAssignment {
   DeviceSharing sharing = DeviceSharing::none;
   std::string device;
-  int rank = 0;  ///< in the job
+  int rank = 0;  ///< rank in the job
   std::string host;
   std::string process;  ///< the same for the ranks of one process
 };

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
-/// split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split.
+/// store_gather(), store_broadcast(): collectives of texts over the job's store; all get the result or one rank's
+/// error. split_context(): a channel's split by color and key.
 
 #include <algorithm>
 #include <chrono>
@@ -64,7 +64,7 @@ std::string encode(const Error& error, int job_rank);
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
 std::string decode(const std::string& sent);
 
-/// `work()`. Other ranks wait for a result: an exception that is no Error, such as out of memory, becomes one.
+/// `work()`. Other ranks wait for a result: an exception that is no Error, as for memory that has run out, becomes one.
 template <class Work>
 auto with_error(const std::string& doing, Work& work) {
   try {
@@ -276,7 +276,7 @@ DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, i
     if (readers > 1) return self.named_store().take_blocking(key, readers, soon);
     self.named_store().erase_blocking(key, soon);
   } catch (const JobFailed&) {
-    if (!text.starts_with('!')) throw;  // by the error that the text is: this rank throws it as the others do
+    if (!text.starts_with('!')) throw;  // the text is the error that ended the job; all ranks throw it
   }
   return text;
 }

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// BlockExchange: the blocks that a rank sends to and receives from each rank, which group/collectives.hpp states and
-/// backends run; BlockPieces: the chunks of a reduction of blocks, with a piece of every block, in SharedMemory and
-/// Staged.
+/// BlockExchange: the blocks of any lengths that a rank sends to and receives from each rank. BlockPieces: their
+/// chunks.
 
 #include <algorithm>
 #include <cstddef>
@@ -30,7 +29,7 @@ struct BlockRange {
 struct BlockExchange {
   OperationKind kind = OperationKind::all_to_all_v;
   std::int32_t root = 0;
-  std::uint64_t count = 0;       ///< of each block, equal on every rank; 0 if has_unequal_blocks(kind)
+  std::uint64_t count = 0;       ///< elements of each block, equal on every rank; 0 if has_unequal_blocks(kind)
   std::vector<BlockRange> sent;  ///< blocks of the input, one for each rank
   std::vector<BlockRange>
       received;  ///< disjoint blocks of the output, one from each rank; in a reduction all are the same block
@@ -100,8 +99,8 @@ class BlockPieces {
     chunks_ = std::max<std::uint64_t>(1, (elements_ + most - 1) / most);
   }
 
-  std::uint64_t elements() const noexcept { return elements_; }  ///< of all blocks
-  std::uint64_t chunks() const noexcept { return chunks_; }      ///< at least 1
+  std::uint64_t elements() const noexcept { return elements_; }  ///< sum over all blocks
+  std::uint64_t chunks() const noexcept { return chunks_; }      ///< number of chunks, at least 1
 
   /// The piece of the block of `rank`; `offset` from the beginning of the block.
   BlockRange piece(std::size_t rank, std::uint64_t chunk) const noexcept {

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// FirstCause: the first cause of a channel's failure; later causes are ignored. OrderedChannel and NCCL's
-/// ChannelStatus own one each; they, AlgorithmOrder (topology/) and message_passing/ report a cause to the job by
-/// report_quietly().
+/// FirstCause: the cause of a channel's failure, set once. report_quietly(): its report to the job, which never throws.
 
 #include <atomic>
 #include <mutex>
@@ -56,7 +54,7 @@ class FirstCause {
     }
     cause_ = copy_of(cause);
     publish();
-    set_.store(true);  // under the lock: when another set() returns false, is_set() is true
+    set_.store(true);  // the lock is held: when another set() returns false, is_set() is true
     return true;
   }
   bool set(const Cause& cause) noexcept {

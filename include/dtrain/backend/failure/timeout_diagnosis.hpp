@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// TimeoutDiagnosis: whether a collective has timed out although all ranks of its channel have called it, because the
-/// network loses their data.
+/// TimeoutDiagnosis: whether a collective timed out although all ranks called it, because the network loses their data.
 
 #include <algorithm>
 #include <chrono>
@@ -30,7 +29,7 @@ namespace detail {
 /// The place of a rank that has timed out, which it publishes.
 struct TimedOutRank {
   std::string host;
-  std::string address;  ///< by which other hosts reach its host; empty: unknown
+  std::string address;  ///< the address of its host for other hosts; empty: unknown
   std::string call;     ///< "barrier"
   std::uint64_t sequence = 0;
   int awaited = 0;  ///< rank of the channel
@@ -56,7 +55,7 @@ inline std::string outward_address_of(const rendezvous::Membership& members) {
 
 }  // namespace detail
 
-/// A rank that times out tells it the others over the store, whose connection may live where those of the data do not.
+/// A rank that times out notifies the others over the store, whose connection may live where those of the data do not.
 /// Threads: one at a time. A template, so that a program without a backend over messages compiles nothing of it.
 template <class = void>
 class TimeoutDiagnosis {

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// WaitNotice: log warnings of a long wait for other ranks: those of the Channels of message_passing/ and
-/// shared_memory/, and of store_gather(). log_place_at_timeout(): log line, after a failure, that says where this rank
-/// waited when another one's wait had timed out; both Channels call it.
+/// WaitNotice of a channel: log warnings of a long wait for other ranks, each after twice the last one's time.
 
 #include <chrono>
 #include <optional>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers. gloo::Transport owns one.
+/// gloo::Endpoint: a channel's point-to-point messages over Gloo's unbound buffers; waiting for a message blocks the
+/// thread.
 
 #include <array>
 #include <cstddef>
@@ -245,7 +246,7 @@ class Endpoint {
   const int rank_;
   const int size_;
   FramePool frames_;
-  std::vector<SequenceNumbers> numbers_;  ///< by peer
+  std::vector<SequenceNumbers> numbers_;  ///< one entry for each peer
   std::vector<std::unique_ptr<PendingMessage>> messages_;
   std::vector<std::uint32_t> free_;
   std::pair<int, bool> awaited_end_{-1, true};

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// gloo::Mesh: the connections of one channel between all pairs of ranks, and the local IP address at which it listens;
-/// gloo::Transport owns it. Gloo's headers, and the conversion of its exceptions to Error.
+/// gloo::Mesh: a channel's Gloo connections between all pairs of ranks, made through the store. Gloo's exceptions as
+/// Error.
 
 #include <algorithm>
 #include <atomic>
@@ -96,7 +96,7 @@ struct PeerInfo {
   int job_rank = 0;
   std::string host;               ///< host name
   std::string device;             ///< the numeric address of its sockets
-  std::string outward;            ///< the address by which other hosts reach its host; empty if it has none
+  std::string outward;            ///< the address that other hosts reach its host by; empty if it has none
   std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
   std::string addresses;          ///< concatenated, for the peers in rank order
 };
@@ -119,7 +119,7 @@ class Mesh {
   Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
     const int size = context.members.world_size;
     const std::string address = device_address(context.members);
-    const async::BlockedSignals blocked;  // for the device's thread
+    const async::BlockedSignals blocked;  // signals that the device's thread inherits
     const auto open = [&] {
       device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
       gloo_context_ = device_->createContext(rank_, size);
@@ -184,8 +184,8 @@ class Mesh {
   /// "connecting channel 'group' over Gloo".
   std::string doing() const { return format_text("connecting channel '{}' over Gloo", {name_}); }
 
-  /// With which peer connect() has not connected, where, and what to see to. Threads: any, while connect() runs and
-  /// after it has failed.
+  /// Names the peer that connect() has not connected to, its address, and what to see to. Threads: any, while connect()
+  /// runs and after it has failed.
   std::string unconnected() const {
     const int peer = std::max(0, awaited_.load());
     const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
@@ -269,7 +269,7 @@ class Mesh {
   PeerInfo own_;
   std::vector<PeerInfo> peers_;
   std::atomic<bool> interrupted_{false};
-  std::atomic<int> awaited_{-1};  ///< the peer with which connect() connects
+  std::atomic<int> awaited_{-1};  ///< the peer that connect() connects to
   std::shared_ptr<::gloo::transport::Device> device_;
   std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< destroyed before its device
 };

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// gloo::Transport: runs a Gloo channel's routines in the thread that runs the stream, where they may block in Gloo;
-/// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation. A
-/// message_passing::Channel owns the transport.
+/// gloo::Transport: runs a channel's routines in the stream's thread, where Gloo blocks. OperationMonitor: a thread
+/// that ends operations at deadlines or on cancellation.
 
 #include <chrono>
 #include <condition_variable>
@@ -84,7 +83,7 @@ class OperationMonitor {
  private:
   static constexpr std::chrono::milliseconds shortest_interval{2};
   static constexpr std::chrono::milliseconds longest_interval{20};
-  static constexpr int idle_looks = 10;  ///< without an operation, until the monitor returns
+  static constexpr int idle_looks = 10;  ///< looks without an operation, until the monitor returns
 
   struct MonitorRun {
     OperationMonitor& monitor;
@@ -113,7 +112,7 @@ class OperationMonitor {
   std::mutex mutex_;
   std::condition_variable changed_;
   MonitoredOperation* operation_ = nullptr;
-  std::uint64_t number_ = 0;  ///< of operations begun
+  std::uint64_t number_ = 0;  ///< number of operations begun
   bool monitors_ = false;
   bool stopped_ = false;
 };
@@ -260,7 +259,7 @@ class Transport final : private MonitoredOperation {
   const std::shared_ptr<FailureLatch> failure_;
   std::unique_ptr<Mesh> mesh_;
   std::optional<Endpoint> endpoint_;
-  message_passing::CancellationToken* token_ = nullptr;  ///< of the running operation
+  message_passing::CancellationToken* token_ = nullptr;  ///< the running operation's token
   CloseConnections close_connections_{*this};
   async::WorkerThread worker_;  ///< destroyed first, after close() has stopped the monitor
   OperationMonitor monitor_{worker_};

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
-/// stream; its Channel owns it: operations in order, timeouts and failure.
+/// message_passing::Communicator: enqueues collectives over any Transport on a host stream. Channel: its operations in
+/// order, with timeouts and failure.
 
 #include <chrono>
 #include <cstddef>
@@ -282,7 +282,7 @@ class Communicator {
   using Endpoint = typename T::Endpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
-  /// Collective, blocking. Communicators split from this one have its `selected`, too.
+  /// Collective, blocking. Communicators split from this one also have its `selected`.
   /// @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
                                     const SelectedAllReduce& selected = {}) {
@@ -337,7 +337,7 @@ class Communicator {
   void enqueue(const SendRecv& call, Stream stream) {
     check(call);
     Operation operation = call.describe();
-    operation.count = call.output.count;  // of the received message: see MessageAlgorithm
+    operation.count = call.output.count;  // the received message's: see MessageAlgorithm
     operation.dtype = call.output.dtype;
     owner_->enqueue(
         operation,

@@ -1,10 +1,6 @@
 #pragma once
 /// @file
-/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive; Gloo, MPI,
-/// SharedMemory and a program's backend have classes for it. TagClass: messages of an algorithm, or of the user.
-/// Routine: the coroutine type of the algorithms, also of message_algorithms.hpp (topology/). Transports (MPI's by
-/// ProgressLoop) and SharedMemory's all_reduce resume it. FramePool: reused memory for their frames, which each
-/// Endpoint owns.
+/// The concept Endpoint: point-to-point messages of one channel. Routine: the coroutine of an algorithm over it.
 
 #include <array>
 #include <concepts>
@@ -221,7 +217,6 @@ struct BlockingAwaiter {
   std::size_t await_resume() const { return endpoint.take(handle); }
 };
 
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// This rank (0..size-1), the number of ranks, and the pool for coroutine frames.

@@ -1,11 +1,7 @@
 #pragma once
 /// @file
-/// OperationContext: endpoint, scratch memory and operation of one call. Channel of message_passing/ and SharedMemory's
-/// all_reduce give it to an algorithm of algorithms/ or topology/, or to MPI's CollectiveEndpoint. Tuning: its
-/// thresholds and chunk sizes, from SharedMemory's all_reduce and the transports of gloo/ and mpi/. SelectedAllReduce:
-/// a topology's algorithm, which BackendWithAlgorithm (topology/) gives to SharedMemory, Gloo or Mpi. Scratch:
-/// page-aligned working memory, which Channel, that all_reduce and Hierarchical (topology/) own. allocate_zeroed():
-/// memory that Communicator allocates for a rank.
+/// OperationContext: endpoint, scratch memory and descriptor of one operation over messages. Tuning: thresholds and
+/// chunk sizes, equal on every rank.
 
 #include <cerrno>
 #include <cstddef>
@@ -95,7 +91,7 @@ struct ChannelInfo {
 struct Buffers {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  const BlockExchange* blocks = nullptr;  ///< of the operations that have one
+  const BlockExchange* blocks = nullptr;  ///< the exchange of an operation that has one
 };
 
 struct ChannelAlgorithms;
@@ -107,7 +103,7 @@ struct OperationContext {
   Scratch& scratch;
   const ChannelInfo& channel;
   Operation operation;
-  ChannelAlgorithms* algorithms = nullptr;  ///< of the channel; null: Tuning alone selects
+  ChannelAlgorithms* algorithms = nullptr;  ///< the channel's; null: Tuning alone selects
 
   FramePool& frames() noexcept { return endpoint.frames(); }
   int rank() const noexcept { return endpoint.rank(); }
@@ -128,7 +124,7 @@ struct OperationContext {
 /// `buffers` outlive the routine.
 template <Endpoint E>
 struct SelectedAllReduce {
-  std::string_view topology{};                                                         ///< for messages
+  std::string_view topology{};                                                         ///< name in messages
   Routine (*routine)(OperationContext<E>& context, const Buffers& buffers) = nullptr;  ///< null: the communicator's own
 };
 

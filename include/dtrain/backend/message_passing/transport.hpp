@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// The concept Transport, which Gloo, MPI and a program's backend over messages implement: opens, interrupts and closes
-/// the endpoints of one channel, and runs the channel's algorithms on them. message_passing::Channel (communicator.hpp)
-/// owns one. CancellationToken: ends an operation early, by which Channel tells the transport, and MPI's ProgressLoop,
-/// of a failure or a timeout.
+/// The concept Transport: opens, runs, interrupts and closes one channel of a message-passing backend.
+/// CancellationToken: ends an operation early.
 
 #include <concepts>
 #include <string>
@@ -36,7 +34,6 @@ class CancellationToken {
   ~CancellationToken() = default;
 };
 
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// One rank's connection to a channel. The constructor takes the context, the channel's ranks in the job and a

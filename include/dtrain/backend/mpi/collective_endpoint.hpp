@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// CollectiveEndpoint: the endpoint of backend::MpiCollectives, which runs whole collectives as MPI's nonblocking ones;
-/// MPI's datatypes and reduction operators, or dtrain's kernels where MPI's give other results. Its transport owns one,
-/// algorithm_selection.hpp calls it.
+/// CollectiveEndpoint of MpiCollectives: runs whole collectives as MPI's nonblocking ones, which cannot be cancelled.
 
 #include <array>
 #include <cstddef>

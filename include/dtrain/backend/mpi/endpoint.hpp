@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// mpi::Endpoint: one channel's messages over MPI; CollectiveEndpoint derives from it, and a BasicTransport owns one of
-/// the two. Requests: the pending MPI requests of this process, tested together, which Endpoint starts; ProgressLoop
-/// owns it. CallMonitor, a member of Requests: whether a thread is inside a call to MPI. HangDetector of ProgressLoop:
-/// whether that call does not return.
+/// mpi::Endpoint: one channel's messages over MPI, by a range of tags. Requests: all pending MPI requests, tested
+/// together. HangDetector: whether a call hangs.
 
 #include <atomic>
 #include <chrono>

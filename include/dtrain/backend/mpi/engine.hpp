@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
-/// messages. Mpi (mpi.hpp) starts it before the ranks meet; each channel's BasicTransport shares it. EngineRegistry:
-/// the one engine of a process.
+/// mpi::Engine: MPI in this process, one for all channels: the thread that initialises and finalizes it.
 
 #include <atomic>
 #include <chrono>
@@ -173,7 +171,7 @@ class MpiRuntime {
   /// MPI aborts a process whose peer closes a connection before all bytes are written. MPI_Finalize does not wait for
   /// messages that no rank has to receive. With more than `most_notified` ranks: as channels of all ranks do.
   void flush() const noexcept {
-    constexpr int most_notified = 64;  // as in mpi/transport.hpp
+    constexpr int most_notified = 64;  // equal to BasicTransport's
     for (int distance = 1; distance < size_; distance = size_ <= most_notified ? distance + 1 : 2 * distance) {
       char sent = 0;
       char received = 0;

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// The MPI library for mpi/ and mpi.hpp: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to
-/// Error; whether MPI has ended, and its version.
+/// The MPI library: its header and version, whether it has ended, its error codes as Error.
 
 #include <string>
 #include <system_error>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them.
-/// Engine owns it, BasicTransport waits in it. CallQueue: calls of other threads to the thread that initialised MPI.
+/// ProgressLoop of an mpi::Engine: waiting threads drive all routines over MPI, one thread inside MPI at a time.
+/// CallQueue: calls for the thread that initialised MPI.
 
 #include <sched.h>
 #include <unistd.h>
@@ -66,7 +66,7 @@ class CallQueue {
  private:
   std::mutex mutex_;
   std::vector<std::function<void()>> waiting_;
-  std::atomic<std::uint32_t> number_{0};  ///< of calls pushed
+  std::atomic<std::uint32_t> number_{0};  ///< number of calls pushed
   std::atomic<bool> asleep_{false};
   std::uint32_t taken_number_ = 0;
 };
@@ -192,12 +192,12 @@ class ProgressLoop {
   }
 
  private:
-  static constexpr std::chrono::milliseconds hang_timeout{500};  ///< of one MPI call that does not return
+  static constexpr std::chrono::milliseconds hang_timeout{500};  ///< time after which an MPI call counts as hanging
   static constexpr int yields = 100;
   static constexpr std::chrono::milliseconds watch_interval{2};
   static constexpr std::chrono::milliseconds shortest_idle_sleep{1};
   static constexpr std::chrono::milliseconds longest_idle_sleep{5};
-  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< until the thread notices that another one waits
+  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< time until it notices another waiting thread
 
   struct WaiterCount {
     bool waits;

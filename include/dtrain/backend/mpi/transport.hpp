@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// BasicTransport: the transport of a channel whose messages go over MPI; the channel of an Mpi or MpiCollectives
-/// communicator owns one.
-/// WaitPace: how a thread that waits for messages spins, yields and sleeps.
+/// mpi::BasicTransport: the transport of one channel over MPI. WaitPace: how a waiting thread spins, yields, then
+/// sleeps.
 
 #include <sched.h>
 
@@ -119,8 +118,8 @@ class BasicTransport {
   Endpoint& endpoint() noexcept { return *endpoint_; }
 
   /// If all ranks share a host, each rank sends blocks directly to each other rank, and small buffers whole. Between
-  /// hosts more chunks are in flight: a long message waits for the receiver's answer, which queues behind the bytes
-  /// that fill the link.
+  /// hosts more chunks are in flight: a long message waits for the receiver's answer, which queues after the bytes that
+  /// fill the link.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     tuning.direct_reduce_scatter = context.members.node_count == 1;
@@ -195,7 +194,7 @@ class BasicTransport {
   }
 
  private:
-  static constexpr int most_notified = 64;  ///< with more ranks: those at distances 1, 2, 4, ..., as in algorithms
+  static constexpr int most_notified = 64;  ///< beyond this: the ranks at distances 1, 2, 4, ..., as in algorithms
 
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
   /// channel of this process or of a peer has them. @throws Error (limit)

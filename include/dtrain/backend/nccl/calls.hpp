@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Arguments of NCCL's calls: element types, reductions and a check of devices; calls for messages, and groups of
-/// calls: an exchange and a reduction of blocks, and several all-gathers. Communicator makes them.
+/// NCCL's calls for each operation, several as one group, and their arguments: element types, reductions, devices.
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Channel: one rank's end of an NCCL channel, with its operations and their failures. Communicator owns one, with its
-/// Watchdog.
+/// nccl::Channel of a Communicator: one rank's end of an NCCL channel, with its operations and their failures.
 
 #include <algorithm>
 #include <atomic>
@@ -114,7 +113,7 @@ class Channel {
     }
   }
 
-  /// Tells the watchdog by when a call to NCCL is to return. One at a time.
+  /// Gives the watchdog the deadline of a call to NCCL. One at a time.
   class TimedCall {
    public:
     TimedCall(Channel& channel, Deadline deadline) noexcept : call_until_(&channel.call_until_) {
@@ -185,7 +184,7 @@ class Channel {
   /// this channel's communicator is aborted.
   struct SplitResult {
     ncclComm_t made = nullptr;
-    std::string name;  ///< of the split's channel, which NCCL reads while it splits
+    std::string name;  ///< name of the split's channel, which NCCL reads while it splits
   };
   SplitResult& split_result(std::string name) {
     const CommLock::Guard held = comm_lock.lock();
@@ -369,7 +368,7 @@ class Channel {
       if (result == ncclInProgress && launches != Launches::none) {  // a root has no watchdog before its end
         if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
         // Shorter than a launcher waits for the other ranks, and than the destructor waits: unwinding may free what
-        // NCCL waits for, such as a graph.
+        // NCCL waits for, for example a graph.
         status.block_until_ended(std::chrono::seconds(3));
       }
       throw;

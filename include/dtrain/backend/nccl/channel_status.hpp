@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// ChannelStatus of NCCL's Channel: its first cause of failure, and the wake-up of its watchdog. AbandonedThreads: how
-/// many threads wait in NCCL for other ranks and are not joined; ChannelStatus counts them, and while there is one the
-/// process ends by _exit.
+/// ChannelStatus of an NCCL channel: its first cause of failure. AbandonedThreads: threads left inside NCCL, for which
+/// the process ends by _exit.
 
 #include <unistd.h>
 
@@ -111,7 +110,7 @@ class ChannelStatus {
     if (abandoned_) {
       AbandonedThreads::remove();
     }
-    changed_.notify_all();  // with the lock: the thread does not use this object afterwards
+    changed_.notify_all();  // the lock is held: the thread does not use this object afterwards
   }
   /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether the watchdog continues
   bool block_while_watching(Deadline deadline) {

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Communicator of device memory over NCCL, which Nccl opens; Allocation: zeroed memory, registered with NCCL.
+/// nccl::Communicator: collectives of device memory over NCCL, in order on CUDA streams. Allocation: device memory
+/// registered with NCCL.
 
 #include <algorithm>
 #include <cstddef>
@@ -112,8 +113,8 @@ class Allocation {
 /// After a failure of the channel operations throw its cause. Operations can be captured in CUDA graphs, alike on all
 /// ranks. A graph's run time is not watched, and the graph is destroyed before the communicator. Threads: one at a
 /// time, abort() and failure() from any. Destruction, blocking: until the enqueued work has run or failed, then until
-/// all ranks of the node close their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL
-/// behind in a thread.
+/// all ranks of the node close their ends, at most ten seconds. After ten seconds it logs a warning and abandons NCCL
+/// to a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -217,7 +218,7 @@ class Communicator {
     ++state_->splits;
     const auto root =
         reporting_failure(child, [&] { return std::make_shared<RootChannel>(child, own.options, own.device()); });
-    reporting_failure(child, [&] {  // before the root ends
+    reporting_failure(child, [&] {  // the root must not end before this
       require_idle(child, deadline);
       nccl::split_blocking(state_->root->channel(), *root->channel(), color, key, deadline);
     });
@@ -289,7 +290,7 @@ class Communicator {
     const std::shared_ptr<RootChannel> root;  ///< ends after the channel; those of duplicates share it
     const std::shared_ptr<Channel> channel;
     const stream::cuda::DeviceBuffer token;  ///< operand of a barrier
-    std::uint64_t collectives = 0;           ///< operations in which every rank takes part
+    std::uint64_t collectives = 0;           ///< operations that every rank takes part in
     std::uint64_t splits = 0;
     std::optional<Watchdog> watchdog;
     FailureLatch::Subscription subscription;

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// FirstCalls of NCCL's Channel: operations in which NCCL may connect ranks, and the wait for the other ranks before
-/// such a one.
+/// FirstCalls of an NCCL channel: operations in which NCCL may connect ranks, and before which they therefore meet over
+/// the store.
 
 #include <algorithm>
 #include <bit>
@@ -99,7 +99,7 @@ class FirstCalls {
     return differs;
   }
 
-  /// Blocking: until the rank at the other end of each path has called it for that path, too. As above otherwise.
+  /// Blocking: until the rank at the other end of each path has also called it for that path. As above otherwise.
   void meet_blocking(const StoreRank& self, const std::string& channel, std::span<const MessagePath> paths) {
     const auto key = [&](MessagePath path, bool of_sender) {
       return format_text("{}/first/{}-{}/{}", {channel, path.from, path.to, of_sender ? "sends" : "receives"});
@@ -168,7 +168,7 @@ class FirstCalls {
 
   std::vector<SizeRange> seen_;
   std::vector<MessagePath> paths_;
-  std::vector<AwaitedRank> awaited_;  ///< in the present meeting
+  std::vector<AwaitedRank> awaited_;  ///< ranks of the present meeting
   std::uint64_t meetings_ = 0;
 };
 

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// InflightRing of NCCL's Channel: operations in flight on streams, and when the first of them began; Watchdog and
-/// Communicator poll it through Channel. diagnose_timeout_blocking(): whether ranks called different operations, which
-/// Channel and Watchdog ask after a timeout. publish_departure(): this rank's entry in the store, by both of the
-/// former.
+/// InflightRing of an NCCL channel: events of the operations in flight. diagnose_timeout_blocking(): after a timeout,
+/// whether ranks called different operations.
 
 #include <algorithm>
 #include <array>
@@ -148,7 +146,7 @@ class InflightRing {
  public:
   /// State of the first operation, if any.
   struct View {
-    cudaError_t failure = cudaSuccess;  ///< of the device
+    cudaError_t failure = cudaSuccess;  ///< the device's error
     std::optional<Operation> running{};
     Deadline::Clock::time_point since{};
   };

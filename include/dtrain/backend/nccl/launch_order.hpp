@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// LaunchOrder: one order on a device for the operations of all its channels, for NCCL before 2.26.
+/// LaunchOrder of a device: one order for all its NCCL channels, which could deadlock otherwise, before NCCL 2.26.
 
 #include <array>
 #include <condition_variable>
@@ -76,7 +76,7 @@ class LaunchOrder {
   std::mutex mutex_;
   std::condition_variable released_;
   bool is_taken_ = false;
-  stream::cuda::Event last_;  ///< of the last operation; complete before the first
+  stream::cuda::Event last_;  ///< event of the last operation; complete before the first
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

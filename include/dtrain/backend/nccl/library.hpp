@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// The NCCL library: its header, compatibility with versions 2.18 to 2.32, its environment variables, and conversion of
-/// its error codes to Error; the asynchronous result of a nonblocking call, which finishes in threads of NCCL's own.
-/// CommLock: the lock of one ncclComm_t, held in every call to NCCL on it. Nccl, and Channel, Communicator, Watchdog
-/// and calls.hpp of nccl/, use it. NcclOptions: settings of communicators, which a program gives to NcclWith<>.
+/// The NCCL library: versions, environment, error codes, results of nonblocking calls. CommLock: held in every call on
+/// one ncclComm_t. NcclOptions: a program's settings.
 
 #include <algorithm>
 #include <chrono>
@@ -34,12 +32,12 @@ namespace DTRAIN_NAMESPACE::backend {
 enum class CtaPolicy {
   nccl_choice,
   speed,       ///< NCCL_CTA_POLICY_DEFAULT
-  efficiency,  ///< as few blocks as full bandwidth needs; wants registered memory
+  efficiency,  ///< the fewest blocks that give full bandwidth; wants registered memory
   zero,        ///< copy engines instead of blocks where possible, since 2.28; wants `symmetric_arenas`
 };
 
 /// Argument of NcclWith: `NcclWith<NcclOptions{.max_ctas = 8}>`. The same on every rank. Options that are newer than
-/// the NCCL of the compilation have no effect. NCCL's environment variables, such as NCCL_MAX_CTAS, override all
+/// the NCCL of the compilation have no effect. NCCL's environment variables (NCCL_MAX_CTAS and others) override all
 /// options. Only NCCL_ALGO and NCCL_PROTO select an algorithm and a protocol.
 /// @ingroup backends
 struct NcclOptions {
@@ -55,7 +53,7 @@ struct NcclOptions {
   int nvls_ctas = 0;
   CtaPolicy cta_policy = CtaPolicy::nccl_choice;  ///< since 2.27
   /// How the program uses CUDA graphs with one communicator, since 2.29: 0 not at all, 1 one graph, 2 several graphs,
-  /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
+  /// or graphs and other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
   int graph_usage_mode = -1;
   /// NCCL launches operations in the calling thread. Before a rank's first operation of a kind and size on a channel,
   /// in which NCCL connects ranks, dtrain waits for all ranks: inside NCCL that wait could not be aborted (user guide,
@@ -268,7 +266,7 @@ inline const std::error_category& nccl_category() noexcept {
 }
 
 inline std::string name_of(ncclResult_t code) {
-  constexpr int timeout = 8;  // of NCCL 2.31; the header may be older than the library
+  constexpr int timeout = 8;  // NCCL 2.31's ncclTimeout; the header may be older than the library
   if (static_cast<int>(code) == timeout) return "ncclTimeout";
   switch (code) {
     case ncclSuccess: return "ncclSuccess";
@@ -300,7 +298,7 @@ inline std::string last_error(ncclComm_t communicator) {
 
 /// Rank and device of the caller, for NCCL's errors.
 struct Caller {
-  int rank = 0;  ///< in the job
+  int rank = 0;  ///< rank in the job
   int device = 0;
 };
 
@@ -332,13 +330,13 @@ inline const char* warning_about(const identity::Environment& environment) {
 inline bool has_implicit_launch_order() noexcept {
   const char* const chosen = chosen_launch_order();
   return library_version() >= first_that_orders &&
-         (chosen != nullptr ? std::strtoll(chosen, nullptr, 0) != 0 : config_has_launch_order());  // as NCCL reads it
+         (chosen != nullptr ? std::strtoll(chosen, nullptr, 0) != 0 : config_has_launch_order());  // NCCL's reading
 }
 
 /// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
 /// calls, for all communicators of the process (from NCCL 2.26 on). Does not set the variable where each communicator's
-/// configuration has that order (2.31): the variable would also change other libraries' communicators, such as
-/// PyTorch's. Logs a warning if a variable breaks a guarantee of dtrain.
+/// configuration has that order (2.31): the variable would also change the communicators of other libraries
+/// (PyTorch's). Logs a warning if a variable breaks a guarantee of dtrain.
 /// NCCL reads the variable once in a process: call this before any library's first collective over NCCL.
 /// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
 inline void prepare_environment() {

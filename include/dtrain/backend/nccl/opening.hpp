@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Opening of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit. RootChannel:
-/// the communicator that a group's channels are split from.
+/// Opening of an NCCL channel by ncclCommInitRankConfig or ncclCommSplit, with a deadline. RootChannel of a group: its
+/// channels are split from it.
 
 #include <atomic>
 #include <chrono>

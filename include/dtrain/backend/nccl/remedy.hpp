@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// remedy_of(): what to do about an error of NCCL's whose own text does not say it. nccl_error() of library.hpp adds
-/// it.
+/// remedy_of(): what to do about an error of NCCL whose own text does not say it.
 
 #include <sys/statvfs.h>
 

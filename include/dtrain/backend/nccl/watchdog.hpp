@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Watchdog: a thread, owned by Communicator, which detects failures of running operations and then aborts the channel;
-/// end of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
+/// Watchdog of an nccl::Communicator: the thread that detects failed operations, aborts the channel, and alone ends its
+/// ncclComm_t.
 
 #include <unistd.h>
 
@@ -67,7 +67,7 @@ inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
 
 /// Ends the communicator, and after an abort all work that still runs. Blocking, without a deadline: NCCL waits for
 /// graphs with its operations. ncclCommDestroy and ncclCommAbort also wait until all ranks of the node have called one
-/// of the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
+/// of the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be abandoned, calls this.
 inline void end_blocking(Channel& channel) noexcept {
   CommLock::Guard held =
       channel.launches == Launches::in_caller ? lock_or_end_process(channel) : channel.comm_lock.lock();
@@ -93,7 +93,7 @@ inline void end_blocking(Channel& channel) noexcept {
 
 /// Polls NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
 /// so that threads that abort or close do not block in NCCL. The watchdog shares the channel: a thread that hangs in
-/// NCCL is left behind with it.
+/// NCCL is abandoned with it.
 class Watchdog {
  public:
   /// @throws Error if the system cannot start a thread
@@ -143,7 +143,7 @@ class Watchdog {
       publish_departure(channel.context, true);  // again: an operation that timed out has overwritten the entry
     }
     end_blocking(channel);
-    polling.join();  // a CUDA call in which it may block returns now
+    polling.join();  // a CUDA call that may block it returns now
     channel.status.set_ended();
   }
 

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure; Communicator owns one,
-/// collectives/ waits in it. BarrierWait: its wait for a peer, and the error if peers do not arrive; SpinPolicy: how
-/// long a rank spins and yields before it sleeps. CopyPathTuner: measured choice between cached and non-temporal copies
-/// of chunks.
+/// shared_memory::Channel of a Communicator: one rank's operations in order, barriers, timeouts and failure.
+/// SpinPolicy: when its waits sleep.
 
 #include <sched.h>
 
@@ -118,7 +116,7 @@ struct BarrierWait {
   int ranks;
   std::uint32_t number;
   int awaited;       ///< the awaited peer
-  ArrivalFlag flag;  ///< of the awaited peer
+  ArrivalFlag flag;  ///< the awaited peer's flag
 
   bool done() const noexcept {
     if (has_reached(*flag.count, number)) {
@@ -420,7 +418,7 @@ class Channel final : public OrderedChannel {
   CopyPathTuner copy_path_;
   std::uint32_t barriers_ = 0;
   Operation operation_;
-  std::optional<Deadline> deadline_;  ///< of the current operation; set when it first sleeps, which saves clock reads
+  std::optional<Deadline> deadline_;  ///< the current operation's; set when it first sleeps, which saves clock reads
   FutexWaiter waiter_;
 };
 

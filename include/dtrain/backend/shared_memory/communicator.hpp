@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Communicator of ranks that share one host's memory. SharedMemory's open_blocking() makes it.
+/// shared_memory::Communicator: enqueues collectives of one host's ranks, which reduce in rank order in memory that all
+/// map.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,11 +29,11 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 class Communicator {
  public:
   using Stream = stream::host::StreamRef;
-  using Allocation = HostAllocation;  ///< in-place collectives on this memory copy nothing
+  using Allocation = HostAllocation;  ///< memory whose collectives in place copy nothing
   using Endpoint = MailboxEndpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
-  /// Collective, blocking. Communicators split from this one have its `selected`, too. @throws Error (unsupported,
+  /// Collective, blocking. Communicators split from this one also have its `selected`. @throws Error (unsupported,
   /// limit, out_of_memory, timeout, closed), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
                                     const SelectedAllReduce& selected = {});

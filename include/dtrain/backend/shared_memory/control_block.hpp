@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// ControlBlock: the layout of a channel's shared memory. Each rank has a slot with counters on which peers sleep
-/// (FutexCounter), its current operation, the cause of its failure (SharedCause) and a mailbox (MailboxSlot), and it
-/// has chunk buffers. ReduceSlice: the elements of a reduction that one rank reduces. Arena: an allocation of
-/// Communicator, mapped by every rank, with a range for each; ArenaTable, of Communicator: finds a buffer's arena.
-/// Channel, Communicator and collectives/ of shared_memory/ use this memory; backend::SharedMemory checks max_ranks.
+/// ControlBlock: layout of a channel's shared memory: chunk buffers, and each rank's slot with counters, operation,
+/// cause of failure and mailbox. Arena: an allocation that every rank maps.
 
 #include <algorithm>
 #include <array>
@@ -92,7 +89,7 @@ struct alignas(64) MailboxSlot {
   std::atomic<std::uint32_t> owner{0};  ///< 1 + the receiving rank; 0: free
   DType dtype = DType::f32;
   std::uint64_t message = 0;  ///< key of the message from this sender to that receiver
-  std::uint64_t offset = 0;   ///< of the chunk in the message, in bytes
+  std::uint64_t offset = 0;   ///< place of the chunk in the message, in bytes
   std::uint64_t count = 0;    ///< elements of the whole message
 };
 
@@ -271,8 +268,8 @@ struct Arena {
   std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
 };
 
-/// An arena with the number of its set-up, which counts the channel's set-ups, failed ones too: the same on every rank.
-/// 0: there is no arena.
+/// An arena with the number of its set-up, which counts the channel's set-ups, including failed ones: the same on every
+/// rank. 0: there is no arena.
 struct NumberedArena {
   std::uint64_t number = 0;
   Arena arena{};

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Segment: owns one mapping of a memfd that ranks share. Channel keeps one, and so does each allocation.
-/// SegmentSetup: makes a segment on rank 0, which sends its descriptor to the others by Unix sockets; every rank of the
-/// channel maps it, or none does. SharedMemory's Communicator runs it to open a channel and to allocate.
+/// Segment: a mapped memfd that a host's ranks share. SegmentSetup: rank 0 sends its descriptor by Unix sockets; every
+/// rank maps it, or none.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -103,7 +102,7 @@ class Segment {
   /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
   void reserve(std::size_t offset, std::size_t count) const {
     if (count == 0) {
-      return;  // posix_fallocate refuses 0 bytes
+      return;  // posix_fallocate rejects 0 bytes
     }
     if (bytes_ >= huge_page_bytes) {
       // Reserving through the descriptor gives small pages; writing through the advised mapping gives huge ones where
@@ -206,10 +205,10 @@ struct InProcessTransfer {
   }
 };
 
-/// The message beside the descriptor. Processes outside the job do not know the token.
+/// The message that accompanies the descriptor. Processes outside the job do not know the token.
 struct SegmentMessage {
   char token[32]{};
-  std::uint64_t address = 0;  ///< of an InProcessTransfer, for a thread of the same process
+  std::uint64_t address = 0;  ///< address of an InProcessTransfer, for a thread of the same process
 };
 
 /// Receives one segment. Listens under a random name, which leaves nothing in the file system.
@@ -286,7 +285,7 @@ inline void send_segment(const std::string& address, const std::shared_ptr<Segme
 /// A segment, and the nonce that rank 0 drew for it.
 struct MappedSegment {
   std::shared_ptr<Segment> segment;
-  std::size_t stride = 0;  ///< from one rank's memory to the next
+  std::size_t stride = 0;  ///< bytes from one rank's memory to the next
   std::uint64_t nonce = 0;
 };
 
@@ -395,7 +394,7 @@ class SegmentSetup {
 
   StoreRank self_;
   const std::shared_ptr<FailureLatch> failure_;
-  const std::string name_;  ///< of keys in the store
+  const std::string name_;  ///< prefix of the keys in the store
   const std::size_t bytes_;
   MappedSegment shared_;
   std::optional<SegmentReceiver> receiver_;

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// ChunkPlan: the chunks in which an operation on device memory passes through host memory. ChunkCopies: the copies of
-/// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks. In staged/,
-/// Communicator plans chunks, StagingPipeline copies them, and HostWorker takes their HostOperands.
+/// ChunkPlan: the chunks in which operations on device memory pass through host memory, equal on every rank.
+/// ChunkCopies: one chunk's copies.
 
 #include <algorithm>
 #include <cstddef>
@@ -43,7 +42,7 @@ class ChunkPlan {
 
   std::size_t size() const noexcept { return std::max<std::size_t>(1, (count_ + length_ - 1) / length_); }
 
-  /// The index-th chunk; empty behind the end.
+  /// The index-th chunk; empty after the end.
   ElementRange operator[](std::size_t index) const noexcept {
     const std::size_t begin = std::min(count_, index * length_);
     return {begin, std::min(length_, count_ - begin)};

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Communicator of device memory, staged through a communicator of host memory; Allocation: device memory, with the
-/// host memory through which its operations pass. Staged's open_blocking() makes it.
+/// staged::Communicator: collectives of device memory through a communicator of host memory, with its bits. Allocation:
+/// device memory with host shadow.
 
 #include <algorithm>
 #include <cstddef>
@@ -256,7 +256,7 @@ class Communicator {
   }
 
   /// Each direction uses half a slot, so that send, recv and send_recv have chunks of the same size. The longer of two
-  /// messages continues alone. A message without elements is sent, too. A peer of -1: nothing is sent, or received.
+  /// messages continues alone. A message without elements is also sent. A peer of -1: nothing is sent, or received.
   void transfer(const SendRecv& call, Stream stream) {
     const std::size_t element = size_bytes(call.input.dtype);
     const ChunkPlan sent(call.input.count, element, slot_bytes / 2);

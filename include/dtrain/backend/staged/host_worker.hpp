@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// HostWorker: the thread that runs the inner backend's operations on chunks in host memory; StagingPipeline owns it.
-/// StagedOperation: such an operation, made by Communicator. StagedChunk: a chunk in flight, with its events.
+/// HostWorker of a StagingPipeline: the thread that runs the inner backend's operations on chunks in host memory;
+/// signals every chunk, also after a failure.
 
 #include <atomic>
 #include <chrono>
@@ -51,7 +51,7 @@ struct StagedChunk {
   stream::cuda::Event copied_to_host;        ///< the chunk is in host memory
   stream::cuda::ExternalEvent result_ready;  ///< the result is in host memory
   HostOperands host;
-  StagedChunk* next = nullptr;  ///< of the same operation
+  StagedChunk* next = nullptr;  ///< the next chunk of the same operation
 
   ChunkOperands operands(DType dtype) const noexcept {
     return {{host.input, host.input_count, dtype}, {host.output, host.output_count, dtype, {}}, host.blocks.get()};
@@ -149,7 +149,7 @@ void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRe
   }
 }
 
-/// Inner backends over which Staged can exchange blocks of device memory.
+/// Inner backends that can carry Staged's exchanges of blocks of device memory.
 template <class C>
 concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
 

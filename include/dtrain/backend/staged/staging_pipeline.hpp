@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StagingPipeline: operations on device memory as pipelined chunks in host memory; Communicator owns it. DeviceCopies:
-/// the slots of that memory, the copy stream, and the events between them.
+/// StagingPipeline of a staged::Communicator: chunks of device memory copied to the host, reduced there and copied
+/// back, three at once.
 
 #include <algorithm>
 #include <array>
@@ -70,7 +70,7 @@ class DeviceCopies {
       enqueue_copy(copy, cudaMemcpyDeviceToHost, stream);
     }
     stream.record(chunk.copied_to_host);
-    upload_.ref().wait(chunk.copied_to_host);  // after a failure the host signals before this copy has ended
+    upload_.ref().wait(chunk.copied_to_host);  // the host, after a failure, signals before this copy has ended
     upload_.ref().wait_unwatched(chunk.result_ready, Deadline::after(longer_than_any_queue));
     enqueue_copy(copies.to_device, cudaMemcpyHostToDevice, upload_.ref());
     for (const StridedCopy& copy : copies.blocks_to_device) {
@@ -225,7 +225,7 @@ class StagingPipeline {
 
     StagedChunk& add() {
       if (pipeline_.device_copies_->chunks().is_empty()) {
-        enqueue();  // without this, add() would wait for the device, which waits for these chunks
+        enqueue();  // add() would otherwise wait for the device, which waits for these chunks
       }
       StagedChunk& chunk = pipeline_.device_copies_->chunks().take();
       (first_ == nullptr ? first_ : last_->next) = &chunk;

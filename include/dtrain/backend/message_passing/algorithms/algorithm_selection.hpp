@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Algorithm selection of a collective by size and number of ranks, or by cost; equal on every rank.
-/// settle_algorithms() measures alpha and beta by ping-pong, and broadcasts rank 0's table. Communicator in
-/// message_passing/ runs collective() for each operation. CarriesCollectives: an endpoint that runs collectives itself,
-/// as CollectiveEndpoint in mpi/ does.
+/// collective(): selects and runs an algorithm over messages, by size and number of ranks or by measured cost, equally
+/// on every rank.
 
 #include <algorithm>
 #include <chrono>
@@ -106,7 +104,6 @@ Routine settle_algorithms(OperationContext<E>& context, ChannelAlgorithms& algor
   }
 }
 
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// An Endpoint that implements some collectives itself, the same ones on every rank.

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// AllReduceAlgorithm, and AlgorithmTable: the cheapest all-reduce over messages for each length by alpha and beta,
-/// from cost functions. A Channel of message_passing/ has one (ChannelAlgorithms); algorithm_selection.hpp fills it and
-/// reads it for each all_reduce.
+/// AlgorithmTable: the cheapest all-reduce over messages for each length, by alpha and beta.
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Blocks: division of a buffer into one block for each rank, and of blocks into chunks. In algorithms/, the ring,
-/// tree, broadcast.hpp, parameter_server.hpp, algorithm_table.hpp and algorithm_selection.hpp divide by them.
-/// exchange_chunks(): the pipeline in which headers and then chunks pass between a rank and its peers, several in
-/// flight together. The ring, halving_doubling.hpp and direct_exchange.hpp call it.
+/// Blocks: a buffer's blocks, one for each rank, and their chunks. exchange_chunks(): the pipeline of algorithms over
+/// messages, several chunks in flight with each peer.
 
 #include <algorithm>
 #include <array>

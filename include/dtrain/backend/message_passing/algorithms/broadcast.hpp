@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Broadcast: binomial tree for small buffers, pipelined chain for large ones. algorithm_selection.hpp chooses one.
+/// Broadcast over messages: a binomial tree for small buffers, a pipelined chain for large ones.
 
 #include <array>
 #include <cstddef>

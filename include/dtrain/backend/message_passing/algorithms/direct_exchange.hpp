@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Direct exchange of few ranks, for algorithm_selection.hpp: small reductions and all-gathers, in which every rank
-/// sends once to every other, and reduce-scatter and all-reduce of large buffers, in which rank r reduces block r.
+/// Direct exchange over messages, for few ranks: each sends small buffers once to every other; of large ones, rank r
+/// reduces block r.
 
 #include <array>
 #include <cstddef>
@@ -150,7 +150,7 @@ class DirectSchedule : public ChunkSchedule {
   const BlockCollective& work_;
   std::size_t in_flight_;
   std::size_t steps_;
-  std::size_t headers_;  ///< bytes of all headers, behind which the slots are
+  std::size_t headers_;  ///< bytes of all headers; the slots follow them
   std::byte* memory_;
 };
 

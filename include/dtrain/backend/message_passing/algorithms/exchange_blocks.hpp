@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Algorithms over messages between pairs of ranks. Point-to-point messages, the user's or those within another
-/// algorithm: send, recv, or both at once; the Communicator in message_passing/ calls it. Exchange and reduction of
-/// blocks of any lengths, between all ranks or with a root; algorithm_selection.hpp calls them.
+/// Algorithms over messages: send, recv, or both at once; exchange and reduction of blocks of any lengths, between all
+/// ranks or with a root.
 
 #include <algorithm>
 #include <array>
@@ -121,7 +120,7 @@ Routine exchange_pieces(OperationContext<E>& context, const Buffers& buffers, Bl
     const BlockRange& sent = blocks.sent[static_cast<std::size_t>(to)];
     const BlockRange& received = blocks.received[static_cast<std::size_t>(from)];
     PointToPoint work{{}, {}, -1, -1, context.operation, TagClass::collective, headers};
-    work.sent.count = sent.count;  // of the whole block: ranks compare the first piece's
+    work.sent.count = sent.count;  // the whole block's: ranks compare the first piece's descriptor
     context.operation.count = received.count;
     if (blocks.connects(context.rank(), to)) {
       work.to = to;

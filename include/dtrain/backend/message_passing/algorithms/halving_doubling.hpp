@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// All-reduces that algorithm_selection.hpp chooses. Recursive doubling, for small buffers of many ranks: log2(size)
-/// exchanges. Halving-doubling (Rabenseifner): reduce-scatter by recursive halving, all-gather by recursive doubling;
-/// its schedule says what a rank exchanges in each step, and where it is in memory.
+/// All-reduces over messages: recursive doubling, log2(n) exchanges of a small buffer; halving-doubling (Rabenseifner),
+/// reduce-scatter by recursive halving, all-gather by recursive doubling.
 
 #include <algorithm>
 #include <array>
@@ -25,7 +24,7 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// Recursive doubling. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 /// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.5. Ranks beyond the largest power of two
 /// first send their input to a partner, and in the end receive the result from it. Both ranks of a pair combine in the
-/// same order, so their bits are equal. Requires: partial results, too, fit in a header's payload.
+/// same order, so their bits are equal. Requires: elements and partial results fit in a header's payload.
 /// Example with 6 ranks: 4 and 5 send to 0 and 1; pairs 0-1, 2-3, then 0-2, 1-3; 0 and 1 send the result to 4 and 5.
 template <Endpoint E>
 Routine recursive_doubling(OperationContext<E>& context, const Buffers& buffers) {
@@ -100,7 +99,7 @@ struct HalvingTransfer {
   int peer = 0;
   HalvingRange sent{};
   HalvingRange received{};      ///< `data` is unused
-  std::byte* target = nullptr;  ///< of received results
+  std::byte* target = nullptr;  ///< where received results go
 };
 
 /// Exchanges with some peers at once. A step that reduces combines into `target`: the contributions of the first

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Stages of recursive halving and doubling, for any number of ranks: halving_doubling.hpp exchanges by them;
-/// algorithm_table.hpp, and the model of a cluster in bench/scaling/, compute the time of an all_reduce from them.
+/// HalvingStages: partners and parts of each stage of recursive halving and doubling, for any number of ranks; pure.
 
 #include <algorithm>
 #include <array>

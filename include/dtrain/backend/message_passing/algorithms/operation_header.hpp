@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Operation header: an operation's first message to a peer, with its descriptor and a small payload, which every
-/// algorithm of algorithms/ sends. The barrier, which consists of headers, for algorithm_selection.hpp and
-/// exchange_blocks.hpp there. disagree_on_message(): the error for a message that does not fit, also for Channel of
-/// message_passing/.
+/// Operation header: an operation's first message to a peer, with the descriptor that both compare and a small payload.
+/// The barrier, made of headers.
 
 #include <cstddef>
 #include <cstring>

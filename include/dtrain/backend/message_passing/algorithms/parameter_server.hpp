@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Synchronous parameter server over messages: the first ranks reduce one shard of the buffer each.
-/// topology::ParameterServer selects it for all_reduce.
+/// Synchronous parameter server: all-reduce over messages, in which each of the first ranks reduces one shard of the
+/// buffer.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Pipelined ring algorithms: reduce-scatter, all-gather, and both in turn as all_reduce. algorithm_selection.hpp and
-/// topology::Ring select them; direct_exchange.hpp takes its BlockCollective from here.
+/// Pipelined ring over messages: reduce-scatter, all-gather, or both in turn as all-reduce.
 
 #include <array>
 #include <cstddef>
@@ -121,7 +120,7 @@ class RingSchedule : public ChunkSchedule {
   std::size_t in_flight_;
   std::size_t reductions_;  ///< steps that reduce
   std::size_t steps_;
-  std::byte* memory_;  ///< of two headers, then of the slots
+  std::byte* memory_;  ///< two headers, then the slots
 };
 
 }  // namespace detail

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// All-reduce over messages by reduction up a binary tree and broadcast down the tree, in a pipeline of chunks.
-/// topology::Tree selects it.
+/// All-reduce over messages by reduction up a binary tree and broadcast down it, in a pipeline of chunks.
 
 #include <algorithm>
 #include <array>
@@ -93,7 +92,7 @@ class TreeSchedule {
   int rank_;
   int size_;
   std::byte* headers_;
-  std::byte* memory_;  ///< for each chunk in flight one of each child, and one for the parent
+  std::byte* memory_;  ///< a chunk of each child and one for the parent, for each chunk in flight
 };
 
 }  // namespace detail

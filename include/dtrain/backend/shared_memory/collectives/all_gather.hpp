@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// All-gather, read_blocks, broadcast and barrier in shared memory: through slots, in place, or copied in chunks; they
-/// copy bytes of any element type. Communicator enqueues them.
+/// All-gather, read_blocks, broadcast and barrier in shared memory: through slots, in place, or copied in chunks.
 
 #include <cstddef>
 
@@ -66,7 +65,7 @@ void read_peer_blocks(Channel& channel, const Operation& operation, const std::b
 struct SegmentAllGather {
   const std::byte* input;  ///< may be this rank's block of the output
   std::byte* output;
-  Arena arena;  ///< of the input, if any
+  Arena arena;  ///< the input's arena, if any
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     const std::size_t block = operation.count * size_bytes(operation.dtype);
@@ -85,7 +84,7 @@ struct SegmentAllGather {
 struct SegmentReadBlocks {
   const std::byte* input;
   BlockReader reader;
-  Arena arena;  ///< of the input, if any
+  Arena arena;  ///< the input's arena, if any
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     read_peer_blocks(channel, operation, input, arena,

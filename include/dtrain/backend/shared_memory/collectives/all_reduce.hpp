@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// All-reduce in shared memory: through slots, in place, or copied in chunks, with equal bits; or by the algorithm that
-/// a topology selects, over the mailboxes. Reduce-scatter: through slots, in place, or copied in chunks, with the bits
-/// of an all-reduce. Communicator enqueues them.
+/// All-reduce and reduce-scatter in shared memory: through slots, in place or in chunks, with equal bits; or by a
+/// topology's algorithm over mailboxes.
 
 #include <algorithm>
 #include <cstddef>
@@ -181,7 +180,7 @@ struct SegmentAllReduce {
     void in_place() noexcept {
       const ReduceSlice own = slice_of(count_, channel_.size(), channel_.rank());
       const bool sums_squares = any_rank_sums_squares();
-      constexpr std::size_t cached_bytes = 4096;  // of each rank's buffer
+      constexpr std::size_t cached_bytes = 4096;  // bytes of each rank's buffer
       double sum = 0;
       in_abortable_steps(
           channel_, own.begin, own.end, element_,
@@ -283,7 +282,7 @@ struct SegmentAllReduce {
 struct SegmentReduceScatter {
   const std::byte* input;
   std::byte* output;  ///< may be this rank's block of the input
-  Arena arena;        ///< of the input, if any
+  Arena arena;        ///< the input's arena, if any
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     const Layout layout{operation.count, size_bytes(operation.dtype), channel.size(), channel.rank()};

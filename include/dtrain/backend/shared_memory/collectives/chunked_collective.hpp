@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Chunked execution of SharedMemory's collectives over long buffers: in place in an arena, or copied chunk by chunk.
-/// all_gather.hpp, all_reduce.hpp and exchange_blocks.hpp of collectives/ call it. RankAddresses: one address for each
-/// rank, as kernels::Reduction takes them.
+/// run_chunked(): a shared-memory collective of long buffers, in place in an arena, or copied with a barrier for each
+/// chunk.
 
 #include <algorithm>
 #include <array>

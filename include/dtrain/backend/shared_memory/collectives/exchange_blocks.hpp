@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Collectives that exchange or reduce blocks of any lengths in shared memory, in place or copied in chunks; a
-/// reduction has the bits of an all-reduce. Communicator enqueues them. PublishedBlocks: the lengths of all ranks'
-/// blocks.
+/// Exchange and reduction of blocks of any lengths in shared memory, in place or copied in chunks; reductions have an
+/// all-reduce's bits.
 
 #include <algorithm>
 #include <array>
@@ -85,7 +84,7 @@ class PublishedBlocks {
 struct SegmentReduceBlocks {
   const std::byte* input;
   std::byte* output;            ///< may be this rank's block of the input
-  Arena arena;                  ///< of the input, if any
+  Arena arena;                  ///< the input's arena, if any
   const BlockExchange* blocks;  ///< owned, until release()
 
   void release() const noexcept { delete blocks; }
@@ -161,7 +160,7 @@ struct SegmentReduceBlocks {
 struct SegmentExchangeBlocks {
   const std::byte* input;
   std::byte* output;
-  Arena arena;                  ///< of the input, if any
+  Arena arena;                  ///< the input's arena, if any
   const BlockExchange* blocks;  ///< owned, until release()
 
   void release() const noexcept { delete blocks; }
@@ -214,7 +213,7 @@ struct SegmentExchangeBlocks {
     const int ranks = channel.size();
     const std::uint64_t length = channel.control().chunk_bytes() / element;
     const auto chunk_range = [&](std::size_t chunk) { return Range{chunk * length, (chunk + 1) * length}; };
-    std::array<Range, max_ranks> incoming;  // in its sender's order; set after the first barrier
+    std::array<Range, max_ranks> incoming;  // each in its sender's order; set after the first barrier
     const auto count_chunks = [&]() noexcept -> std::size_t {
       std::uint64_t most = 0;
       if (published.compare(operation)) {

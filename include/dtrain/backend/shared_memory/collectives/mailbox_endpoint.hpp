@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; all_reduce.hpp of
-/// this folder runs a topology's algorithm over it. MailboxTransfer: the user's point-to-point messages, which
-/// Communicator enqueues beside the collectives.
+/// MailboxEndpoint: point-to-point messages in shared memory, in chunks through the sender's mailbox.
 
 #include <algorithm>
 #include <array>
@@ -67,7 +65,7 @@ class MailboxEndpoint {
   /// A message in flight, or a free entry for one.
   struct PendingMessage {
     ConstBufferView view;
-    std::byte* output = nullptr;  ///< of the view; null: a send
+    std::byte* output = nullptr;  ///< the view's memory; null: a send
     int peer = -1;
     message_passing::TagClass tag_class{};
     bool done = false;
@@ -99,11 +97,11 @@ class MailboxEndpoint {
   Channel& channel_;
   const int rank_;
   message_passing::FramePool frames_;
-  std::vector<MailboxNumbers> numbers_;  ///< by peer
+  std::vector<MailboxNumbers> numbers_;  ///< one entry for each peer
   std::vector<PendingMessage> messages_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> sends_;  ///< not done, in the order of their start
-  std::vector<std::uint32_t> recvs_;  ///< as sends_
+  std::vector<std::uint32_t> recvs_;  ///< recvs, as sends_
 };
 
 static_assert(message_passing::Endpoint<MailboxEndpoint>);
@@ -211,7 +209,7 @@ class MailboxEndpoint::ChunkWait {
     return -1;
   }
 
-  /// The rank for which a slot of this rank's mailbox is filled; -1: the slot is free.
+  /// The rank that a slot of this rank's mailbox is filled for; -1: the slot is free.
   static int holder_of(const MailboxSlot& slot) noexcept { return static_cast<int>(slot.owner.load()) - 1; }
   const auto& mailbox() const noexcept { return channel_.control().slot(channel_.rank()).mailbox; }
 
