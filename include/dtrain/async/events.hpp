@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// async::ManualResetEvent: a flag that several coroutines of one thread wait for: those of when_all(), resolve()
-/// (net/), StoreClient and JobServer (rendezvous/), and Console (launch/). async::AutoResetEvent: each set lets one
-/// coroutine pass; sessions and servers of rendezvous/ and supervisors, relays and coordinators of launch/ wait for
-/// one.
+/// async::ManualResetEvent: wakes every waiting coroutine of a loop until it is reset. async::AutoResetEvent: each set
+/// wakes one.
 
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/config.hpp"

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// IntrusiveList: a doubly linked list of ListNodes, which hold the links and unlink themselves: Waiter
-/// (timer_heap.hpp), TaskRecord (task.hpp) and SpawnState (loop_handle.hpp) derive from ListNode. The events of
-/// events.hpp, Scheduler and Poller (loop/), and TaskRunner (rendezvous/) keep such lists.
+/// IntrusiveList: a doubly linked list that owns no element. ListNode: an element's links; its destruction unlinks it.
 
 #include "dtrain/core/version.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop. BackgroundTask: the owner of such a coroutine, whose
-/// destruction cancels it. LoopThread: an EventLoop and the thread that runs it.
+/// LoopHandle: starts coroutines on another thread's EventLoop, and may outlive it. BackgroundTask: owner of such a
+/// coroutine. LoopThread: a loop with its thread.
 
 #include <atomic>
 #include <condition_variable>
@@ -69,7 +69,7 @@ class SpawnState : public ListNode {
 
   std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
   TaskHandle task;
-  bool cancelled = false;    ///< by its owner, before it began
+  bool cancelled = false;    ///< its owner cancelled it before it began
   std::exception_ptr error;  ///< thrown by `make`, or why the group or loop has cancelled the coroutine
 
  private:
@@ -104,7 +104,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// Starts `make(loop)` or `make()` on the loop's thread. `make` exists as long as the coroutine, and both are
   /// destroyed on that thread.
   /// @param doing begins the error sentence
-  /// @param group in which the coroutine stays until it ends
+  /// @param group where the coroutine stays until it ends
   /// @throws Error (closed) if the loop has ended, (cancelled) by an exception; Error (closed) in a forked process
   template <class Make>
   BackgroundTask<ValueOf<Make>> spawn(Make make, std::string_view doing = "starting a coroutine",
@@ -140,7 +140,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
   bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
 
-  /// Refuses calls of this thread, as those of the loop's thread are refused: spawn, run_blocking and
+  /// Rejects calls of this thread, as those of the loop's thread are rejected: spawn, run_blocking and
   /// BackgroundTask::wait throw, and so does require_allowed. Threads: the one, until allow_calls().
   /// @param why the error sentence, which stays valid
   void refuse_calls(const char* why) noexcept {
@@ -148,7 +148,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
     refused_thread_ = std::this_thread::get_id();
   }
   void allow_calls() noexcept { refused_thread_ = std::thread::id(); }
-  /// @throws Error (invalid_argument) on a thread whose calls are refused
+  /// @throws Error (invalid_argument) on a thread whose calls are rejected
   void require_allowed() const {
     if (refused_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) throw_refused();
   }
@@ -169,7 +169,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   const OwningProcess process_;
   std::atomic<std::thread::id> thread_{};
   std::atomic<std::thread::id> refused_thread_{};
-  const char* why_refused_ = nullptr;  ///< of refused_thread_, which alone reads it
+  const char* why_refused_ = nullptr;  ///< reason for refused_thread_, which alone reads it
   mutable std::mutex mutex_;
   std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };

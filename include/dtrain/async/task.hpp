@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it. Coroutines of net/,
-/// rendezvous/, group/, elastic/ and launch/, of uneven_inputs.hpp (ddp/) and of programs return a Task.
-/// OwnedTaskAwaiter: awaits a task that it owns, for Work of a collective (group/) and StoreCall (rendezvous/).
-/// Outcome: a task's stored value or exception, for when_all(), EventLoop, LoopHandle and NodeLauncher. TaskHandle: the
-/// owner of a task that an EventLoop runs, from EventLoop::spawn(); TaskRecord: that task in the list of the Scheduler.
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it. TaskHandle: owner of one
+/// that a loop runs.
 
 #include <coroutine>
 #include <exception>
@@ -260,7 +257,7 @@ class TaskRecord : public ListNode {
   Waiter start;
   bool destroyed = false;  ///< its frame has been destroyed
   bool busy = false;       ///< its coroutine is being resumed, or its frame destroyed
-  bool owned = true;       ///< by a TaskHandle; otherwise by the loop
+  bool owned = true;       ///< a TaskHandle owns it; otherwise the loop
   bool abandoned = false;  ///< its TaskHandle was destroyed by the task itself
 };
 

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// async::start_thread(): starts a thread with all signals blocked and an error that names it; JoiningThread: a
-/// std::thread that its destructor joins. LoopThread, resolve() (net/), stream/host/, Mpi and Nccl (backend/), and
-/// Checkpoint (ddp/) start threads by them. BlockedSignals, also for ExternalEvent (stream/cuda/), Gloo (backend/) and
-/// spawn() (launch/). WorkerThread: runs one blocking function at a time, for Gloo (backend/) and SubChannel
-/// (topology/).
+/// async::start_thread(): a thread with all signals blocked. JoiningThread: joined by its destructor. WorkerThread:
+/// runs one blocking function at a time.
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Waiter: a suspended coroutine in one list and in the timers; each TaskRecord (task.hpp) has one, and the awaiters of
-/// events.hpp and loop/ derive from it. WakeReason: why a coroutine was resumed, which when_all.hpp, net/, rendezvous/
-/// and launch/ ask. TimerHeap: a Scheduler's timers, in a binary heap; insertion and removal in logarithmic time.
+/// TimerHeap of a Scheduler: a binary heap of timers. Waiter: a suspended coroutine in the timers and in one list.
 
 #include <coroutine>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// when_all: awaits several tasks concurrently; with_deadline: runs a task that is cancelled at a deadline. Programs
-/// call them in their coroutines.
+/// when_all(): awaits several tasks at once; the first exception cancels the others. with_deadline(): a task cancelled
+/// at a deadline.
 
 #include <cstddef>
 #include <optional>
@@ -92,7 +92,7 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
   }
 }
 
-/// with_deadline() of a type that converts to a Task, such as a call of the store.
+/// with_deadline() of a type that converts to a Task, as a call of the store does.
 /// @ingroup store
 template <class Call>
 requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&

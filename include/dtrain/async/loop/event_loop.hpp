@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// async::EventLoop: runs coroutines in one thread; its awaiters of timers and descriptors, and the functions that
-/// other threads post to it (PostQueue). LoopThread, which is a rank's control thread, NodeLauncher and
-/// bench/rendezvous/ each run one. The events and with_deadline() of async/, sockets of net/, and coroutines of
-/// rendezvous/, group/, elastic/ and launch/ wait in it.
+/// async::EventLoop: runs coroutines in one thread; awaiters of timers and descriptors. PostQueue: functions that other
+/// threads post.
 
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -74,13 +72,13 @@ class PostQueue {
   void wake() noexcept;
 
   /// Makes the eventfd unreadable and runs the functions pushed so far. An exception of a function leaves at once; the
-  /// functions behind it stay for the next call.
+  /// functions after it stay for the next call.
   void run_all();
 
-  /// Whether an exception left functions behind.
+  /// Whether functions remain after an exception.
   bool unfinished() const noexcept { return next_ < taken_.size(); }
 
-  /// Refuses functions from now on and destroys those not yet run.
+  /// Rejects functions from now on and destroys those not yet run.
   void close() noexcept;
 
  private:
@@ -164,7 +162,7 @@ class EventLoop {
   /// `co_await loop.readable(fd, deadline)`: WakeReason::ready when a read would not block (also at the end of the
   /// stream and on errors), or WakeReason::timed_out. Several coroutines may wait for one descriptor. With a past
   /// deadline it checks once. Lifetime: the descriptor stays open while a coroutine waits for it.
-  /// @throws Error (posix) at the await if epoll refuses the descriptor
+  /// @throws Error (posix) at the await if epoll rejects the descriptor
   DescriptorAwaiter readable(int descriptor, Deadline deadline) noexcept {
     return {scheduler_, descriptor, Interest::read, deadline};
   }
@@ -177,7 +175,7 @@ class EventLoop {
     return running_.load() && ::pthread_equal(thread_.load(), ::pthread_self()) != 0;
   }
 
-  /// Destroys all tasks, and refuses new tasks and posts. The destructor calls it. Not from inside run().
+  /// Destroys all tasks, and rejects new tasks and posts. The destructor calls it. Not from inside run().
   void close() noexcept;
 
   /// Number of descriptors and timers that coroutines wait for: for tests and diagnosis.

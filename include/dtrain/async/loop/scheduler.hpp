@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines. DeadlineAwaiter: base of the awaiters of
-/// EventLoop and of the events (async/events.hpp). Poller: the epoll set of a Scheduler, with the coroutines that wait
-/// for an Interest in a descriptor.
+/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines. Poller: its epoll set.
 
 #include <algorithm>
 #include <chrono>
@@ -32,7 +30,7 @@ class Poller {
   explicit Poller(int wakeup);
 
   /// Registers a waiter for a descriptor.
-  /// @throws Error (posix) if epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
+  /// @throws Error (posix) if epoll rejects it: a regular file (EPERM), a closed descriptor (EBADF).
   void add(Waiter& waiter, int descriptor, Interest interest);
 
   /// Removes a waiter; one that waits for no descriptor stays as it is.
@@ -85,7 +83,7 @@ class Scheduler {
     timers_.insert(waiter, deadline);
   }
 
-  /// As add(), and also until the descriptor is ready. @throws Error (posix) if epoll refuses it
+  /// As add(), and also until the descriptor is ready. @throws Error (posix) if epoll rejects it
   void add(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline, int descriptor, Interest interest) {
     add(waiter, coroutine, deadline);
     poller_.add(waiter, descriptor, interest);
