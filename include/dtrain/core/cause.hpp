@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Cause: the first cause of a job's failure, which every floor from rendezvous/ to launch/ passes on; JobFailed and
-/// PeerLost: the exceptions that carry it, which throw_cause() throws for them; the exit codes of a job's processes,
-/// for run(), Elastic and the launchers.
+/// Cause: the first cause of a job's failure. JobFailed, PeerLost: exceptions that carry it. Exit codes of a job's
+/// processes.
 
 #include <cstdint>
 #include <string>
@@ -34,7 +33,7 @@ enum class CauseKind : std::uint8_t {
   timeout,       ///< a deadline passed
   disagreement,  ///< ranks differ in a value that must be the same
   stopped,       ///< the launcher received a signal to stop
-  resized,       ///< of an elastic job's attempt: the next one has more workers
+  resized,       ///< end of an elastic job's attempt: the next one has more workers
 };
 
 /// Why a job failed. The first cause that is posted is the job's. `rank` is -1 if no rank is its origin.

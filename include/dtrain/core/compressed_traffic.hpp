@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// CompressedTraffic, TrafficCounter: bytes that compression saves on the network, and the time that it takes. Gradient
-/// hooks (ddp/) and topology/wire.hpp count in them, so they are in core/; ReducerStatistics has the sums.
+/// CompressedTraffic: bytes that compression saves on the network, and its time. TrafficCounter: their sums, counted by
+/// any thread.
 
 #include <atomic>
 #include <chrono>
@@ -15,8 +15,8 @@ namespace DTRAIN_NAMESPACE {
 /// half an all-reduce, because it sends each element once and not twice.
 /// @ingroup times
 struct CompressedTraffic {
-  std::uint64_t bytes = 0;                 ///< of all-reduces without compression
-  std::uint64_t bytes_sent = 0;            ///< of all-reduces with compression
+  std::uint64_t bytes = 0;                 ///< bytes of all-reduces without compression
+  std::uint64_t bytes_sent = 0;            ///< bytes of all-reduces with compression
   std::chrono::nanoseconds compressing{};  ///< compressing and decompressing
 
   friend bool operator==(const CompressedTraffic&, const CompressedTraffic&) = default;

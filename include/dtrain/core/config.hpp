@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Macros: compiler, sanitizer, processor, optional components, separate compilation. Every header with definitions
-/// includes it, on all floors. Outside kernels/ no other file reads the compiler's own macros.
+/// Configuration macros: compiler, sanitizer, processor, optional components, separate compilation. Checks of system
+/// and C++ standard.
 
 // A file that does not exist ends the compilation: all further errors would follow from this one. The single header has
 // these checks before its first #include.
@@ -112,13 +112,13 @@
 #define DTRAIN_DEFINE_MEMBERS(Struct) static_assert(true)
 #endif
 
-/// Inlined at -O0 too: for the parts of an inner loop.
+/// Inlined at every level, including -O0: for the parts of an inner loop.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
 
 #if defined(__clang__)
-/// For an inner loop that must be fast in an unoptimised program too. clang has no such attribute.
+/// For an inner loop that must also be fast in an unoptimised program. clang has no such attribute.
 #define DTRAIN_OPTIMIZED
-/// A helper with instructions for which the including program may not be compiled. clang rejects always_inline into a
+/// A helper with instructions that the including program may not be compiled for. clang rejects always_inline into a
 /// template without the same attribute, but inlines the helper all the same.
 #define DTRAIN_TARGET_HELPER(isa) inline __attribute__((target(isa)))
 #else
@@ -126,8 +126,10 @@
 #define DTRAIN_TARGET_HELPER(isa) inline __attribute__((always_inline))
 #endif
 
-/// Opens a block whose floating-point arithmetic is done as written, even under -ffast-math. Without such a pragma
-/// (g++; clang 14 on other processors) the code keeps its results separate by other means.
+/// Opens a block whose floating-point arithmetic is done as written. -ffast-math may add in another order, fuse a
+/// product into a sum, and assume that no NaN occurs. Without such a pragma (g++; clang 14 on other processors) an
+/// empty asm, keep_as_computed(), needs each result in a register before the next step. A NaN is compared as an
+/// integer, which no flag can fold.
 #if defined(__clang__) && DTRAIN_X86_64
 #define DTRAIN_PRECISE_PRAGMA 1
 #define DTRAIN_PRECISE_ARITHMETIC _Pragma("float_control(precise, on)")

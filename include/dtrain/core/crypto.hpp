@@ -1,10 +1,6 @@
 #pragma once
 /// @file
-/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for ddp/ (model signatures, saved plans, checkpoints),
-/// job_identity.hpp (launch/) and secret.hpp (rendezvous/). HmacSha256: RFC 2104's HMAC, for the proofs of a handshake
-/// (secret.hpp). random_bytes(), random_job_id(): cryptographic random bytes, for nonces and secrets in rendezvous/,
-/// StoreHost (launch/) and ElasticWorker (elastic/), for sharded_checkpoint.hpp (ddp/), and for names in SharedMemory's
-/// segment.hpp and device_selection.hpp (backend/).
+/// Sha256 (FIPS 180-4) and HmacSha256 (RFC 2104), both incremental; cryptographic random bytes and job ids.
 
 #include <sys/random.h>
 

@@ -1,9 +1,6 @@
 #pragma once
 /// @file
-/// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All floors take or make one, except
-/// kernels/ and identity/, which never wait. with_grace(): for calls around a task that keeps the deadline itself, in
-/// backend/, rendezvous/, launch/ and ProcessGroup. block_until(): the wait on a condition variable or a deadline, of
-/// FailureLatch, LoopHandle, FormationClient, and Gloo, Mpi and Nccl (backend/).
+/// Deadline: the instant at which a wait ends; every wait has one, or names what ends it.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// is_debug_program, a fact of the compilation as those in config.hpp: whether a file of the program was compiled
-/// without NDEBUG, for checks that debug builds make, as ready_check.hpp (ddp/) does.
+/// is_debug_program(): whether a file of the program was compiled without NDEBUG, as the linker finds.
+
 #include "dtrain/core/config.hpp"
 
 /// The linker decides: files compiled without NDEBUG define this function, all others only name it. So nothing in

@@ -1,9 +1,6 @@
 #pragma once
 /// @file
-/// dtrain::Error: the exception that all floors but kernels/ throw, with action, reason, remedy and SourceLocation.
-/// limit_hint(): the limit of this process (ulimit) that may have caused an error, for posix_error(), start_thread()
-/// and Scratch (message_passing/). exception_text(): message of the exception that is being handled, by which async/,
-/// backend/, rendezvous/, group/, ddp/, elastic/, launch/ and the entry points report it.
+/// dtrain::Error: base of all exceptions, with code, action, reason, remedy and place.
 
 #include <optional>
 #include <string>
@@ -34,8 +31,8 @@ struct SourceLocation {
   }
 };
 
-/// Text to append to an error of the system: this process's limit that may have caused it, such as
-/// "; the address space of this process is limited to 4096000 bytes (ulimit -v)"; empty if there is none.
+/// Text to append to an error of the system: this process's limit that may have caused it, as in "; the address space
+/// of this process is limited to 4096000 bytes (ulimit -v)"; empty if there is none.
 std::string limit_hint(int error);
 
 /// The codes of dtrain's own category. Codes of the system, CUDA, NCCL, MPI and Gloo keep their own categories.

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. StoreClient, StoreConnector and
-/// ControlPlane (rendezvous/), the launcher's NodeRendezvous and ElasticWorker (elastic/) set it; the waits there and
-/// in backend/, group/ and ddp/ end then.
+/// FailureLatch: a process's copy of the job's first cause, set once; every wait for other ranks ends by it.
 
 #include <atomic>
 #include <condition_variable>

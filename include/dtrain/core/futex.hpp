@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Futexes: waits on a 32-bit word until a Deadline (deadline.hpp), and their wake-ups. thread.hpp of async/, host
-/// streams and ExternalEvent (stream/), and OrderedChannel, SharedMemory and Mpi (backend/) wait on them.
+/// Futexes: waits on a 32-bit word until a Deadline, and wake-ups, within a process or between processes.
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

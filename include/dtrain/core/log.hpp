@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// log(): dtrain's messages to its user, lines to stderr, each of up to a page in one write, at the levels of
-/// DTRAIN_LOG. net/, stream/, backend/, rendezvous/, group/, ddp/, elastic/, launch/ and libtorch/ call it.
+/// log(): dtrain's messages to its user, lines on stderr at the levels of DTRAIN_LOG; a full stderr drops them.
 
 #include <limits.h>
 #include <poll.h>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. Users:
-/// the protocol and formation/ (rendezvous/), records of launchers (launch/), checkpoints and plans (ddp/), and values
-/// that ranks exchange over the store (backend/, ddp/).
+/// Serializer: writes a struct's fields to bytes, and reads them from untrusted bytes, by one description, fields().
 
 #include <algorithm>
 #include <array>
@@ -60,8 +58,8 @@ class Serializer {
   }
   void flag(bool& value);
 
-  /// Any bytes, such as a key or a value; a writer cuts them to `longest`. Error sentences contain them only through
-  /// in_quotes() or sanitize().
+  /// Any bytes, for example a key or a value; a writer cuts them to `longest`. Error sentences contain them only
+  /// through in_quotes() or sanitize().
   void raw_text(std::string& value, std::size_t longest);
   /// A name or a sentence: it arrives printable, whatever bytes the peer sent.
   void text(std::string& value, std::size_t longest);
@@ -93,7 +91,7 @@ class Serializer {
     }
   }
 
-  /// Marks the bytes as malformed. The first call counts. @param problem a clause, such as "has another format"
+  /// Marks the bytes as malformed. The first call counts. @param problem a clause: "has another format"
   void fail(const char* problem) noexcept;
   bool ok() const noexcept { return problem_ == nullptr; }
   std::size_t remaining() const noexcept { return ok() ? in_.size() - at_ : 0; }
@@ -125,7 +123,7 @@ class Serializer {
   std::string take_text(std::size_t size);
 
   std::span<const std::byte> in_;
-  std::size_t at_ = 0;  ///< of in_: the next byte; after a failure, the end of what was read
+  std::size_t at_ = 0;  ///< the next byte of in_; after a failure, the end of what was read
   std::vector<std::byte> out_;
   const char* problem_ = nullptr;
   bool reads_ = false;

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Version of dtrain and its namespace, for all floors; a store's clients and its server compare version_text. CMake
-/// and the package files read these three numbers.
+/// Version of dtrain and its namespace; a job's ranks and its store compare version_text.
 
 #define DTRAIN_VERSION_MAJOR 0
 #define DTRAIN_VERSION_MINOR 1

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// BlockedWriteSignals: a scope in which a failed write is an error and not a signal, for log(), AtomicFile (ddp/),
-/// Gloo and SharedMemory (backend/), and report_end() (launch/).
+/// BlockedWriteSignals: a scope in which a failed write gives an error, not SIGPIPE or SIGXFSZ.
 
 #include <pthread.h>
 #include <signal.h>
@@ -34,7 +33,7 @@ class BlockedWriteSignals {
   BlockedWriteSignals& operator=(const BlockedWriteSignals&) = delete;
   ~BlockedWriteSignals() {
     if (is_set_) {
-      const int error = errno;  // of the call that the caller checks next
+      const int error = errno;  // errno of the call that the caller checks next
       const timespec at_once{};
       while (::sigtimedwait(&added_, nullptr, &at_once) > 0 || errno == EINTR) {
       }

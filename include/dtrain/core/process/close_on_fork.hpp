@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// CloseOnForkDescriptor: a descriptor that a forked child does not keep open, as O_CLOEXEC does for a program that is
-/// executed. A child that outlives its parent would hold the parent's port.
+/// CloseOnForkDescriptor: a descriptor that a forked child closes first, so as not to hold its parent's port.
 
 #include <pthread.h>
 #include <unistd.h>
@@ -74,7 +73,7 @@ class CloseOnForkDescriptor {
   }
 
   Descriptor descriptor_;
-  std::atomic<int>* entry_;  ///< in the table
+  std::atomic<int>* entry_;  ///< place in the table
 };
 
 }  // namespace DTRAIN_NAMESPACE

@@ -1,9 +1,6 @@
 #pragma once
 /// @file
-/// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and the share that they
-/// leave to it: cores (cpu_quota()), for core_count.hpp, and memory (available_memory_bytes()), for SharedMemory
-/// (backend/), bucket_rebuild.hpp (ddp/), and benchmarks and examples. MemoryKills of supervisor.hpp (launch/) reads a
-/// group's counters.
+/// Control groups (cgroups) of this process: the cores and the memory that they leave to it.
 
 #include <cstdint>
 #include <optional>

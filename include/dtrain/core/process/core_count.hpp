@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Number of cores that this process may use (available_cores()), for Driver (ddp/) and PerNode (launch/), and that all
-/// ranks of its host may use (cores_of_all_ranks()), for Driver and SharedMemory's Channel.
+/// Number of cores that this process may use (available_cores()), or all ranks of its host (cores_of_all_ranks()).
 
 #include "dtrain/core/config.hpp"
 

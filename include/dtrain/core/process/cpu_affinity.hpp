@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// CPU affinity: the CPUs on which the system may run a thread of this process. PerNode, core_binding.hpp and spawn()
-/// (launch/) bind workers by it, core_count.hpp counts cores by it.
+/// CPU affinity: the CPUs on which the system may run this thread, and whether threads can be bound.
 
 #include <sched.h>
 
@@ -17,7 +16,7 @@ namespace DTRAIN_NAMESPACE {
 using Cpus = std::vector<int>;
 
 /// The form in which the system takes and gives a set of CPUs: 8192 of them, the most that Linux can be built for. It
-/// refuses a set smaller than its own.
+/// rejects a set smaller than its own.
 struct CpuSet {
   static constexpr int most_cpus = 8 * CPU_SETSIZE;
 
@@ -46,7 +45,7 @@ inline Cpus allowed_cpus() {
   return cpus;
 }
 
-/// Why the system refuses to bind threads of this process to CPUs, as the policy of a container may (seccomp).
+/// Why the system rejects bindings of this process's threads to CPUs, as the policy of a container may (seccomp).
 /// @returns 0, or errno. Changes nothing: no thread can run on no CPU, so a system without such a policy answers EINVAL
 inline int cpu_binding_error() noexcept {
   const CpuSet none;

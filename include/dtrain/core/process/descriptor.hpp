@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Descriptor: a move-only owner of one of this process's file descriptors, by which async/, net/, launch/,
-/// system_files.hpp, SharedMemory (backend/), checkpoints (ddp/) and bench/ own files and sockets. wait_descriptor():
-/// blocking waits for a descriptor, with a deadline, for UnixConnection (net/) and settings.hpp (launch/).
+/// Descriptor: a move-only owner of a file descriptor. wait_descriptor(): a blocking wait for one, with a deadline.
 
 #include <poll.h>
 #include <unistd.h>

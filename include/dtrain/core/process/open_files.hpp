@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// The limit of open files of this process, which StoreServer raises; spawn() starts workers with the former limit.
-/// JobState and Listener read it for their bounds and errors.
+/// Limit of this process's open files, raised for a store of many ranks; child processes get the former limit.
 
 #include <dirent.h>
 #include <sys/resource.h>

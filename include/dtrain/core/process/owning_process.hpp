@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// OwningProcess: detects a forked process, where a copy must not act for the rank: of FailureLatch, LoopHandle
-/// (async/), channels and segments (backend/), TaskRunner (rendezvous/) and RankContext (group/). ProcessOwned: a
-/// unique_ptr that destroys its object only in the process that made it, for the communicators of backend/ and
-/// topology/, DistributedDataParallel and ElasticWorker (elastic/).
+/// OwningProcess: detects a forked process, where a copy must not act for the rank. ProcessOwned: a unique_ptr that
+/// deletes nothing there.
 
 #include <pthread.h>
 #include <sys/types.h>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for launch/
-/// (core_binding.hpp and process_tree.hpp, among others); read_small_file(): the first bytes of one such file, for
-/// control_groups.hpp and host_identity.hpp; link_target(): the path in a symbolic link, for launch/.
+/// SystemFiles: reader of the files below /proc, /sys and /etc, or below a root that a test chooses.
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -88,7 +87,7 @@ DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& pat
   while (filled < most) {
     const ssize_t count = ::read(file.get(), bytes.data() + filled, most - filled);
     if (count < 0 && errno != EINTR) {
-      return std::nullopt;  // for example the speed of an interface that is down
+      return std::nullopt;  // the speed of an interface that is down, for example
     }
     if (count == 0) {
       break;

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a text. All floors but
-/// kernels/ use them. duration_text(), number_text(): durations and floating-point numbers, the same in every locale,
-/// for net/, backend/, rendezvous/, ddp/ and launch/. next_entry(), next_word(), has_entry(), joined(): lists in texts
-/// of variables, flags, files and peers, for control_groups.hpp, identity/, rendezvous/, value_comparison.hpp (ddp/)
-/// and launch/.
+/// format_text(): a text with values, the same in every locale. throw_error(): an Error with it. next_entry(),
+/// joined(): lists in texts.
 
 #include <algorithm>
 #include <cerrno>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// sanitize(), in_quotes(): escape what a terminal would interpret, in other processes' text within errors and logs.
-/// Serializer, backend/, identity/, rendezvous/, ddp/, elastic/ and launch/ call them.
+/// sanitize(), in_quotes(): text of other processes for errors and logs, with escapes for what a terminal would
+/// interpret.
 
 #include <algorithm>
 #include <cstddef>

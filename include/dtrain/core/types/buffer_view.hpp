@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives, for backend/,
-/// topology/, group/, ddp/, elastic/ and libtorch/. Device: kind and index of the device of memory or of a stream, also
-/// for stream/, TensorView and DistributedDataParallel. StreamHandle: a stream's device and native handle, for Ready
-/// and other interfaces without templates, of stream/cuda/, group/, ddp/ and libtorch/.
+/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives. Device: kind and
+/// index. StreamHandle: a stream's native handle.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// DType: the element types of gradients and collectives, by which the views of core/types/, small_floats.hpp,
-/// kernels/, stream/, backend/, topology/, group/, ddp/ and libtorch/ name their elements. dtype_of: the DType of a C++
-/// type, which a program specialises for another library's types.
+/// DType: the element types of gradients and collectives. dtype_of: the DType of a C++ type, which programs specialise.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +38,7 @@ constexpr std::size_t size_bytes(DType dtype) noexcept {
   return 0;
 }
 
-/// The name in messages, such as "f32".
+/// The name in messages: "f32".
 /// @ingroup views
 constexpr const char* name(DType dtype) noexcept {
   switch (dtype) {
@@ -71,7 +69,7 @@ constexpr bool is_float(DType dtype) noexcept {
 }
 
 /// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
-/// such as another library's half (see dtrain/core/types/small_floats.hpp).
+/// for example another library's half (see dtrain/core/types/small_floats.hpp).
 /// @ingroup views
 template <class T>
 struct dtype_of;

@@ -26,7 +26,7 @@ class MemoryRanges {
     const std::byte* begin;
     const std::byte* end;  ///< the greatest of this range and all before it
   };
-  std::vector<MemoryRange> ranges_;  ///< by ascending begin
+  std::vector<MemoryRange> ranges_;  ///< sorted by begin
 };
 
 #if DTRAIN_DEFINITIONS

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// ReduceOp: the reduction operators; a program gives one to each reduction. kernels/, backend/, topology/, group/,
-/// ddp/, elastic/ and libtorch/ pass it on or compute it. Accumulate: the type of partial results, in GroupOptions
-/// (group/) and DdpOptions (ddp/), for kernels/, backend/ and Hierarchical (topology/).
+/// ReduceOp: the reduction operators. Accumulate: the type of 16-bit floats' partial results between ranks.
 
 #include <cstdint>
 
@@ -14,7 +12,7 @@ namespace DTRAIN_NAMESPACE {
 /// @ingroup collectives
 enum class ReduceOp : std::uint8_t { sum = 1, average, min, max, product };
 
-/// The name in messages, such as "average".
+/// The name in messages: "average".
 /// @ingroup collectives
 constexpr const char* name(ReduceOp op) noexcept {
   switch (op) {

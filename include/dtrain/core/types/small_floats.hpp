@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// float16, bfloat16, and float8_e4m3 and float8_e5m2 of the Open Compute Project, without arithmetic: the conversion
-/// from float rounds to nearest even, the conversion to float is exact. Programs store gradients in those of 16 bits,
-/// which hooks::Cast takes as its type.
+/// float16, bfloat16, float8_e4m3, float8_e5m2: storage types; conversion from float rounds to nearest even, to float
+/// is exact.
 
 #include <bit>
 #include <cstdint>
@@ -41,7 +40,7 @@ struct SmallFloat {
  private:
   static constexpr std::uint32_t width = 8U * sizeof(Bits);
   static constexpr std::uint32_t bias = (1U << (width - 2U - digits)) - 1U;
-  static constexpr std::uint32_t dropped = 23U - digits;      ///< of a float's digits
+  static constexpr std::uint32_t dropped = 23U - digits;      ///< number of a float's digits that are left out
   static constexpr std::uint32_t first_normal = 128U - bias;  ///< the least one's exponent, as a float's
   static constexpr std::uint32_t sign_bit = 1U << (width - 1U);
 
@@ -80,7 +79,8 @@ struct SmallFloat {
     if (fraction == 0) {
       return sign;
     }
-    const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction)) - (31U - digits);  // to the implicit one
+    // The leading 1 moves to the place of the implicit one.
+    const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction)) - (31U - digits);
     return sign | (first_normal - shift) << 23U | (fraction << shift & ((1U << digits) - 1U)) << dropped;
   }
 };

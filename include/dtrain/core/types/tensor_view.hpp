@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device. A program makes
-/// one by tensor_view() for each parameter and gradient; DistributedDataParallel, ddp/, elastic/ and libtorch/ read and
-/// write through it. group/ notes which tensors an elastic job keeps, and which are equal on all ranks.
+/// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device.
 
 #include <array>
 #include <cstddef>
@@ -26,11 +24,11 @@ class Shape {
  public:
   static constexpr std::size_t max_rank = 8;
 
-  /// One extent, from an integer of any type, such as a container's size().
+  /// One extent, from an integer of any type, for example a container's size().
   class Integer {
    public:
     /// @param number or an object that converts to an integer, of at most 64 bits. One beyond std::int64_t becomes
-    /// negative, which Shape refuses.
+    /// negative, which Shape rejects.
     template <class N, class Promoted = decltype(+std::declval<N&>())>
     requires(std::is_integral_v<Promoted> && sizeof(Promoted) <= sizeof(std::int64_t)) constexpr Integer(N number)
         : value_(static_cast<std::int64_t>(+number)) {}
