@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Block loop of the reduction kernels: reduces block after block, from every source, through registers, to every
-/// target. avx2.hpp and baseline.hpp of instruction_sets/ compile it with the classes of arithmetic/.
+/// reduce_blocks(): loop of the reduction kernels, block after block, from every source, through registers, to every
+/// target.
 
 #include <cstddef>
 #include <cstring>

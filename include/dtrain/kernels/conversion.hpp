@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for PartialReduction,
-/// in_place_cast.hpp and sum_of_squares.hpp of kernels/, and for MasterWeights, ShardedParameters and hooks::Widen
-/// (ddp/).
+/// convert(), a kernel: 16-bit floats to f32, i32 and u8 to i64, and back.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +20,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <std::size_t step, std::size_t to_bytes, std::size_t from_bytes, class ConvertStep>
 DTRAIN_ALWAYS_INLINE void convert_in_steps(std::byte* to, const std::byte* from, std::size_t count,
                                            ConvertStep convert_step) noexcept {
-  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
+  const std::size_t left = count % step;  // a remainder, since g++ 14 does not see that count - i is less than step
   const std::size_t whole = count - left;
   for (std::size_t i = 0; i < whole; i += step) {
     convert_step(to + to_bytes * i, from + from_bytes * i);

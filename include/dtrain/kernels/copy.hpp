@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// copy_bytes(): memory copy whose speed does not depend on alignment, for message_passing/, CollectiveEndpoint (MPI)
-/// and SharedMemory (backend/), SubChannel (topology/), ddp/, and other kernels/. stream_bytes(): copy with
-/// non-temporal stores, which go past the caches, for another core to read; SharedMemory's messages use it.
+/// copy_bytes(): copy whose speed does not depend on alignment. stream_bytes(): copy past the caches, for another core
+/// to read.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,8 +14,8 @@
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// As std::memcpy, without its slow case: glibc 2.36 copies 2 KiB to 1 MiB with `rep movsb`, which on AMD's Zen takes
-/// 15 times as long if the target begins a few bytes later in its page than the source: a large vector (offset 16)
-/// beside a mapping (offset 0). Measured with 64 KiB: std::memcpy 21 us, this function 1.4 us.
+/// 15 times as long if the target begins a few bytes later in its page than the source: a large vector (offset 16) and
+/// a mapping (offset 0). Measured with 64 KiB: std::memcpy 21 us, this function 1.4 us.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
 
 /// As copy_bytes, for memory that another core read last and reads next. An ordinary store first fetches the line from

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// digest(), a kernel: a fast hash of memory, equal on every processor, for value_comparison.hpp and ready_check.hpp
-/// (ddp/), and for KeptState and state_transfer.hpp (elastic/). Ranks compare values and gradients by it, and elastic
-/// jobs their state.
+/// digest(), a kernel: a fast hash of memory, equal on every processor; not for secrets.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction, PartialReduction,
-/// in_place_cast.hpp and sum_of_squares.hpp of kernels/ open one, and in ddp/ MasterWeights, ShardedParameters and
-/// hooks (Adasum, Widen, TopK and PowerSgd).
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for a kernel's scope, whatever the program has set.
 
 #include <cstdint>
 

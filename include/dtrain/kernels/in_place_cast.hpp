@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Casts between f32 and 16-bit floats in the memory of the f32 elements, and the rounding errors that error feedback
-/// keeps. hooks::Cast and WireReduction call them.
+/// narrow_in_place(), widen_in_place(): casts between f32 and 16-bit floats within the f32 elements' memory.
+/// add_cast_error(): error feedback.
 
 #include <cstddef>
 
@@ -81,7 +81,7 @@ DTRAIN_DEFINED void widen_in_place(std::byte* elements, std::size_t count, DType
   const DefaultFloatEnvironment environment;
   alignas(64) std::byte halves[2 * detail::cast_block];
   std::size_t end = count;
-  while (end > 0) {  // from the end: a block's result covers only halves that were read before
+  while (end > 0) {  // backwards: a block's result covers only halves that were read before
     const std::size_t block = (end - 1) % detail::cast_block + 1;
     end -= block;
     std::memcpy(halves, elements + 2 * end, 2 * block);

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// KernelArguments: parameters of a reduction kernel. Reduction fills them; block_loop.hpp, arithmetic/ and
-/// instruction_sets/ read them.
+/// KernelArguments: parameters of one reduction kernel: sources, targets, bytes, factors.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// Bit patterns with which min and max make keys that are ordered as integers; see MinMax.
+/// Bit patterns for the keys of min and max, which are ordered as integers; see MinMax.
 struct KeyBits {
   std::int64_t flip = 0;       ///< all ones for min: reverses the order
   std::int64_t magnitude = 0;  ///< the bits below a floating-point sign, 0 for integers
@@ -51,8 +50,8 @@ struct KernelArguments {
   std::byte* const* targets = nullptr;
   std::size_t target_count = 0;
   std::size_t bytes = 0;
-  std::size_t divisor = 1;          ///< of an average
-  double factor = 1;                ///< of a floating-point result
+  std::size_t divisor = 1;          ///< an average's divisor
+  double factor = 1;                ///< a floating-point result's factor
   const double* weights = nullptr;  ///< one factor for each source, if the kernel weighs them
   KeyBits key;
 };

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// PartialReduction: one rank's step of an algorithm that passes partial results from rank to rank in messages. Ring,
-/// tree and the other algorithms of backend/message_passing/, CollectiveEndpoint (MPI) and topology/hierarchical/ make
-/// one.
+/// PartialReduction: one rank's step of an algorithm that passes partial results from rank to rank in messages.
 
 #include <cstddef>
 #include <span>

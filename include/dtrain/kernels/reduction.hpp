@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Reduction: combines elements of many ranks in host memory, in rank order, with equal bits on every processor. In
-/// backend/, the collectives of shared_memory/, CollectiveEndpoint (MPI), and direct_exchange.hpp and
-/// exchange_blocks.hpp of message_passing/ call it. PartialReduction and in_place_cast.hpp of kernels/, and
-/// GradientSums and gradient_norm.hpp of ddp/, add and scale by it.
+/// kernels::Reduction: combines elements of many ranks in host memory, in rank order, with equal bits on every
+/// processor.
 
 #include <cstddef>
 #include <span>

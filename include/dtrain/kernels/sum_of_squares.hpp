@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Sum of squares of floats in host memory, with equal bits on every processor. SharedMemory's all_reduce (backend/)
-/// calls it, and in ddp/ gradient_norm.hpp, ShardedParameters, optimizers and low_rank.hpp. dot_product(), for Adasum
-/// and low_rank.hpp (ddp/). is_finite(), also under -ffast-math, for in_place_cast.hpp of kernels/, and for the hooks
-/// TopK and PowerSgd, gradient_norm.hpp and plan_search.hpp (ddp/).
+/// sum_of_squares(), dot_product(): sums over floats in host memory, with equal bits on every processor. is_finite(),
+/// under any flags.
 
 #include <array>
 #include <cstddef>
@@ -23,7 +21,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 
 /// The sum of `count` squares in f64, at any alignment. Element i is added to partial sum i modulo 16, and these are
 /// added in order. A square of f32, f16 or bf16 is exact. So the sum is finite if and only if all these elements are;
-/// for f64, squares beyond the largest value make it infinite too.
+/// for f64, squares beyond the largest value also make it infinite.
 /// Requires: `dtype` is a float of 16 bits or more; this machine supports `isa`. Threads: any.
 double sum_of_squares(DType dtype, const std::byte* from, std::size_t count, Isa isa = best_isa()) noexcept;
 
@@ -116,7 +114,7 @@ using SquareSums16 = std::conditional_t<Width == 32, TwiceSquareSums<TwiceSquare
 /// Adds the squares of a multiple of 16 elements of f64, f32.
 template <class Float, std::size_t Width>
 DTRAIN_ALWAYS_INLINE void add_squares(SquareSums16<Width>& sums, const std::byte* from, std::size_t count) noexcept {
-  SquareSums16<Width> local = sums;  // in registers
+  SquareSums16<Width> local = sums;  // stays in registers
   for (std::size_t i = 0; i < count; i += local.elements) {
     local.template add_block<Float>(from + i * sizeof(Float));
   }

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// SIMD vector types: the compiler's vector extension, of any width. arithmetic/, copy.hpp, conversion.hpp and
-/// sum_of_squares.hpp of kernels/, and optimizers.hpp of ddp/sharded/, compute in them.
+/// Vector: the kernels' SIMD vectors of any width, by the compiler's vector extension.
 
 #include <cstddef>
 #include <cstdint>

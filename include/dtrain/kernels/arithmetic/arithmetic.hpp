@@ -1,12 +1,7 @@
 #pragma once
 /// @file
-/// Arithmetic of kernels/, for half_arithmetic.hpp, block_loop.hpp, instruction_sets/, both reductions, conversion.hpp
-/// and sum_of_squares.hpp. FloatArithmetic: sums, averages and products of f32 and f64, each operation rounded once, in
-/// the written order. Integer sums, averages, products; minimum and maximum of all types, by comparing integers.
-///
-/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
-/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
-/// as an integer, which no flag can fold.
+/// FloatArithmetic, IntegerSum, MinMax: arithmetic of the reduction kernels; each floating-point operation is rounded
+/// once, in the written order, under any compiler flags.
 
 #include <cstddef>
 #include <cstdint>
@@ -255,10 +250,10 @@ DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept
   }
 }
 
-__extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
+__extension__ typedef __int128 WideInteger;  // -Wpedantic warns without __extension__
 
-/// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, for f16 and bf16
-/// too, without conversion; the differences are in KernelArguments::key.
+/// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, also for f16 and
+/// bf16, without conversion; the differences are in KernelArguments::key.
 /// - Floats: a negative value has the bits below its sign inverted, so that -0 < +0; NaN is the greatest key. This is
 ///   minimum and maximum of IEEE 754-2019.
 /// - Unsigned integers: the highest bit is inverted.

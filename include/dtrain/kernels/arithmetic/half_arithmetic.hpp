@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// HalfArithmetic: sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end, for
-/// avx2.hpp and baseline.hpp. Bf16Words, F16Words: conversion by integer operations; F16Native: conversion by the
-/// processor's instructions (F16C). conversion.hpp and sum_of_squares.hpp convert by them, too.
+/// HalfArithmetic of the reduction kernels: f16 and bf16 combined in f32 from the left, rounded once at the end.
 
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +56,7 @@ struct Bf16Words {
 };
 
 /// f16 in such words, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
-/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
+/// instructions, also for subnormals. Source of the method: F. Giesen, "Float->half variants" (public domain).
 template <std::size_t Width>
 struct F16Words {
   static constexpr std::size_t bytes = Width;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Kernels for AVX2 and F16C: the common dtypes and operations; others are the baseline's. reduction.hpp picks one.
+/// Reduction kernels for AVX2 and F16C: the common dtypes and operations only.
 
 #include <cstdint>
 

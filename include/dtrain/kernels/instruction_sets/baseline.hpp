@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Kernels for any processor: 16-byte vectors, which every 64-bit processor supports. reduction.hpp picks one.
+/// Reduction kernels for any processor, of all dtypes and operations, in 16-byte vectors.
 
 #include <cstdint>
 

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Isa: the vector instruction set that a kernel is compiled for. Reduction, sum_of_squares() and SharedMemory's
-/// Channel choose it.
+/// Isa: the vector instruction set of a kernel; all give equal bits. best_isa(): this machine's fastest.
 
 #include <cstdint>
 
