@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop. connect(): one attempt to one address;
-/// connect_with_backoff(): attempts until a deadline. is_retriable(): whether another attempt may succeed.
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop. connect_with_backoff(): attempts to a host
+/// until a deadline.
 
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -57,7 +57,8 @@ struct IoResult {
 };
 
 /// No connection could be made by the deadline. The other host or the network may be the cause, so a later attempt may
-/// succeed. An Error of the same code that is no Unreachable is this process's own, such as EAGAIN of a thread's start.
+/// succeed. An Error of the same code that is no Unreachable is this process's own, for example EAGAIN of a thread's
+/// start.
 class Unreachable final : public Error {
  public:
   using Error::Error;
@@ -118,7 +119,7 @@ inline void note_unconnected(int number, const std::string& host, std::uint16_t 
 /// while one writes. Lifetime: stays open while a coroutine waits for it; the loop outlives it. Threads: the loop's.
 class Connection {
  public:
-  /// Takes over a connected, non-blocking socket. @throws Error (posix) if the system refuses an option
+  /// Takes over a connected, non-blocking socket. @throws Error (posix) if the system rejects an option
   Connection(async::EventLoop& loop, Descriptor socket) : loop_(&loop), socket_(std::move(socket)) {
     set_option(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
     set_option(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
@@ -269,7 +270,7 @@ inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::ve
 inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();
-  int error = 0;  // of the last attempt
+  int error = 0;  // the last attempt's
   for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
     std::vector<SocketAddress> addresses;
     try {

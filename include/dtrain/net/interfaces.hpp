@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Addresses of this machine's network interfaces (interface_addresses()), and whether they lead to other hosts.
-/// is_down(), is_unreachable(): why an address cannot be used.
+/// Addresses of this machine's network interfaces, and whether other hosts reach them.
 
 #include <ifaddrs.h>
 #include <net/if.h>

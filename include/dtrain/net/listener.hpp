@@ -64,11 +64,11 @@ class Listener {
   }
 
   /// Returns the next connection, or nullopt at the deadline. Skips a peer that disconnects before it is accepted.
-  /// After any other failure that may pass, such as a lack of descriptors or an error of the new connection's network,
-  /// it tries again at least every 20 ms, and logs one warning.
+  /// After any other failure that may pass (no descriptors are left, an error of the new connection's network), it
+  /// tries again at least every 20 ms, and logs one warning.
   /// @throws Error (posix) for a failure that does not pass: a security policy, or a programming error
   async::Task<std::optional<Connection>> accept(Deadline deadline) {
-    for (int failures = 0;;) {  // in sequence
+    for (int failures = 0;;) {  // counts failures in sequence
       Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       const int error = errno;
       if (socket) {
@@ -89,7 +89,7 @@ class Listener {
     }
   }
 
-  /// The address at which it listens, with the port that the system chose.
+  /// The address that it listens at, with the port that the system chose.
   SocketAddress local() const noexcept { return local_; }
   std::uint16_t port() const noexcept { return local_.port(); }
 
@@ -157,7 +157,7 @@ class Listener {
     log(LogLevel::warning, problem.what());
   }
 
-  /// Whether every later call fails with this errno too. EOPNOTSUPP is not such: it is one of the errors of a new
+  /// Whether every later call also fails with this errno. EOPNOTSUPP is not such: it is one of the errors of a new
   /// connection that accept() passes on. Source: accept(2) in Linux, "Error handling".
   static bool is_lasting(int error) noexcept {
     switch (error) {

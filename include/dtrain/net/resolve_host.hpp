@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// resolve(): host names to addresses, with a deadline (getaddrinfo has none); resolve_with_backoff(): repeats it, for
-/// connection.hpp, listen.hpp (rendezvous/) and StoreHost (launch/); Backoff: delays between attempts, for them,
-/// StoreConnector and FormationClient.
+/// resolve(): a host name's addresses, with a deadline, which getaddrinfo lacks. Backoff: growing delays between
+/// attempts.
 
 #include <netdb.h>
 
@@ -28,7 +27,7 @@ namespace DTRAIN_NAMESPACE::net {
 struct Backoff {
   std::chrono::milliseconds first{10};
   std::chrono::milliseconds longest{1000};
-  std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
+  std::chrono::milliseconds attempt_timeout{5000};  ///< limit for an address that does not answer at all
   bool connects_once = false;                       ///< each address is tried once; only the name is asked for again
   /// Gets the reason of each failure that another attempt follows. Its exception ends the attempts.
   std::function<void(std::string why)> on_retry = [](const std::string&) {};
@@ -110,7 +109,7 @@ struct ResolveRequest {
   async::ManualResetEvent done;  ///< the loop's thread only
 };
 
-/// Resolves numeric hosts and "localhost", and refuses what is no name. @returns false if the system has to be asked
+/// Resolves numeric hosts and "localhost", and rejects what is no name. @returns false if the system has to be asked
 inline bool resolve_alone(const std::string& host, std::uint16_t port, Resolution& resolution) {
   if (const auto numeric = SocketAddress::from_numeric(host, port)) {
     resolution.addresses.push_back(*numeric);

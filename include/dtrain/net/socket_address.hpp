@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. The other headers of net/ and Gloo's Mesh (backend/)
-/// take one. So do, in rendezvous/, the server, Session, StoreConnector, StoreClient and ControlPlane, and in launch/
-/// StoreHost, NodeRendezvous and network_report.hpp.
+/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port.
 
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -177,8 +175,7 @@ inline bool is_loopback_host(std::string_view host) {
   return host == "localhost" || (address && address->is_loopback());
 }
 
-/// Whether a host is 0.0.0.0 or ::, at which a server listens on every interface and to which other hosts cannot
-/// connect.
+/// Whether a host is 0.0.0.0 or ::, where a server listens on every interface and other hosts cannot connect.
 inline bool is_any_host(std::string_view host) {
   const std::optional<SocketAddress> address = SocketAddress::from_numeric(host, 0);
   return address && address->unmapped().is_any();

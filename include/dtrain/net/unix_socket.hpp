@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// UnixConnection and UnixListener: blocking connections between processes of a host, beside the TCP connections of
-/// connection.hpp, by abstract Unix sockets; their messages carry descriptors. SharedMemory (backend/) sends the
-/// descriptors of its segments by them.
+/// UnixConnection, UnixListener: blocking connections between processes of a host, by abstract Unix sockets; their
+/// messages carry descriptors.
 
 #include <sys/socket.h>
 #include <sys/un.h>

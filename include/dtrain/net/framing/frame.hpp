@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// FrameReader and FrameWriter of a Session (rendezvous/): length-prefixed frames. FrameParser splits a byte stream
-/// into frames, for FrameReader. FrameResult: a frame, or why there is none, for Session, StoreServer,
-/// client_handshake.hpp and StoreHost (launch/). SharedBytes: bytes that several frames share, for codec.hpp
-/// (rendezvous/).
+/// FrameReader, FrameWriter: length-prefixed frames over a net::Connection, of a bounded length. FrameParser: splits a
+/// byte stream into frames.
 
 #include <algorithm>
 #include <array>
