@@ -1,9 +1,6 @@
 #pragma once
 /// @file
-/// Concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for. StreamRef of stream/host/ and
-/// of stream/cuda/ models Stream. Communicators (backend/), group/ and ddp/ enqueue in one; Communicator (backend/) and
-/// HostGradientCopier (ddp/) require it. WaitResult: how a wait ended, for the events and queues of stream/, backend/,
-/// ddp/ and SubChannel (topology/).
+/// The concepts Stream, Event and ExternalEvent: work that runs in order, and points in it to wait for.
 
 #include <concepts>
 
@@ -12,7 +9,6 @@
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::stream {
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// How a blocking wait ended. A deadline that passes is an expected outcome, hence a value.
@@ -46,8 +42,8 @@ concept CanSignal = requires(E event) {
   { event.reset() } noexcept -> std::same_as<void>;
 };
 
-/// An event that the host completes and streams wait for. The host signals it on failure too, so that no stream is left
-/// waiting. Not movable, because streams keep its address: the event outlives the work that waits for it.
+/// An event that the host completes and streams wait for. The host also signals it on failure, so that no stream is
+/// left waiting. Not movable, because streams keep its address: the event outlives the work that waits for it.
 /// @ingroup streams
 template <class E>
 concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// CUDA runtime errors converted to Error: check(), quiet() and cuda_error(), for all calls of CUDA in stream/cuda/,
-/// backend/ (Nccl, Staged, device_selection.hpp), group/ (buffers.hpp), ddp/ and examples. ReleasedBy: a deleter that
-/// calls a function of CUDA, for stream/cuda/ and device_times.hpp (ddp/). driver_function(): finds a function of
-/// CUDA's driver, for device_guard.hpp, event.hpp and driver_kernel.hpp of stream/cuda/.
+/// check(), cuda_error(): errors of CUDA's runtime as Error. driver_function(): a function of CUDA's driver, without
+/// linking it.
 
 #include <string>
 #include <system_error>
@@ -38,7 +36,7 @@ inline bool quiet(cudaError_t code) noexcept {
   if (code == cudaSuccess) {
     return true;
   }
-  if (code != cudaErrorCudartUnloading) {  // at the end of a process nothing more may be called
+  if (code != cudaErrorCudartUnloading) {  // nothing more may be called at the end of a process
     static_cast<void>(cudaGetLastError());
   }
   return false;

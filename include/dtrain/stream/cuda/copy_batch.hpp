@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CopyBatch: many copies within a device, enqueued together. CudaGradientCopier and BucketCopies own one.
+/// CopyBatch: many copies within a CUDA device, enqueued together, in no order.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"
@@ -101,7 +101,7 @@ class CopyBatch {
   std::vector<void*> to_;
   std::vector<const void*> from_;
   std::vector<std::size_t> bytes_;
-  bool has_batches_ = true;  ///< false once the driver has refused a batch
+  bool has_batches_ = true;  ///< false once the driver has rejected a batch
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

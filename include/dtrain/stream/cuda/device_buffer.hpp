@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged (backend/), the bounce buffer of
-/// group/, and classes of ddp/ (BucketCopies, CudaBucketNorms, DeviceShards, DeviceShardedReduction, DeviceLossScaler)
-/// own. StreamOrderedBuffer: memory that is allocated and freed in the order of a stream, for CudaGradientCopier
-/// (ddp/).
+/// DeviceBuffer: owner of a CUDA device's memory; freeing may block. StreamOrderedBuffer: memory allocated and freed in
+/// a stream's order, without blocking.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// DeviceGuard: the thread's current CUDA device, changed for a scope; RelaxedCapture: guard that puts this thread into
-/// CUDA's relaxed mode of stream capture. Backends, ddp/ and stream/cuda/ use them.
+/// DeviceGuard: the thread's current CUDA device, changed for a scope. RelaxedCapture: CUDA's relaxed capture mode for
+/// a scope.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Event: a point in a CUDA stream. StreamRef records it; GroupState and Work (group/), ddp/, Nccl, Staged and
-/// device_buffer.hpp wait for it. ExternalEvent: an event that the host completes and a CUDA stream waits for, by
-/// stream memory operations if the CUDA driver has them. HostWorker of Staged completes it.
+/// stream::cuda::Event: a point in a CUDA stream. ExternalEvent: completed by the host; a CUDA stream waits for it.
 
 #include <algorithm>
 #include <atomic>
@@ -125,7 +123,7 @@ inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::
 /// Incomplete until signal(). Streams wait, by a memory operation, until a word in pinned memory reaches the number of
 /// this round. reset() begins the next round; a stream that reaches its wait after reset() passes it. If the device has
 /// no such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: waits of its
-/// streams begin one after the other, and no wait may depend on work behind another.
+/// streams begin one after the other, and no wait may depend on work after another one.
 ///
 /// Threads: all members from any thread, except reset(). Lifetime: not movable; outlives the work that waits for it. A
 /// thread that sees the event complete may destroy it once no stream waits, because signal() no longer uses the event.

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// PinnedBuffer: pinned host memory that devices reach, for ExternalEvent of stream/cuda/, Staged's HostWorker
-/// (backend/), the bounce buffer of group/, and CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction (ddp/).
-/// HostRegistration: borrowed host memory, pinned for a scope, for Staged's StagingPipeline and the allocations of its
-/// communicator.
+/// PinnedBuffer: pinned host memory at one address for all devices. HostRegistration: borrowed host memory, pinned for
+/// a scope.
 
 #include <cstddef>
 #include <memory>

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Stream: an owned CUDA stream, of a program, of Nccl's communicator and inflight_ring.hpp and Staged's
-/// StagingPipeline (backend/), or of a class of ddp/ (CopyStreams, DeviceLossScaler, and DeviceCast of the hooks in
-/// cast.hpp); each gives it a Priority. CommunicationStream: the stream of a group or DDP instance over Nccl or Staged,
-/// or one that a program opens by open_stream().
+/// stream::cuda::Stream: owner of a CUDA stream with a Priority. CommunicationStream: the high-priority one of a group
+/// or wrapper.
 
 #include <memory>
 #include <optional>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// StreamRef: the reference to a CUDA stream, by which Nccl and Staged (backend/), group/ and ddp/ enqueue; so do
-/// copies, buffers and kernels/ of stream/cuda/. with_stream(): calls a function with the StreamRef of a StreamHandle,
-/// for group/, ddp/ and libtorch/.
+/// stream::cuda::StreamRef: a borrowed CUDA stream, which models Stream.
 
 #include <cstddef>
 

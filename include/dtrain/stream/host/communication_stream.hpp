@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// CommunicationStream: the host stream of a group or a DDP instance over SharedMemory, Gloo or Mpi, and of Staged's
-/// HostWorker; HelperThread: drains its queue while the program computes, if Driver starts it. StreamRegistry of a
-/// RankContext: a rank's host streams; a thread that waits long in one calls run_unattended(), which starts a thread
-/// (OnDemandRunner) for each other stream that has work: streams cannot deadlock.
+/// stream::host::CommunicationStream: owner of a host stream, which a HelperThread may drain. StreamRegistry of a rank:
+/// waiting threads start its streams' unattended work, so that streams cannot deadlock.
 
 #include <algorithm>
 #include <atomic>

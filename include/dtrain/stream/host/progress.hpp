@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Progress of a host stream: whether a helper thread runs it while the program computes. A program chooses by
-/// DdpOptions::progress, Driver decides by the cores (core_count.hpp).
+/// Progress: whether a helper thread runs a host stream while the program computes; decide() compares cores with ranks.
 
 #include <string_view>
 

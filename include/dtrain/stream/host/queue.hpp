@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Queue of a host stream: caller-runs work queue; the thread that waits for the work runs its items (WorkFunction) in
-/// order. CommunicationStream of stream/host/, Staged's HostWorker (backend/) and SubChannel (topology/) own one each;
-/// StreamRef of stream/host/ puts work into it.
+/// Queue of a host stream: caller-runs work queue; the thread that waits for the work runs its items in order.
 
 #include <atomic>
 #include <bit>
@@ -25,7 +23,7 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// Maximum size of a callable with its captures. Larger data belongs behind a pointer.
+/// Maximum size of a callable with its captures. Larger data is captured by its address.
 inline constexpr std::size_t work_item_bytes = 112;
 
 /// A callable that a queue stores: no allocation, no exceptions, no destructor. A callable that holds a reference has
@@ -77,9 +75,8 @@ class StreamRef;
 /// reads the ticket (acquire) and then the item. Therefore data that the work reads must be written before the enqueue;
 /// ThreadSanitizer reports later writes.
 ///
-/// Threads: enqueue from any thread; wait and poll from any thread. Each work item must have a deadline by which it
-/// ends. Lifetime: not movable; outlives its references, events and HelperThread. Destruction drops work that has not
-/// run.
+/// Threads: enqueue from any thread; wait and poll from any thread. Each work item must end by a deadline. Lifetime:
+/// not movable; outlives its references, events and HelperThread. Destruction drops work that has not run.
 /// @ingroup streams
 class Queue {
  public:

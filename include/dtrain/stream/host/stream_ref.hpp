@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// StreamRef: the reference to a host queue that models Stream. The communicators of message_passing/ and SharedMemory,
-/// and Staged's HostWorker (all in backend/), and SubChannel (topology/) enqueue by it; OnHostStreams of backend.hpp
-/// asks for it. CommunicationStream of stream/host/ gives it to group/ and ddp/. Event and ExternalEvent: a point in a
-/// host stream, and an event that the host completes.
+/// stream::host::StreamRef: a borrowed host queue, which models Stream. Event: a point in it. ExternalEvent: completed
+/// by the host.
 
 #include <atomic>
 #include <chrono>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and converts the
-/// elements of an array, and launches of one kernel for many arrays. ScaleKernel, SquareSumKernel, NormKernels,
-/// UnscaleKernel and UpdateKernel, the kernels of stream/cuda/kernels/, are made of it.
+/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the texts that all such kernels share.
 
 #include <algorithm>
 #include <cstddef>
@@ -35,8 +33,8 @@ using LaunchKernel = int (*)(void* kernel, unsigned int blocks_x, unsigned int b
 
 }  // namespace driver
 
-/// Logs the reason for which the driver did not load a kernel, unless it was logged last: later kernels have the same
-/// reason. Threads: any.
+/// Logs why the driver did not load a kernel, unless that reason was logged last: later kernels have the same reason.
+/// Threads: any.
 inline void log_unloaded_kernel(const std::string& why) {
   static std::mutex mutex;
   static std::string& last = *new std::string;  // threads may log until the process ends
@@ -52,8 +50,8 @@ inline void log_unloaded_kernel(const std::string& why) {
   }
 }
 
-/// Calls `launch`, a kernel's first launch on a device, at which the driver loads the kernel. @returns false if it
-/// throws Error, which is logged
+/// Calls `launch`, a kernel's first launch on a device, when the driver loads the kernel. @returns false if it throws
+/// Error, which is logged
 template <class Launch>
 bool launches(Launch launch) {
   try {
@@ -237,7 +235,7 @@ inline constexpr const char* entry_registers =
 /// Sets %entry to the address of the entry of this block, among the parameters `entries` and `entry_count` of
 /// launch_entries(), by binary search; %begin and %end to this block's elements of the entry's array; %block and
 /// %thread.
-/// @param elements_at place of Entry::elements, a u32, behind which Entry::first_block is
+/// @param elements_at place of Entry::elements, a u32, which Entry::first_block follows
 inline std::string find_entry(std::size_t entry_bytes, std::size_t elements_at, std::uint32_t block_elements) {
   return format_text(
       "ld.param.u32 %high, [entry_count];\n"

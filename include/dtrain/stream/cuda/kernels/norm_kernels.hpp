@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// NormKernels: kernels of one block that keep the norm of gradients in device memory, and the factor that clips or
-/// unscales them; their PTX texts. CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction launch them.
+/// NormKernels, UnscaleKernel: CUDA kernels that keep the gradients' norm, and the factor that clips or unscales them,
+/// in device memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 struct DeviceNorm {
   double norm = 0;
   double before_clipping = 0;    ///< the norm without the factors of clipping
-  double factor = 1;             ///< by which the gradients are multiplied next
+  double factor = 1;             ///< next multiplier of the gradients
   float found_inf = 0;           ///< 1 if the sum of the squares is not finite, else 0
   std::uint32_t is_written = 0;  ///< 1 after a kernel has written
 };
@@ -41,7 +41,7 @@ struct ScaleRule {
   std::int64_t growth_interval;
 };
 
-inline constexpr std::uint32_t norm_threads = 512;  ///< of the kernel that adds sums; a power of two
+inline constexpr std::uint32_t norm_threads = 512;  ///< threads of the kernel that adds sums; a power of two
 inline constexpr const char* norm_name = "dtrain_norm";
 inline constexpr const char* rescale_name = "dtrain_rescale";
 inline constexpr const char* unscale_name = "dtrain_unscale";
@@ -150,7 +150,7 @@ inline std::string rescale_text() {
          ".reg .f64 %magnitude;\n"
          "ld.param.f64 %factor, [factor];\n"
          "mov.b64 %bits, %factor;\n"
-         "and.b64 %bits, %bits, 9223372036854775807;\n"  // without the sign
+         "and.b64 %bits, %bits, 9223372036854775807;\n"  // clears the sign
          "mov.b64 %magnitude, %bits;\n"
          "mul.rn.f64 %norm, %norm, %magnitude;\n"
          "mul.rn.f64 %before, %before, %magnitude;\n" +

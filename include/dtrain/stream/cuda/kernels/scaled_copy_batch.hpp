@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together. In ddp/, BucketCopies, hooks
-/// of cast.hpp, CudaBucketNorms and DeviceShards enqueue them; Driver and DeviceShardedReduction load the kernel
-/// beforehand. ScaleKernel: the kernel for two element types, and its PTX text.
+/// ScaledCopyBatch: many copies within a CUDA device that convert and scale elements, enqueued together. ScaleKernel:
+/// their kernel in PTX.
 
 #include "dtrain/core/config.hpp"
 
@@ -26,14 +25,14 @@ struct ScaleKernelEntry {
   std::uint64_t target;
   std::uint64_t source;
   std::uint32_t elements;
-  std::uint32_t first_block;  ///< of the array; entries are sorted by it
+  std::uint32_t first_block;  ///< the array's first block; entries are sorted by it
 };
 
 /// Entries of one launch. Their 3 KiB fit into the 4 KiB of a kernel's parameters, so that the launch copies them: no
 /// memory must outlive it, and a graph stores them.
 inline constexpr std::size_t max_scale_entries = 128;
 inline constexpr std::uint32_t scale_block_threads = 256;
-inline constexpr std::uint32_t scale_block_elements = 8192;  ///< of one array; a power of two
+inline constexpr std::uint32_t scale_block_elements = 8192;  ///< elements of one array; a power of two
 inline constexpr const char* scale_kernel_name = "dtrain_scale";
 
 /// Where a launch finds its factor.
@@ -129,7 +128,7 @@ inline std::string scale_kernel_text(DType from, DType to, FactorSource source =
          "mov.u32 %whole, %begin;\n"
          "@%is_done bra VECTOR_DONE;\n"
          "and.b32 %whole, %end, " +
-         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple, too
+         std::to_string(~(at_a_time - 1U)) +  // begin is also a multiple
          ";\n"
          "mad.lo.u32 %index, %thread, " +
          std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +

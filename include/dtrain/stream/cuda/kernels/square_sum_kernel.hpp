@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, which NormKernels
-/// adds; its PTX text. CudaBucketNorms and DeviceShardedReduction launch it.
+/// SquareSumKernel: CUDA kernel that sums an array's squares, one sum for each block of threads, in an order fixed by
+/// its size.
 
 #include <algorithm>
 #include <cstddef>

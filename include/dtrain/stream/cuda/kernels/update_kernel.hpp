@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// UpdateBatch: updates of many arrays in device memory by an optimizer's formula, with the bits of the host's rule,
-/// enqueued together by DeviceShards and enqueue_rule(); UpdateKernel: its kernel, and the kernel's PTX text.
+/// UpdateBatch: updates of many arrays in device memory by an optimizer's formula, with the bits of the host's rule.
+/// UpdateKernel: its PTX.
 
 #include "dtrain/core/config.hpp"
 
@@ -36,26 +36,26 @@ constexpr std::size_t update_states(Update update) noexcept {
 struct UpdateEntry {
   std::uint64_t target;    ///< the new weights, in the gradients' type; may be the memory of the gradients
   std::uint64_t gradient;  ///< f32, f16 or bf16
-  std::uint64_t weight;    ///< f32; of 16-bit gradients it becomes the new weight, too
+  std::uint64_t weight;    ///< f32; a 16-bit gradient also becomes the new weight
   std::uint64_t state;     ///< bytes from the beginning of each state array
   std::uint32_t elements;
-  std::uint32_t first_block;  ///< as of launch_entries()
+  std::uint32_t first_block;  ///< first block, see launch_entries()
 };
 
 /// Entries of one launch, which with the 88 bytes of other parameters fit into 4 KiB.
 inline constexpr std::size_t max_update_entries = 96;
 static_assert(max_update_entries * sizeof(UpdateEntry) + 88 <= 4096);
-static_assert(offsetof(UpdateEntry, first_block) == offsetof(UpdateEntry, elements) + 4);  // as find_entry() reads
+static_assert(offsetof(UpdateEntry, first_block) == offsetof(UpdateEntry, elements) + 4);  // find_entry() reads them so
 inline constexpr std::uint32_t update_threads = 256;
 inline constexpr std::uint32_t update_block_elements = 2048;
 inline constexpr const char* update_name = "dtrain_update";
 
-/// Parameters of a launch besides its entries.
+/// Parameters of a launch without its entries.
 struct UpdateArguments {
   UpdateNumbers numbers{};
   const float* live = nullptr;         ///< numbers in device memory, at a multiple of 16 bytes, in place of `numbers`
-  const float* found_inf = nullptr;    ///< in device memory: unless it is 0, weights and states stay as they are
-  float factor = 1;                    ///< of the gradients
+  const float* found_inf = nullptr;    ///< an f32 in device memory: unless it is 0, weights and states stay as they are
+  float factor = 1;                    ///< factor of the gradients
   const double* multiplier = nullptr;  ///< a second factor, in device memory; it is rounded to f32
   std::array<float*, 2> states{};
 };
@@ -239,7 +239,7 @@ inline std::string update_text(Update update, DType dtype) {
          format_text(
              "and.b32 %whole, %end, {};\n"
              "mad.lo.u32 %index, %thread, {}, %begin;\n",
-             {~(at_a_time - 1), at_a_time}) +  // begin is a multiple, too
+             {~(at_a_time - 1), at_a_time}) +  // begin is also a multiple
          ptx::update_loop(update, dtype, "VECTOR", "%whole", at_a_time) +
          "add.u32 %index, %whole, %thread;\n" + ptx::update_loop(update, dtype, "SINGLE", "%end", 1) + "ret;\n}\n";
 }
