@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
-/// backend's communicator; AlgorithmBackend opens it, as the Rebind of FlatOver and Hierarchical. AllReduceVariant: a
-/// way in which the algorithm reduces.
+/// AlgorithmCommunicator: runs a topology's collectives, and all others by the backend's communicator, in enqueue
+/// order.
 
 #include <atomic>
 #include <chrono>
@@ -36,7 +35,7 @@ namespace DTRAIN_NAMESPACE::topology {
 struct AllReduceVariant {
   const char* name = "";
   bool is_by_algorithm = true;  ///< false: by the backend
-  bool casts = true;            ///< to the algorithm's wire type, if it has one
+  bool casts = true;            ///< elements become the algorithm's wire type, if it has one
 };
 
 /// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
@@ -237,9 +236,9 @@ class AlgorithmCommunicator {
       return cause ? cause : inner.failure();
     }
 
-    Inner inner;  ///< of the whole group, for operations that the algorithm lacks, and for a variant by the backend
+    Inner inner;  ///< the whole group's, for operations that the algorithm lacks, and for a variant by the backend
     Algorithm algorithm;       ///< has its own channels, because it runs while the program enqueues
-    AllReduceVariant variant;  ///< of the next all_reduce
+    AllReduceVariant variant;  ///< variant of the next all_reduce
   };
 
   template <class Operation>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// BackendWithAlgorithm of Ring, Tree and ParameterServer: a backend whose communicators run a topology's all_reduce.
+/// BackendWithAlgorithm: a backend whose communicators run a topology's all_reduce over their messages.
 
 #include <concepts>
 
@@ -11,7 +11,6 @@ namespace DTRAIN_NAMESPACE::topology {
 
 namespace message_passing = backend::message_passing;
 
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// A backend on host streams with send and recv, whose communicators have an endpoint for any all_reduce.

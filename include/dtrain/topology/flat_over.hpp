@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::FlatOver: topology::Flat that sends f32 elements in 16 bits. A program names it in its Policy.
+/// topology::FlatOver: the backend's own all_reduce, which sends sums and averages of f32 in 16 bits.
 
 #include <optional>
 #include <span>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// topology::Hierarchical: two-level all-reduce, reduce-scatter, all-gather, broadcast and barrier, inside nodes and
-/// across nodes, by the classes of hierarchical/. A program names it in its Policy.
+/// topology::Hierarchical: two-level collectives, inside nodes by one backend and across nodes by another.
 
 #include <string_view>
 #include <type_traits>
@@ -21,7 +20,7 @@ concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<
     backend::CanAllGather<typename I::Communicator>;
 
 /// Two levels: the ranks of each node reduce with one backend, and the nodes with the policy's backend.
-/// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
+/// `IntraBackend`: backend inside a node (backend::SharedMemory, for example); void: the policy's backend.
 /// `WireType`: the type of f32 elements between nodes (wire.hpp).
 /// @ingroup topologies
 template <class IntraBackend = void, class WireType = wire::Same>

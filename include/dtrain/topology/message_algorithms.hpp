@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// topology::Ring, Tree and ParameterServer: all-reduce by an algorithm over messages, in place of the backend's own. A
-/// program names one in its Policy.
+/// topology::Ring, Tree and ParameterServer: all-reduce by an algorithm over messages, in place of the backend's own.
 
 #include <string_view>
 
@@ -66,7 +65,7 @@ struct Tree {
   using Rebind = BackendWithAlgorithm<B, Tree>;
 };
 
-/// Servers are ranks 0 to S-1, or all ranks if there are fewer; servers train, too. Every rank sends each server its
+/// Servers are ranks 0 to S-1, or all ranks if there are fewer; servers also train. Every rank sends each server its
 /// shard. The server reduces the shards of all ranks in rank order, as SharedMemory does, and sends the result back.
 /// With n ranks, a server's link carries n - 1 times its shard: for few ranks, or for servers with faster links.
 /// @ingroup topologies

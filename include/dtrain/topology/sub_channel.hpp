@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time: flat_over.hpp of this
-/// folder owns one, hierarchical/collectives.hpp two. Both divide buffers by block_of() and chunk_of(). ParallelRunner:
-/// a second thread, which sends a chunk while another is reduced, for algorithms with two channels.
+/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time. ParallelRunner: a thread
+/// for a second channel.
 
 #include <algorithm>
 #include <chrono>

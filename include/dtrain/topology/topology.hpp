@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Concept Topology: the all-reduce algorithm over a backend's channels, which Policy requires. FlatOver, Hierarchical
-/// and the algorithms of message_algorithms.hpp, all in topology/, have classes for it, and programs may; Flat, the
-/// default, is the backend's own all-reduce. ChannelBackend: the backend that results, which Policy takes from here.
+/// The concept Topology: maps a backend to one whose all_reduce runs another algorithm. Flat, the default: the
+/// backend's own.
 
 #include <concepts>
 #include <string_view>
@@ -16,7 +15,6 @@ template <template <class> class Rebind>
 struct RebindTemplate;
 }  // namespace detail
 
-// clang-format 14 splits requires-expressions over too many lines.
 // clang-format off
 
 /// `name()`: for messages and summaries.

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// wire::Same, Bf16 and F16: the types in which Hierarchical (any) and FlatOver (16 bits) send f32 elements; a program
-/// gives one to its topology. WireReduction: the all-reduce that sends them; HierarchicalCollectives and FlatReduction
-/// own one.
+/// wire::Same, Bf16, F16: types in which a topology sends f32 elements. WireReduction: the all-reduce that sends them.
 
 #include <type_traits>
 

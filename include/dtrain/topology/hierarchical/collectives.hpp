@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Two-level collectives of topology::Hierarchical, inside nodes and across nodes, and three variants of its
-/// all_reduce, among which a measured plan chooses: with the policy's wire type, with f32 between nodes, and the
-/// backend's own. AlgorithmCommunicator owns one.
+/// HierarchicalCollectives: two-level collectives, inside nodes and across nodes, where all_reduce may send another
+/// type.
 
 #include <algorithm>
 #include <cstddef>
@@ -382,7 +381,7 @@ DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const Nod
   static constexpr AllReduceVariant plain[] = {{"Hierarchical"}, flat};
   static constexpr AllReduceVariant with_bf16[] = {{"Hierarchical in bf16"}, in_f32, flat};
   static constexpr AllReduceVariant with_f16[] = {{"Hierarchical in f16"}, in_f32, flat};
-  const bool is_flat = layout.ranks == layout.nodes;  // without the wire type
+  const bool is_flat = layout.ranks == layout.nodes;  // the backend's own variant, apart from the wire type
   if (layout.nodes == 1 || (is_flat && wire == DType::f32)) return {};
   if (wire == DType::f32) return plain;
   const std::span<const AllReduceVariant> all = wire == DType::bf16 ? with_bf16 : with_f16;

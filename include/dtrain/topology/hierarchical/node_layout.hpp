@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Node layout: the ranks of each node, and the groups across nodes. HierarchicalCollectives exchanges it at opening.
+/// NodeLayout of a group: each node's ranks, and the groups across nodes of ranks with one local rank.
 
 #include <algorithm>
 #include <cstddef>
@@ -31,7 +31,7 @@ struct NodeLayout {
   int local_size = 1;
   int cross_node_groups = 1;
   int ranks = 1;
-  std::vector<Place> places{};            ///< of each of the group's ranks
+  std::vector<Place> places{};            ///< places of the group's ranks
   std::vector<int> node_members{};        ///< the group's ranks in this node, ascending
   std::vector<int> cross_node_members{};  ///< the rank of each node that has this local rank
 
