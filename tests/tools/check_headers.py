@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the structure of include/dtrain: floors, folders, sizes, opening lines, names, headers that cost every user
+"""Checks the structure of include/dtrain: floors, folders, sizes, openings, names, headers that cost every user
 compile time, and comments whose references have no noun.
 
   check_headers.py REPOSITORY   checks the repository's headers
@@ -18,6 +18,7 @@ import amalgamate  # noqa: E402  (the one list of floors is there)
 FORBIDDEN = {"regex", "future", "filesystem", "iostream", "ranges", "format", "source_location"}
 LONGEST = 450
 MOST_IN_A_FOLDER = 15
+LONGEST_OPENING = 40  # words
 # One idea, which each backend, device or coroutine has for itself. All other types have a name of their own.
 SAME_IDEA = {
     "Communicator", "Channel", "Transport", "Endpoint", "MessageHandle", "PendingMessage", "Allocation",
@@ -81,6 +82,25 @@ def check_text(name, text):
     return problems
 
 
+NAMES_FILE = re.compile(r"\b(?:\w+\.[hc]pp\b|[a-z_]+/)")
+
+
+def check_opening(name, text):
+    """The comment after '/// @file' is short, and says what the header is, not who uses it."""
+    words = []
+    for line in text.splitlines()[2:]:
+        if not line.startswith("///"):
+            break
+        words += line.removeprefix("///").split()
+    problems = []
+    if len(words) > LONGEST_OPENING:
+        problems.append(f"{name} has {len(words)} words in its opening; the most is {LONGEST_OPENING}: say what it is, and "
+                        "leave out who uses it")
+    problems += [f"{name} names {named} in its opening; name types, and leave out who uses it"
+                 for named in NAMES_FILE.findall(" ".join(words))]
+    return problems
+
+
 def check_folders(names):
     folders = Counter(name.rpartition("/")[0] for name in names)
     problems = [f"{folder}/ has {count} headers; the most is {MOST_IN_A_FOLDER}: put those of one subject into a subfolder"
@@ -134,6 +154,8 @@ def check_words(name, text, refused):
 COMMENT = re.compile(r'R"([^( ]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"' r"|'(?:\\.|[^'\\\n])'"  # texts, which may have slashes
                      r"|(?P<begin>///<?|//)(?P<text>[^\n]*)", re.DOTALL)
 NO_NOUN = re.compile(r"(?:^|[.:] |^@file |[.:] - |^- )(Of|Those|That|What) ")
+# At the beginning of a comment after code; "at least 1" and "as many as the ranks" are quantities.
+BARE_PREPOSITION = re.compile(r"(?!at (?:least|most) |as \w+ as )(of|in|for|by|with|as|to|at|from) ")
 REFUSED_PHRASES = re.compile(r"\b(as much(?! as\b)|of (?:its|their) own|theirs)\b")
 
 
@@ -155,6 +177,25 @@ def comments_of(text):
             found.append([line, begin, words])
         last = (line, begin) if stands_alone else None
     return found
+
+
+def check_comments_after_code(name, text):
+    """A comment after code begins with the noun that its preposition needs. In a function's '//' comment, other
+    prepositions than 'of' may begin a sentence: '// from here on the destructor ends the process'."""
+    problems = []
+    lines = text.splitlines()
+    for match in COMMENT.finditer(text):
+        begin = match.group("begin")
+        line = text.count("\n", 0, match.start()) + 1
+        follows_code = text[:match.start()].rpartition("\n")[2].strip()
+        continues = line > 1 and "///<" in lines[line - 2]
+        if begin is None or not follows_code and (begin != "///<" or continues):
+            continue
+        word = BARE_PREPOSITION.match(match.group("text").strip())
+        if word and (begin == "///<" or word.group(1) == "of"):
+            problems.append(f"{name}:{line} has a comment after code that begins with '{word.group(1)}'; begin with the noun "
+                            "that it stands for")
+    return problems
 
 
 def check_comments(name, text):
@@ -244,12 +285,13 @@ def check(repository, refused=frozenset()):
         problems += check_locale(name, text, reals[name.rpartition("/")[0]])
         problems += check_finiteness(name, text)
         problems += check_comments(name, text)
+        problems += check_comments_after_code(name, text)
         if "/" not in name and name not in [*amalgamate.FRONT, amalgamate.UMBRELLA] and not amalgamate.component_of(name):
             problems.append(f"{name} is none of the front's files: {', '.join(amalgamate.FRONT)}")
             continue
         try:
             amalgamate.floor_of(name)
-            problems += check_text(name, text) + check_includes(name, text)
+            problems += check_text(name, text) + check_opening(name, text) + check_includes(name, text)
         except amalgamate.AmalgamationError as error:
             problems.append(str(error))
     try:
@@ -321,6 +363,14 @@ def selftest():
           "net/low.hpp": head + '#include "dtrain/net/b/other.hpp"\n'}, "net/b/, net/low.hpp include each other"),
         ({"core/error.hpp": "/// @file\n/// One thing.\n"}, "does not open with"),
         ({"core/error.hpp": "#pragma once\n// One thing.\n"}, "does not open with"),
+        # Openings.
+        ({"core/log.hpp": good["core/log.hpp"].replace("One thing.", "A word " * 20)}, None),
+        ({"core/log.hpp": good["core/log.hpp"].replace("One thing.", "A word\n/// " * 20 + "more.")},
+         "core/log.hpp has 41 words in its opening"),
+        ({"core/log.hpp": good["core/log.hpp"].replace("thing.", "thing, for net/.")}, "core/log.hpp names net/ in its opening"),
+        ({"core/log.hpp": good["core/log.hpp"].replace("thing.", "thing, for\n/// net/socket.hpp.")}, "names net/"),
+        ({"core/log.hpp": good["core/log.hpp"].replace("thing.", "thing; error.hpp asks it.")}, "names error.hpp"),
+        ({"core/log.hpp": good["core/log.hpp"].replace("thing.", "thing of /proc and /sys, 2n/m.") + "/// For net/.\n"}, None),
         ({"utils/misc.hpp": head}, "'utils' is no floor"),
         ({"misc.hpp": head}, "is none of the front's files"),
         ({"net/framing/frame.hpp": head}, "is not reached from dtrain.hpp"),
@@ -363,6 +413,15 @@ def selftest():
         ({"core/log.hpp": head + "\n/// Ranks open theirs.\n"}, "has 'theirs'"),
         ({"core/log.hpp": good["core/log.hpp"] + 'auto a = "// of its own", b = R"(/// Of theirs)";  // a text\n'}, None),
         ({"core/log.hpp": head + "char c = '\"';  // of its own \"\n"}, "has 'of its own'"),
+        # Comments after code.
+        ({"core/log.hpp": head + "int n;  ///< of a rank\n"}, "core/log.hpp:4 has a comment after code that begins with 'of'"),
+        ({"core/log.hpp": head + "int n;  ///< by rank\n"}, "that begins with 'by'"),
+        ({"core/log.hpp": head + "int n;\n///< as Other::n\n"}, "core/log.hpp:5 has a comment after code"),
+        ({"core/log.hpp": head + "  f();  // of a rank\n"}, "that begins with 'of'"),
+        ({"core/log.hpp": good["core/log.hpp"] + "int n;  ///< the bytes\n        ///< of a rank\n"}, None),
+        ({"core/log.hpp": good["core/log.hpp"] + "int n;  ///< at least 1\nint m;  ///< as many as ranks\n"}, None),
+        ({"core/log.hpp": good["core/log.hpp"] + "  f();  // from here on, g() throws\n  // of a rank\n  in();  // in_ is set\n"},
+         None),
     ]
     problems = []
     for changes, wanted in cases:
