@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Buffer arguments of the calls in collectives.hpp: views of any memory, or typed host memory. BufferOf: a library's
-/// tensors as such arguments, which libtorch/ specialises. Bounce buffer on the device: these calls copy host memory
-/// there and back for a device-only backend; GroupState owns it.
+/// Buffer arguments of a process group's collectives: WriteBuffer, ReadBuffer, and BufferOf for a library's tensors.
+/// DeviceBounceBuffer of a GroupState: copies host memory through the device for a device-only backend.
 
 #include <algorithm>
 #include <concepts>
@@ -46,8 +45,8 @@ concept WritableHostValues = HostValues<Values> && !std::is_const_v<ElementOf<Va
 
 namespace detail {
 
-/// An integer type without its own DType, such as std::int8_t or unsigned. Collectives move it as the type of the same
-/// size (`moved_as`).
+/// An integer type without its own DType (std::int8_t, unsigned). Collectives move it as the type of the same size
+/// (`moved_as`).
 template <class T>
 concept OtherInteger = !Element<T> && (std::is_same_v<T, std::byte> ||
                                        (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
@@ -111,8 +110,8 @@ enum class ElementMeaning : std::uint8_t {
 /// @throws Error (unsupported) for a reduction whose results do not have the meaning
 void require_reduction(ElementMeaning meaning, ReduceOp op);
 
-/// Buffer of a library's tensor type T, such as torch::Tensor. The library's adapter specialises it, so that
-/// collectives take such tensors:
+/// Buffer of a library's tensor type T (torch::Tensor). The library's adapter specialises it, so that collectives take
+/// such tensors:
 /// - `static BufferView view(const T&)`: the elements in the order of the indices. It throws for other tensors.
 /// - `static ElementMeaning meaning(const T&)`
 /// - `static void will_write(const T&)`: called before a collective writes to the elements.
@@ -223,7 +222,7 @@ inline constexpr bool is_temporary_owner =
 }  // namespace detail
 
 /// Input of a collective that is called with a stream: what `Buffer`, a ReadBuffer or MovedReadBuffer, takes, but no
-/// temporary that owns its memory, such as the std::vector that a function returns.
+/// temporary that owns its memory (a std::vector that a function returns).
 /// @ingroup collectives
 template <class Buffer>
 struct EnqueuedInput : Buffer {

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Collectives of a process group, enqueued on a stream or blocking: symmetric ones, those with a root, and those with
-/// a block for each pair of ranks; group::Work: a handle on an enqueued one. Programs call them on their ProcessGroup,
-/// which derives from Collectives; so do ddp/ (checkpoint.hpp, local_sgd.hpp, uneven_inputs.hpp), elastic/ and
-/// libtorch/.
+/// Collectives: calls of a process group, blocking or enqueued on a stream, which all ranks make in one order.
+/// group::Work: handle on an enqueued one.
 
 #include <memory>
 #include <span>
@@ -115,8 +113,8 @@ class Collectives {
   }
   void all_reduce(WriteBuffer values, ReduceOp op = ReduceOp::sum) const { all_reduce(values, values, op); }
 
-  /// all_reduce in place of values that are not gradients, such as weights or an optimizer's state: a topology with a
-  /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With other topologies it is all_reduce.
+  /// all_reduce in place of values that are not gradients (weights, an optimizer's state): a topology with a wire type
+  /// (FlatOver, Hierarchical) does not round them to 16 bits. With other topologies it is all_reduce.
   Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
       require_meaning(values, values, op);
@@ -231,9 +229,8 @@ class Collectives {
   /// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
   ///   sum is the length of the buffer. Each call allocates a table of blocks.
   /// - Where only the root has a buffer, other ranks give any buffer, also an empty one, which is ignored.
-  /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise
-  /// they
-  ///   are disjoint.
+  /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block.
+  ///   Otherwise they are disjoint.
   /// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
   /// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
   /// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.

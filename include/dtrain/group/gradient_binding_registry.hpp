@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound, which outlive an
-/// attempt of an elastic job.
+/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound, each with one owner,
+/// beyond an attempt of an elastic job.
 
 #include <algorithm>
 #include <functional>
@@ -29,7 +29,7 @@ class GradientBindingRegistry {
     std::vector<const void*> addresses;  ///< the wrapper's addresses that are not bound again
     std::shared_ptr<const void> memory;
     bool outlives_job = false;  ///< the model is known to live as long as the job
-    bool is_earlier = false;    ///< of an earlier registry
+    bool is_earlier = false;    ///< the memory is from an earlier registry
   };
   /// Later calls of keep() take effect. @param earlier take_memory() of the previous attempt's registry
   void start_keeping(std::vector<KeptMemory> earlier);

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// GroupHandle: interface of GroupState without its policy's types. WrappedModel: facts of a wrapped model.
-/// NotedSettings: settings that are to be the same on all ranks.
+/// GroupHandle: interface of a process group without its policy's types. WrappedModel: facts of a wrapped model.
+/// NotedSettings: settings that all ranks must share.
 
 #include <algorithm>
 #include <cstddef>
@@ -48,8 +48,7 @@ struct WrappedModel {
 };
 
 /// Settings of objects that the program makes on every rank, with the same settings on all of them: a line of words
-/// such as "seed=1" for each object. A wrapper that compares the ranks' values compares them. Threads: any. Blocking:
-/// no.
+/// ("seed=1") for each object. A wrapper that compares the ranks' values compares them. Threads: any. Blocking: no.
 class NotedSettings {
  public:
   /// Adds a line, unless it is there or 8 others are.

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// GroupAccess: the GroupState of a process group, for the library's own templates (wrappers, checkpoints, samplers,
-/// run(), elastic.hpp and others) and for programs of bench/ and tests/. Operations of a group in the order of a CUDA
-/// stream of the program, without a wait of the host: follow_stream(), for hooks::LocalSgd; enqueue_within() and
-/// wait_for_stream(), for libtorch/stream_order.hpp.
+/// GroupAccess: the GroupState of a process group, for library templates. follow_stream(), enqueue_within(): the
+/// group's work in the order of a program's CUDA stream.
 
 #include <memory>
 #include <type_traits>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// group::GroupState: this rank's channel and stream in one group; GroupOptions: a program's choices for all channels.
+/// GroupState: this rank's channel and stream in one process group. GroupOptions: choices for all its channels.
 
 #include <algorithm>
 #include <atomic>
@@ -148,8 +148,8 @@ class GroupStateBase : public RankContext::Closable,
   const GroupOptions options_;
 
  private:
-  const std::string prefix_;  ///< of keys and channel names; empty for the group of all ranks
-  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
+  const std::string prefix_;  ///< the beginning of keys and channel names; empty for the group of all ranks
+  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< the ranks in a subgroup's barriers
   mutable std::atomic<int> channels_opened_{0};
   int splits_ = 0;
   mutable std::mutex numbers_mutex_;

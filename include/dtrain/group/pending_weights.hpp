@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// PendingWeights of a RankContext: weights that a ShardedOptimizer's last step has yet to store.
+/// PendingWeights of a RankContext: weights that a ShardedOptimizer's last step has yet to store; their readers wait.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// group::run_rank(): a rank joins its job, runs its body (RankBody) and leaves; errors become an exit code. run() and
-/// Elastic::train() call it. end_if_forked(): ends a process that a body has forked, for run_rank(), elastic.hpp and
-/// ElasticWorker (elastic/). report_lost_output(): a warning, for run_rank() and run().
+/// run_rank(): a rank joins its job, runs its body (RankBody) and leaves; errors become an exit code. end_if_forked():
+/// ends a process that the body forked.
 
 #include <sys/types.h>
 
@@ -75,7 +74,7 @@ DTRAIN_DEFINED void end_if_forked(pid_t process, const std::string& prefix, int 
 DTRAIN_DEFINED int run_rank(int rank, RankBody& body) {
   const std::string prefix = format_text("rank {}: ", {rank});
   const pid_t process = ::getpid();
-  RankContext* job = nullptr;  // once the rank has joined it
+  RankContext* job = nullptr;  // the rank's job, once it has joined
   const auto end_if_forked = [&](int exit_code) { group::end_if_forked(process, prefix, exit_code); };
   const auto fail = [&](const std::string& text, int exit_code, std::optional<int> failed_rank = {}) {
     end_if_forked(exit_code);

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// group::RankContext: control plane, coroutines, streams and timeout that all groups of one rank share, from joining
-/// to leaving. ShardedAttempt: whether a ShardedOptimizer has its state.
+/// RankContext: control plane, coroutines, streams and timeout that all groups of a rank share, until it leaves.
+/// ShardedAttempt: whether ShardedOptimizers have their state.
 
 #include <algorithm>
 #include <atomic>
@@ -47,7 +47,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// State of ShardedOptimizers in an attempt of an elastic job. Part of it is lost with each rank, and a step writes the
 /// weights before it is committed: so each attempt begins with a checkpoint. Threads: the one that drives steps.
 struct ShardedAttempt {
-  bool needs_checkpoint = false;  ///< before this attempt, an optimizer has begun a step or loaded its state
+  bool needs_checkpoint = false;  ///< an optimizer has begun a step or loaded its state before this attempt
   bool has_loaded = false;        ///< load_checkpoint() has loaded an optimizer's state
   bool has_resumed = false;       ///< resume_at() was called after that
   bool has_steps = false;
@@ -113,7 +113,7 @@ class RankContext {
 
   void leave_blocking();
 
-  /// Ends everything of an attempt that has failed, the control thread too, also where a handle on its groups is kept.
+  /// Ends everything of an attempt that has failed, with the control thread, even where a handle on its groups is kept.
   /// Blocking: as the destructor. Threads: none but the control thread.
   void end_attempt() noexcept;
 
@@ -121,11 +121,11 @@ class RankContext {
   const std::shared_ptr<void> base_;
 
  public:
-  const std::chrono::nanoseconds timeout;  ///< of one collective
+  const std::chrono::nanoseconds timeout;  ///< the longest time of one collective
   rendezvous::ControlPlane control_plane;
   rendezvous::TaskRunner tasks;
-  const std::shared_ptr<stream::host::StreamRegistry> streams;       ///< of all groups and wrappers
-  const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< of this rank's wrappers
+  const std::shared_ptr<stream::host::StreamRegistry> streams;       ///< streams of all groups and wrappers
+  const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< bindings of this rank's wrappers
   const std::shared_ptr<PendingWeights> pending_weights;
   /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
@@ -139,7 +139,8 @@ class RankContext {
   ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
-                                                                   /// @}
+
+  /// @}
 
  private:
   /// Blocking: until gather_in_background() has all texts, for a second at most.
