@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Limits: bounds of messages, keys, values, sessions and connections of the store. All folders of rendezvous/ and
-/// launch/ check them; client/store.hpp checks keys and values at the call.
+/// Limits: bounds of messages, keys, values, sessions, connections and waits of a job's store; both sides reject what
+/// exceeds them.
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-// Bounds of the protocol. Both sides refuse messages that exceed them.
+// Bounds of the protocol. Both sides reject messages that exceed them.
 
 /// The most bytes of a key or of a barrier's name, with its prefix.
 /// @ingroup store
@@ -27,7 +27,7 @@ inline constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
 inline constexpr std::size_t max_keys_per_wait = 1024;
 
 inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
-inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
+inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and rejections; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
 inline constexpr std::size_t max_settings_bytes =
     1024;  ///< settings that joining ranks compare (membership/membership.hpp)
@@ -41,13 +41,13 @@ inline constexpr std::size_t max_handshake_bytes = std::size_t{4} << 10;
 /// Bounds of one server: memory, connections and waiting times.
 struct Limits {
   std::size_t keys = std::size_t{1} << 20;
-  std::size_t store_bytes = std::size_t{256} << 20;     ///< of all keys and values
-  std::size_t pending_requests = 1024;                  ///< of one session, not yet answered
-  std::size_t waited_keys = 4096;                       ///< of one session, in all its waits
-  std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< of one session, in all barriers that it waits in
+  std::size_t store_bytes = std::size_t{256} << 20;     ///< bytes of all keys and values
+  std::size_t pending_requests = 1024;                  ///< requests of one session that are not yet answered
+  std::size_t waited_keys = 4096;                       ///< keys of one session in all its waits
+  std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< ranges of one session in all barriers that it waits in
   std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session (session.hpp)
   std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (job_state.hpp)
-  std::chrono::milliseconds handshake{5000};            ///< from accepting a connection to receiving its whole Join
+  std::chrono::milliseconds handshake{5000};            ///< time from accept to the receipt of the whole Join
   std::chrono::milliseconds send{60000};                ///< how long unsent frames of a session may make no progress
   std::chrono::milliseconds liveness{5000};             ///< how long a session that sends nothing counts as alive
   std::chrono::milliseconds rejoin{500};  ///< how long a rank may take to join again if its connection broke

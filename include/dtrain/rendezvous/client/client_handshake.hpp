@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// handshake(): the client's half of the handshake with a StoreServer, at a StoreAddress.
+/// handshake(): the client's half of the handshake with a job's store; both sides prove that they know its secret.
 
 #include <chrono>
 #include <cstdint>
@@ -31,7 +31,7 @@ struct StoreAddress {
   std::string text() const { return format_text("{}:{}", {host, port}); }
 };
 
-/// The connection closed, or the deadline passed, before the store accepted or refused this rank.
+/// The connection closed, or the deadline passed, before the store accepted or rejected this rank.
 struct HandshakeError {
   std::string reason;  ///< what is at the address: "what listens there closed the connection without an answer (...)"
   bool timed_out = false;

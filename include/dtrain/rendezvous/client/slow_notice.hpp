@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// SlowNotice: a log warning about a client's long wait for its store, with the reason. StoreConnector owns one;
-/// listen.hpp makes one while the store opens.
+/// SlowNotice: a log warning, with the reason, of a client's long wait for its job's store.
 
 #include <chrono>
 #include <exception>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store().
+/// rendezvous::Store: a rank's handle on its job's key-value store and barriers; each call takes effect wholly or not
+/// at all.
 
 #include <chrono>
 #include <cstddef>
@@ -54,8 +55,8 @@ class Store {
   }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
-  /// The same store, for calls of dtrain's own: error sentences say their purpose, such as "comparing the models of the
-  /// ranks", in place of their keys.
+  /// The same store, for calls of dtrain's own: error sentences say their purpose ("comparing the models of the ranks")
+  /// in place of their keys.
   friend Store with_call_purpose(Store store, std::string purpose) {
     store.purpose_ = std::move(purpose);
     return store;
@@ -110,8 +111,8 @@ class Store {
     return make_request(RequestKind::get, std::move(key), deadline);
   }
 
-  /// As get; the store erases the key after `readers` takes, so that a value for that many readers leaves no key
-  /// behind. Each call counts once; a call that timed out may have counted.
+  /// As get; the store erases the key after `readers` takes, so that no key remains of a value for that many readers.
+  /// Each call counts once; a call that timed out may have counted.
   StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const {
     StoreRequest made = make_request(RequestKind::take, std::move(key), deadline);
     made.request.number = readers;

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// StoreCall: a store request that is sent by co_await or wait(). Store returns one from each function. CompareSet: the
-/// result of compare_set(), for UnevenInputs (ddp/) and NodeRendezvous (launch/), too.
+/// StoreCall: a request to the job's store, sent once, by co_await or wait(). CompareSet: result of compare_set().
 
 #include <chrono>
 #include <cstddef>

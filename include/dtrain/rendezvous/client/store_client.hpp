@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// StoreClient: the session of a rank, or of a node's launcher, with the store of its job, its heartbeats, and the
-/// requests in it. ControlPlane and NodeRendezvous own one.
+/// StoreClient: a client's session with the job's store, from joining to leaving: heartbeats, requests, responses.
 
 #include <chrono>
 #include <cstdint>
@@ -314,11 +313,11 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   async::ManualResetEvent left_;
   async::ManualResetEvent failure_received_;
   std::uint64_t last_id_ = 0;
-  std::optional<Membership> membership_;  ///< since Welcome
+  std::optional<Membership> membership_;  ///< the rank's place, known since Welcome
   std::map<std::uint64_t, PendingRequest*> pending_;
   bool leaving_ = false;
   bool acknowledged_ = false;
-  const char* end_sentence_ = nullptr;  ///< once ended
+  const char* end_sentence_ = nullptr;  ///< the sentence, once ended
   async::TaskHandle reporting_;
   async::TaskHandle heartbeat_task_;
 };

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StoreConnector of a StoreClient: connects to a job's store, with retries over one or several ports, and joins.
+/// StoreConnector of a StoreClient: finds a job's store at one or several ports, and joins.
 
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// A session with a store that has accepted this rank; it has not been started.
 struct ConnectedStore {
-  StoreAddress address;  ///< with the port at which the store was found
+  StoreAddress address;  ///< the store's address, with the port at which it was found
   Accepted accepted;
   std::shared_ptr<Session> session;
 };
@@ -114,7 +114,7 @@ class StoreConnector {
     notice_->note(std::move(why));
   }
 
-  /// Why the last tries failed. The refusal by another job's store explains more than what follows it.
+  /// Why the last tries failed. The rejection by another job's store explains more than what follows it.
   const std::string& reason() const noexcept {
     return other_store_refusal_.empty() ? last_error_ : other_store_refusal_;
   }
@@ -193,13 +193,13 @@ class StoreConnector {
   std::string doing_;
   Deadline deadline_;
   std::uint16_t first_port_;
-  std::uint16_t offset_ = 0;                        ///< of the port that is tried
-  Deadline silent_for_long_ = Deadline::after({});  ///< from when on the silence of the last try tells something
+  std::uint16_t offset_ = 0;                        ///< offset of the port that is tried
+  Deadline silent_for_long_ = Deadline::after({});  ///< the time from which the silence of the last try tells something
   std::string last_error_;
   std::string other_store_refusal_;
   std::optional<SlowNotice> notice_;
   net::Backoff backoff_;
-  std::chrono::milliseconds delay_ = backoff_.first;  ///< after all ports were tried
+  std::chrono::milliseconds delay_ = backoff_.first;  ///< the pause after all ports were tried
   bool is_again_ = false;                             ///< the port is tried a second time
   bool has_sent_request_ = false;                     ///< the last try ended after it had sent its Join
   bool is_other_job_ = true;                          ///< the last port is not known to be of this job's store

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Value chunks: a long value in parts under KEY/0, KEY/1, as the store bounds values. The store's clients in ddp/
-/// (model_signature.hpp, bucket_rebuild.hpp, timeline.hpp) pass values in them.
+/// Value chunks: a long value in parts under KEY/0, KEY/1, since the job's store bounds values.
 
 #include <cstddef>
 #include <functional>

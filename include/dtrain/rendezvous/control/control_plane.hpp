@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// rendezvous::ControlPlane of a RankContext: control thread, session with the store, and the store that a rank hosts.
-/// ControlPlaneOptions: identity and settings with which a rank joins its job.
+/// rendezvous::ControlPlane of a RankContext: control thread, session with the job's store, and on its host the store.
+/// ControlPlaneOptions: identity and settings of a joining rank.
 
 #include <chrono>
 #include <cstdint>
@@ -33,15 +33,15 @@ struct ControlPlaneOptions {
 
   identity::ProcessIdentity identity{};
   bool hosts_store = false;  ///< this rank opens the store at the master address
-  /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires a job name, by
-  /// which ranks recognise their store.
+  /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires a job name:
+  /// ranks recognise their store by it.
   std::uint16_t master_ports = 1;
   std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: address of this rank, and of a store that it hosts
-  std::optional<Secret> secret{};           ///< of the job, if it has one
+  std::optional<Secret> secret{};           ///< the secret of the job, if it has one
   Origin origin{};                          ///< further facts that distinguish the job from others
   std::string settings{};                   ///< must be equal on all ranks (membership/membership.hpp)
-  std::chrono::nanoseconds timeout = std::chrono::minutes(10);  ///< of the rendezvous, and of a collective
+  std::chrono::nanoseconds timeout = std::chrono::minutes(10);  ///< bound of the rendezvous, and of a collective
   /// How long leave_blocking() waits for the other ranks until a warning in the log names them.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   Limits limits{};
@@ -62,7 +62,7 @@ class ControlPlane {
   /// Joins the job. A job of one rank that hosts its own store uses a port that the system chooses.
   /// Collective. Blocking: until all ranks have joined, at most `timeout` and a second for the store's answer.
   /// @throws as check_master_address, and the errors of StoreClient::join, listen_for_ranks and host_identity; nothing
-  /// is left behind
+  /// remains of it
   explicit ControlPlane(const ControlPlaneOptions& options,
                         std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>());
   ControlPlane(const ControlPlane&) = delete;
@@ -108,7 +108,7 @@ class ControlPlane {
   std::weak_ptr<StoreClient> client_;
   /// @name Used by the control thread only, until it has ended
   /// @{
-  std::unique_ptr<StoreServer> server_;   ///< if this rank hosts the store
+  std::unique_ptr<StoreServer> server_;   ///< the store, if this rank hosts it
   JobServer* job_ = nullptr;              ///< the server's
   std::shared_ptr<StoreClient> session_;  ///< StoreClient::Owner
   bool has_joined_ = false;               ///< also after the session's end

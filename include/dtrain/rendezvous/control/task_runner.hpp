@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// rendezvous::TaskRunner: coroutines on a rank's control loop; RankContext owns it. OffThreadDeleter: destroys a
-/// RankContext or a GroupState on another thread than the control thread.
+/// rendezvous::TaskRunner of a RankContext: coroutines on a rank's control loop. OffThreadDeleter: destroys an object
+/// outside the control thread.
 
 #include <atomic>
 #include <chrono>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// attribute_errors(): who ends by the errors that the program's function threw on ranks of a failed attempt of an
-/// elastic job. Pure.
+/// attribute_errors(): which workers end by the errors that a failed attempt of an elastic job threw. Pure.
 
 #include <algorithm>
 #include <iterator>
@@ -31,8 +30,8 @@ struct ErrorAttribution {
 /// So often in a row an error that all ranks throw alike ends nobody; then the rank that it names.
 inline constexpr int most_shared_errors = 3;
 
-/// An error that every rank threw with one text, such as that of a failed save, says nothing about the rank that
-/// reported it first:
+/// An error that every rank threw with one text (that of a failed save) says nothing about the rank that reported it
+/// first:
 /// - a disagreement, whoever threw it, rejects the newcomers of an attempt without a commit, or ends the ranks that it
 ///   names, because most ranks agree, or the job;
 /// - any other error ends nobody, unless it comes again and names a rank. Before the job's first commit it ends the

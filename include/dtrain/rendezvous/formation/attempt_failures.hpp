@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// AttemptFailures of a FormationState: what commits, failures and errors of an elastic job's attempts mean for its
-/// workers, their hosts and the job.
+/// AttemptFailures of a FormationState: what commits, failures and errors mean for an elastic job's workers, hosts and
+/// end.
 
 #include <chrono>
 #include <cstdint>
@@ -140,7 +140,7 @@ class AttemptFailures {
   FailureHistory<> history_;
   std::uint64_t attempt_ = 0;
   Instant formed_at_{};
-  std::optional<WeightsSummary> weights_;  ///< of the rank that committed a step first in the attempt
+  std::optional<WeightsSummary> weights_;  ///< the weights of the rank that committed a step first in the attempt
   bool has_warned_of_rounding_ = false;
 };
 

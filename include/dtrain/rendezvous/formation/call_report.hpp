@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CallReport: tells the store of an elastic job, if it has asked, that the program calls dtrain.
+/// CallReport: a worker's notice to its elastic job's store, on request, that the program calls dtrain.
 
 #include <atomic>
 #include <cstdint>
@@ -27,7 +27,7 @@ class CallReport {
   }
 
  private:
-  std::atomic<std::uint64_t> attempt_{0};  ///< in which the store has asked; 0: it has not
+  std::atomic<std::uint64_t> attempt_{0};  ///< the attempt in which the store has asked; 0: it has not
   std::function<void(std::uint64_t)> send_;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// FailureHistory of a FormationState: an elastic job's failures and commits, the pauses between attempts, and which
-/// failure ends the job. Pure.
+/// FailureHistory of a FormationState: an elastic job's failures and commits, pauses between attempts, and what ends
+/// the job. Pure.
 
 #include <algorithm>
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Threads: one. A template, so that a program without an elastic job parses it and compiles nothing of it.
+/// Threads: one. A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class FailureHistory {
  public:
@@ -101,13 +101,13 @@ class FailureHistory {
   int without_commit_ = 0;
   bool committed_here_ = false;
   bool has_committed_ = false;
-  std::optional<Cause> first_;  ///< since the last commit
+  std::optional<Cause> first_;  ///< the first failure since the last commit
   std::optional<Cause> last_;
   std::string own_error_;  ///< the last one, if nothing was committed since
   int attempts_ = 0;
   int own_error_attempt_ = 0;  ///< the attempt that the own error ended
   std::string shared_error_;   ///< the last error of all ranks, whatever was committed since
-  int shared_errors_ = 0;      ///< in a row
+  int shared_errors_ = 0;      ///< errors in a row that all ranks threw
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

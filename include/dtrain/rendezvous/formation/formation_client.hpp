@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FormationClient: an ElasticWorker's connection with the store, which lasts from one attempt of the job to the next.
+/// FormationClient: the connection of an elastic job's worker with the store, kept from attempt to attempt.
 
 #include <chrono>
 #include <condition_variable>
@@ -33,7 +33,7 @@
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Owns a thread, which sends heartbeats while the program computes. Threads: one of the program; committed() from any.
-/// A template, so that a program without an elastic job parses it and compiles nothing of it.
+/// A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class FormationClient final : private SessionHandler {
  public:
@@ -73,7 +73,7 @@ class FormationClient final : private SessionHandler {
   /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. Once its
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, Finished, or OwnError if the announced error is the worker's own
-  /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one without the job's secret,
+  /// @throws Error (usage) if the store rejects a worker unlike the others, (refused) one without the job's secret,
   /// (protocol) if no store of dtrain is there; JobFailed with the cause that has ended the job, if the store does not
   /// answer in time or is another job's than this rank's, and after leave(); Error (posix) if this process lacks what
   /// it needs to connect

@@ -1,30 +1,6 @@
 #pragma once
 /// @file
-/// Formation messages between the workers of an elastic job and the store, beside the attempts. This comment describes
-/// the protocol.
-///
-/// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
-/// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:
-///
-///   worker                               store
-///   Hello, Challenge             <->
-///   Announce, with a proof       ->
-///                                <-      Accepted, with a proof; or Refused, or Failure, and the end
-///                                <-      Barred      for a time the worker gets no rank: newcomers of its host broke
-///                                                    attempts; the store may send further ones
-///                                <-      Assignment  the worker's rank in the next attempt, which it joins as a rank
-///   Committed                    ->              once an attempt, after the first step that it has committed there
-///                                <-      CallRequest newcomers wait: the worker reports the program's next call of
-///   Called                       ->              dtrain, so that no attempt ends while the program evaluates
-///   Finished                     ->              its function has returned in this attempt
-///                                <-      Finished    on all ranks of the attempt: the job has finished
-///   Announce                     ->              its attempt has failed, and the worker has ended all of it
-///                                <-      Barred, Assignment, Finished, or Failure: the job's cause; OwnError: the
-///                                        error of the attempt is the worker's own, which ends by it
-///   FailureReport                ->              the worker ends for this cause; the store closes the connection
-///   Heartbeat                    <->
-///
-/// After the end of a connection the worker connects and announces itself again.
+/// Formation messages: the protocol between an elastic job's workers and its store, apart from the attempts' sessions.
 
 #include <algorithm>
 #include <bit>
@@ -43,6 +19,29 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
+// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:
+//
+//   worker                               store
+//   Hello, Challenge             <->
+//   Announce, with a proof       ->
+//                                <-      Accepted, with a proof; or Refused, or Failure, and the end
+//                                <-      Barred      for a time the worker gets no rank: newcomers of its host broke
+//                                                    attempts; the store may send further ones
+//                                <-      Assignment  the worker's rank in the next attempt, which it joins as a rank
+//   Committed                    ->              once an attempt, after the first step that it has committed there
+//                                <-      CallRequest newcomers wait: the worker reports the program's next call of
+//   Called                       ->              dtrain, so that no attempt ends while the program evaluates
+//   Finished                     ->              its function has returned in this attempt
+//                                <-      Finished    on all ranks of the attempt: the job has finished
+//   Announce                     ->              its attempt has failed, and the worker has ended all of it
+//                                <-      Barred, Assignment, Finished, or Failure: the job's cause; OwnError: the
+//                                        error of the attempt is the worker's own, which ends by it
+//   FailureReport                ->              the worker ends for this cause; the store closes the connection
+//   Heartbeat                    <->
+//
+// After the end of a connection the worker connects and announces itself again.
+
 struct Announce {
   DTRAIN_MEMBERS_NOT_INLINED(Announce);
 
@@ -56,20 +55,20 @@ struct Announce {
   /// disagreement came from the program, names `rank`, and the store decides whose it is (attribute_errors()). A loss
   /// says that the worker could not take part, and tries again.
   std::optional<Cause> error{};
-  Proof proof{};  ///< of the first Announce of a connection
+  Proof proof{};  ///< the proof in the first Announce of a connection
 };
 
 struct Committed {
   static constexpr MessageKind message_kind = MessageKind::committed;
   std::uint64_t attempt = 0;
-  WeightsSummary weights{};  ///< of the wrapped weights in an attempt with receivers
+  WeightsSummary weights{};  ///< the wrapped weights in an attempt with receivers
 };
 
 struct Finished {
   static constexpr MessageKind message_kind = MessageKind::finished;
   std::uint64_t attempt = 0;
-  bool is_member = false;    ///< from the store: the receiver was a rank of that attempt
-  std::uint64_t digest = 0;  ///< from a worker: of the kept state; 0: it is not compared
+  bool is_member = false;    ///< set by the store: the receiver was a rank of that attempt
+  std::uint64_t digest = 0;  ///< a worker's digest of its kept state; 0: it is not compared
 };
 
 struct CallRequest {
@@ -89,7 +88,7 @@ struct OwnError {
 
 struct Barred {
   static constexpr MessageKind message_kind = MessageKind::barred;
-  std::uint32_t milliseconds = 0;  ///< from now on
+  std::uint32_t milliseconds = 0;  ///< the time from now on
   std::string reason;              ///< a clause
 };
 

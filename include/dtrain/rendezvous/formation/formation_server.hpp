@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// FormationServer: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
-/// opens in the store.
+/// FormationServer: the store's side of an elastic job: its workers' connections, their liveness, and the attempts.
 
 #include <bit>
 #include <chrono>
@@ -24,9 +23,9 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// A template, so that a program without an elastic job parses it and compiles nothing of it. Lifetime: the loop and
-/// the store outlive it. Destroying it closes every connection. Threads: the loop's.
-/// @tparam Launcher is told of each attempt, `on_attempt(attempt, ranks)` with a std::vector<WorkerId>, and of the
+/// A template, as DTRAIN_ON_USE explains. Lifetime: the loop and the store outlive it. Destroying it closes every
+/// connection. Threads: the loop's.
+/// @tparam Launcher is notified of each attempt, `on_attempt(attempt, ranks)` with a std::vector<WorkerId>, and of the
 /// job's end, `on_end()`; neither may call the server back.
 template <class Launcher>
 class FormationServer final : public WorkerConnections {
@@ -225,7 +224,7 @@ class FormationServer final : public WorkerConnections {
   std::map<ConnectionId, std::unique_ptr<WorkerSession>> connections_;
   ConnectionId last_id_ = 0;
   std::vector<AttemptEvent> events_;
-  JobServer* attempt_ = nullptr;  ///< of the store
+  JobServer* attempt_ = nullptr;  ///< the attempt's job in the store
   FormationState<FormationServer> state_;
   async::AutoResetEvent changed_;
   async::TaskHandle watch_task_;  ///< tasks come last: destroyed before the members that they use

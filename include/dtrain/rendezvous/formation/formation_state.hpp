@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
+/// FormationState of a FormationServer: decides which workers are the next attempt's ranks; no sockets, no clocks.
 
 #include <algorithm>
 #include <chrono>
@@ -59,7 +59,7 @@ class FormationState {
   /// @name Events
   /// @{
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
-  /// @returns why the worker is refused; nullopt if it waits now, or was answered
+  /// @returns why the worker is rejected; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
     std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, last_.needed.attempt);
     if (refused) return settle(now), refused;  // nobody waits for it any more
@@ -303,7 +303,7 @@ class FormationState {
     const bool suffice = static_cast<int>(candidates.size()) >= options_.min_workers && has_state(candidates);
     bool waits = false;
     for (Worker* each : members()) {
-      const bool is_pending = each->standing == Standing::waiting && each->thrown;  // once another rank is here
+      const bool is_pending = each->standing == Standing::waiting && each->thrown;  // a decision waits for another rank
       if (each->standing != Standing::assigned && !is_pending) continue;
       const bool is_alive = each->connection != 0;
       const Instant latest = is_alive ? *failed_at_ + options_.wait_timeout

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FormationWorkers of a FormationState: the elastic job's known workers, connections and last ranks. No I/O.
+/// FormationWorkers of a FormationState: an elastic job's known workers, their connections and last ranks. No I/O.
 
 #include <algorithm>
 #include <cstddef>
@@ -37,17 +37,17 @@ struct Worker {
   std::string host;
   ConnectionId connection = 0;  ///< 0: there is none
   Standing standing = Standing::waiting;
-  int rank = -1;                             ///< in the last attempt; -1: none
+  int rank = -1;                             ///< its rank in the last attempt; -1: none
   bool is_newcomer = false;                  ///< had no progress when rank 0 had some, and has committed no step yet
   bool has_finished = false;                 ///< whether its function has returned in the last attempt
   std::uint64_t attempt = 0;                 ///< the last one that it was a rank of
-  TrainingProgress progress;                 ///< as the worker announced it
-  TrainingProgress source;                   ///< of its last attempt
-  std::string error;                         ///< with which it ends; empty: none is known
-  std::optional<Cause> thrown;               ///< in the last attempt, by the program; until it is attributed
+  TrainingProgress progress;                 ///< the progress that the worker announced
+  TrainingProgress source;                   ///< the progress of its last attempt's rank 0
+  std::string error;                         ///< the error with which it ends; empty: none is known
+  std::optional<Cause> thrown;               ///< the program's error in the last attempt, until it is attributed
   std::string unlike;                        ///< why its program is unlike that of the others, if it is
-  bool is_asked = false;                     ///< for its next call of dtrain
-  bool has_called = false;                   ///< since
+  bool is_asked = false;                     ///< the store waits for its next call of dtrain
+  bool has_called = false;                   ///< it has called since
   std::uint64_t end_digest = 0;              ///< Finished::digest
   std::uint64_t order = 0;                   ///< position of its announcement
   Deadline::Clock::time_point since{};       ///< its announcement, its exclusion, or the end of its connection
@@ -129,14 +129,14 @@ class FormationWorkers {
     return std::nullopt;
   }
 
-  /// Why a process cannot go on: its own error, or the refusal that it got; empty: neither is known.
+  /// Why a process cannot go on: its own error, or the rejection that it got; empty: neither is known.
   std::string error_of(const std::string& host_id, std::int64_t process) const {
     const Worker* const found = find(host_id, process);
     const bool is_refused = found == nullptr && refused_.first.process == process && refused_.first.host_id == host_id;
     return found != nullptr ? found->error : is_refused ? refused_.second : std::string();
   }
 
-  /// Adds a worker that is not refused.
+  /// Adds a worker that is not rejected.
   Worker& add(const Announce& message) {
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
@@ -194,8 +194,8 @@ class FormationWorkers {
     return nullptr;
   }
 
-  std::string settings_;                      ///< of all workers
-  std::pair<WorkerId, std::string> refused_;  ///< the last worker that was refused, and why
+  std::string settings_;                      ///< the settings of all workers
+  std::pair<WorkerId, std::string> refused_;  ///< the last worker that was rejected, and why
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> members_;
 };
@@ -217,7 +217,7 @@ inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most
 
 struct LastAttempt {
   std::uint64_t attempt = 0;
-  TrainingProgress source;   ///< of its rank 0
+  TrainingProgress source;   ///< the progress of its rank 0
   TrainingProgress needed;   ///< the least progress that sufficed to form it
   bool is_complete = false;  ///< all of its ranks have joined it
 };

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// NewcomerLimits: how often newcomers may end an elastic job's attempts, and the barred hosts, whose newcomers wait.
-/// Pure. FormationState owns it.
+/// NewcomerLimits of a FormationState: how often newcomers may end an elastic job's attempts, and hosts that are
+/// barred. Pure.
 
 #include <algorithm>
 #include <chrono>
@@ -28,8 +28,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 ///    least_bar. A bar is for newcomers: a worker that has trained becomes a rank all the same.
 /// 3. An attempt that times out before a commit bars the hosts of all its newcomers, whichever rank reports that, for
 ///    20 times as long as the attempt took, because all ranks waited so long.
-/// Threads: one. Memory: an entry for each host that has broken an attempt. A template, so that a program without an
-/// elastic job parses it and compiles nothing of it.
+/// Threads: one. Memory: an entry for each host that has broken an attempt. A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class NewcomerLimits {
  public:
@@ -100,10 +99,10 @@ class NewcomerLimits {
   std::chrono::milliseconds least_gap_;
   std::chrono::seconds least_bar_;
   std::chrono::seconds longest_bar_;
-  int gaps_ = 1;  ///< from the last resize to the next, in least gaps
+  int gaps_ = 1;  ///< time from the last resize to the next, in least gaps
   std::optional<Instant> resized_at_;
   Deadline::Clock::duration pause_{};  ///< how long all ranks waited when newcomers joined last
-  std::map<std::string, Bar> bars_;    ///< by host id
+  std::map<std::string, Bar> bars_;    ///< bars by host id
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// TrainingProgress: how far a worker's state has come in the training; the greatest is the state to go on from.
-/// ElasticWorker keeps its own as a WorkerProgress, FormationState and FormationWorkers order that of all workers.
-/// Assignment: a worker's rank in an attempt, from FormationState, for Elastic and the state transfer (elastic/).
-/// WorkerId: a worker's number in its job, also for FormationServer and StoreHost (launch/). formation_messages.hpp
-/// sends all.
+/// TrainingProgress: how far an elastic job's worker has come; the greatest state goes on. Assignment: its rank in an
+/// attempt. WorkerId: its number.
 
 #include <compare>
 #include <cstdint>
@@ -22,7 +19,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct TrainingProgress {
   std::uint64_t attempt = 0;   ///< the last one in which the state was trained; attempts count from 1; 0: never
   std::uint64_t steps = 0;     ///< committed since the job began, some of them several times
-  std::uint64_t repeated = 0;  ///< of these, how many a checkpoint of fewer steps has taken back
+  std::uint64_t repeated = 0;  ///< the steps of these that a checkpoint of fewer steps has taken back
   bool is_sharded = false;     ///< a ShardedOptimizer has begun a step or loaded its state, which is lost with a rank
 
   bool has_trained() const noexcept { return attempt != 0; }
@@ -71,7 +68,7 @@ struct WorkerId {
 struct Assignment {
   static constexpr MessageKind message_kind = MessageKind::assignment;
   std::uint64_t job = 0;      ///< random
-  std::uint64_t attempt = 0;  ///< from 1
+  std::uint64_t attempt = 0;  ///< the attempt's number, from 1
   int rank = 0;
   int world_size = 1;
   TrainingProgress source;  ///< progress of rank 0, whose state all ranks have before they train

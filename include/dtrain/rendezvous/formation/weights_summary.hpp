@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// WeightsSummary: a rank's weights in few numbers, by which an elastic job compares its ranks; differs_by_rounding().
+/// WeightsSummary: a rank's weights in few numbers, which an elastic job compares. differs_by_rounding(): whether
+/// rounding alone explains it.
 
 #include <array>
 #include <cmath>

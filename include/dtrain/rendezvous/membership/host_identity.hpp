@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Host identity of a job's member: boot id and network namespace, by which ranks decide if they share a host.
-/// ControlPlane sends it in a rank's RankInfo, NodeRendezvous for a node, ElasticWorker for a worker. NodeLauncher and
-/// ElasticSupervisor compare it or name the host by it; JobCoordinator and StoreHost name it, too.
+/// Host identity of a job's member: boot id and network namespace; equal ids mean one host.
 
 #include <sys/stat.h>
 #include <sys/utsname.h>

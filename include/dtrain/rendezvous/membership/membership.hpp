@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes). JobState computes it, protocol/
-/// carries it, StoreClient and ControlPlane keep it. Each group has one (group/), which ProcessGroup gives to programs;
-/// the channels and communicators of backend/ and topology/, and agreement/, planning/ and setup/ of ddp/ read it.
-/// RankInfo: a rank's description of itself in its Join, for RankTable. first_difference(): of settings, which must be
-/// equal on all ranks, for RankTable and FormationWorkers. Pure.
+/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes). RankInfo: a joining rank's description
+/// of itself. Pure.
 #include <algorithm>
 #include <cstddef>
 #include <memory>

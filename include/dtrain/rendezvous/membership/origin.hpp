@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Origin: facts about a process that joins a job (starter, program), which job_identity.hpp (launch/) finds.
-/// ControlPlane sends it in its Join (protocol/). By it a store's JobState distinguishes its job's members from other
-/// processes, beside job names. Pure.
+/// Origin: facts about a joining process (starter, program). compare_jobs(): whether two processes belong to one job.
+/// Pure.
 
 #include <cstdint>
 #include <string>
@@ -12,7 +11,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Facts about a process, beside its job's name. A fact that one of two processes does not state is not compared.
+/// Facts about a process, apart from its job's name. A fact that one of two processes does not state is not compared.
 struct Origin {
   DTRAIN_MEMBERS_DEFINED_APART(Origin);
 
@@ -21,7 +20,7 @@ struct Origin {
   std::uint64_t process_space = 0;  ///< inode of the PID namespace: starters are compared only within one namespace
   std::int64_t starter = 0;         ///< id of the process that started this one; 0: unknown
   std::uint64_t starter_began = 0;  ///< start time of that process, in clock ticks since the machine's boot
-  std::string starter_name{};       ///< for error sentences
+  std::string starter_name{};       ///< the starter's name in error sentences
   std::string program{};            ///< name of the executable, for error sentences
   std::string build{};              ///< "build id 5f3a...", or a digest of the executable
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps. rank_list(), rank_ranges(): texts of ranks for
-/// error sentences.
+/// RankSet: a compact set of a job's ranks, as ascending ranges of equal steps. rank_list(), rank_ranges(): texts of
+/// ranks.
 
 #include <algorithm>
 #include <cstddef>
@@ -61,7 +61,7 @@ struct RankSet {
 std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges = 16);
 
 /// "ranks 0-3 and 7", made by rank_ranges; "no rank" if there is none. @param ranks ascending
-/// @param noun of one, such as "worker"
+/// @param noun the word for one of them ("worker")
 std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16, const char* noun = "rank");
 
 #if DTRAIN_DEFINITIONS

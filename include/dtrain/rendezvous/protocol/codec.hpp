@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Codec: messages of a session and of its handshake to frames and back. Every length is bounded, and a frame with
-/// left-over bytes is an error.
+/// Codec: the store protocol's messages to frames and back; lengths are bounded, and left-over bytes are an error.
 
 #include <algorithm>
 #include <array>
@@ -100,7 +99,7 @@ inline void fields(Serializer& of, Request& message) {
   of.list(message.keys, 1, takes_many(message.kind) ? max_keys_per_wait : 1,
           [&of](std::string& key) { of.raw_text(key, max_key_bytes); });
   of.text(message.purpose, max_name_bytes);
-  switch (message.kind) {  // without a default: the compiler names a kind that is missing here
+  switch (message.kind) {  // no default: the compiler names a kind that is missing here
     case RequestKind::compare_set: of.maybe(message.expected, value); return value(message.value);
     case RequestKind::set:
     case RequestKind::append: return value(message.value);
@@ -150,7 +149,7 @@ template <class Message>
 Frame encode(Message&& message) {
   Serializer writer;
   if constexpr (std::is_const_v<std::remove_reference_t<Message>>) {
-    std::remove_cvref_t<Message> copy = message;  // fields() serves a reader, too, which changes the message
+    std::remove_cvref_t<Message> copy = message;  // fields() also serves a reader, which changes the message
     static_cast<void>(encode(copy, writer));
   } else {
     static_cast<void>(encode(message, writer));
@@ -213,7 +212,7 @@ inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }
 
-/// One of the messages of a variant, such as ToRank; nullopt if the frame is another, or does not follow the protocol.
+/// One of the messages of a variant (ToRank); nullopt if the frame is another, or does not follow the protocol.
 template <class AnyMessage>
 std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
   return detail::decode(frame, std::type_identity<AnyMessage>());
@@ -257,7 +256,7 @@ inline void fields(Serializer& of, Origin& origin) {
 
 inline void fields(Serializer& of, Join& message) {
   constexpr int most = std::numeric_limits<int>::max();
-  of.number(message.info.rank);  // out of range: refused with a sentence
+  of.number(message.info.rank);  // a number out of range is rejected with a sentence
   of.number(message.world_size);
   of.text(message.info.host_id, max_name_bytes);
   of.text(message.info.host, max_name_bytes);
@@ -308,7 +307,8 @@ inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
   return writer.take();
 }
 
-/// A Hello, or the refusal of another version's Hello; nullopt for other bytes, whose sender could not read a refusal.
+/// A Hello, or the rejection of another version's Hello; nullopt for other bytes, whose sender could not read a
+/// rejection.
 /// @param version the store's version of dtrain
 inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
                                                                 const std::string& version) {

@@ -1,41 +1,7 @@
 #pragma once
 /// @file
-/// Protocol messages between a rank and its job's store. This comment describes the protocol; codec.hpp turns the
-/// messages into frames and back.
-///
-/// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
-/// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,
-/// strings a 32-bit length and their bytes. Every length is bounded (limits.hpp); left-over bytes are an error.
-///
-///   rank                                 store
-///   Hello                        ->              role, attempt, whether it has a secret; a nonce
-///                                <-      Challenge   a nonce, and whether the store requires a secret
-///   Join, with a proof           ->              within the handshake timeout
-///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
-///
-/// From here on, a session. It ends with its connection.
-///
-///                                <-      Welcome once all ranks have joined: the rank's Membership
-///                                 or     Failure the job's first cause
-///   Request (id)                 ->
-///                                <-      Response (id)   in any order; waits and barriers once complete
-///   Cancel (id)                  ->              its deadline passed: one Response answers both
-///   FailureReport (cause)        ->
-///                                <-      Failure         to every rank, once: the first cause of the job
-///   Leave                        ->
-///                                <-      Left            then the rank closes
-///   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's
-///                                                answer it, or a part of a long frame
-///
-/// A rank reads at all times. A store does not read from a rank that leaves many responses unread (session.hpp). A side
-/// that receives no byte for the liveness time considers the other lost. A connection that ends without Leave is the
-/// loss of the rank, or of the store.
-///
-/// If a connection closes before Accepted, the rank tries again: a store with too many pending connections closes the
-/// oldest. If the store has sent Accepted and has received nothing of the session, the same process may join again
-/// within Limits::rejoin; the store repeats what it had sent. After a failure, every request is answered
-/// Status::failed. Every version keeps the kind, magic, protocol and version of a Hello, and all of Refused, so that
-/// versions recognise each other. Proofs: secret.hpp.
+/// Protocol messages between a rank and its job's store: a handshake, then requests, responses, failures and
+/// heartbeats.
 
 #include <array>
 #include <cstddef>
@@ -56,6 +22,40 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
+// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,
+// strings a 32-bit length and their bytes. Every length is bounded (limits.hpp); left-over bytes are an error.
+//
+//   rank                                 store
+//   Hello                        ->              role, attempt, whether it has a secret; a nonce
+//                                <-      Challenge   a nonce, and whether the store requires a secret
+//   Join, with a proof           ->              within the handshake timeout
+//                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
+//
+// From here on, a session. It ends with its connection.
+//
+//                                <-      Welcome once all ranks have joined: the rank's Membership
+//                                 or     Failure the job's first cause
+//   Request (id)                 ->
+//                                <-      Response (id)   in any order; waits and barriers once complete
+//   Cancel (id)                  ->              its deadline passed: one Response answers both
+//   FailureReport (cause)        ->
+//                                <-      Failure         to every rank, once: the first cause of the job
+//   Leave                        ->
+//                                <-      Left            then the rank closes
+//   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's
+//                                                answer it, or a part of a long frame
+//
+// A rank reads at all times. A store does not read from a rank that leaves many responses unread (session.hpp). A side
+// that receives no byte for the liveness time considers the other lost. A connection that ends without Leave is the
+// loss of the rank, or of the store.
+//
+// If a connection closes before Accepted, the rank tries again: a store with too many pending connections closes the
+// oldest. If the store has sent Accepted and has received nothing of the session, the same process may join again
+// within Limits::rejoin; the store repeats what it had sent. After a failure, every request is answered
+// Status::failed. Every version keeps the kind, magic, protocol and version of a Hello, and all of Refused, so that
+// versions recognise each other. Proofs: secret.hpp.
+
 /// A number never changes its meaning. Each message has its kind as `message_kind`; a Hello is encoded apart.
 enum class MessageKind : std::uint8_t {
   hello = 1,
@@ -72,7 +72,7 @@ enum class MessageKind : std::uint8_t {
   challenge = 12,
   join = 13,
   heartbeat = 15,  ///< 14 belonged to protocol 3
-  announce = 16,   ///< from here on: formation/formation_messages.hpp
+  announce = 16,   ///< the first of formation/formation_messages.hpp
   assignment = 17,
   committed = 18,
   finished = 19,
@@ -119,7 +119,7 @@ struct Request {
   std::optional<std::string> expected{};
   std::vector<std::string> values{};
   RankSet members{};      ///< ranks of a barrier; empty: all ranks of the job
-  std::string purpose{};  ///< of a call of dtrain's own: what error sentences say in place of its keys
+  std::string purpose{};  ///< purpose of a call of dtrain's own, which error sentences say in place of its keys
 };
 
 struct Cancel {
@@ -163,7 +163,7 @@ inline constexpr std::uint16_t protocol_version = 6;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node. A
-/// worker of an elastic job has a connection beside the attempts (formation/formation_messages.hpp).
+/// worker of an elastic job has a connection apart from the attempts (formation/formation_messages.hpp).
 enum class ClientRole : std::uint8_t { rank = 1, launcher = 2, worker = 3 };
 
 /// Random bytes, new for each handshake.
@@ -175,7 +175,7 @@ using Proof = std::array<std::byte, 32>;
 /// @name Messages of the handshake
 /// @{
 struct Hello {
-  std::string version;  ///< of dtrain; the same on all ranks of a job
+  std::string version;  ///< dtrain's version, the same on all ranks of a job
   ClientRole role = ClientRole::rank;
   std::uint64_t attempt = 0;  ///< counted from 0 by the launcher
   Nonce nonce{};
@@ -217,7 +217,7 @@ struct Refused {
 };
 /// @}
 
-/// @name Messages of a session, beside the Heartbeat (codec.hpp)
+/// @name Messages of a session, except the Heartbeat (codec.hpp)
 /// @{
 struct Welcome {
   static constexpr MessageKind message_kind = MessageKind::welcome;

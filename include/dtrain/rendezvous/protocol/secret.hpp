@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// Secret: the key that the ranks of a job share; Transcript: the frames of one handshake, over which both sides prove
-/// that they know the Secret. StoreServer and client_handshake.hpp make and check the proofs. settings.hpp and
-/// node_launcher_options.hpp (launch/) read the Secret, NodeRendezvous draws one. ProcessGroup, Elastic and RankContext
-/// (group/) let a backend hand one out before the ranks join (backend/). ControlPlane and ServerOptions (server_state/)
-/// hold it.
+/// Secret: the key that a job's ranks share. Transcript: the frames of one handshake, over which both sides prove that
+/// they know it.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// JobServer: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones; StoreServer owns one for each job. watch_liveness(): the liveness of served sessions.
+/// JobServer of a StoreServer: sessions of one job's ranks, detection of lost ones, join timeout.
 
 #include <algorithm>
 #include <chrono>
@@ -25,9 +24,9 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The answer to a Join: Accepted without its proof, or Refused or Failure.
+/// The answer to a Join: Accepted without its proof, Refused, or Failure.
 struct Admission {
-  std::optional<SessionId> session{};  ///< if it is Accepted
+  std::optional<SessionId> session{};  ///< the session, if it is Accepted
   Frame frame{};
 };
 
@@ -181,7 +180,7 @@ class JobServer final : private JobSink {
   }
 
   async::Task<void> watch_joining() {
-    constexpr std::chrono::seconds notice_interval{10};  // of the log lines while ranks are missing
+    constexpr std::chrono::seconds notice_interval{10};  // pause between the log lines while ranks are missing
     const Deadline::Clock::time_point began = Deadline::Clock::now();
     Deadline notice = Deadline::after(notice_interval);
     while (!job_.formed() && !job_.cause()) {

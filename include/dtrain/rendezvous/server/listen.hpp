@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Listeners of a StoreServer: their addresses (DTRAIN_INTERFACE, the master address, the machine's interfaces), and
-/// conflicts over a port. ControlPlane, NodeRendezvous and StoreHost (launch/) call it.
+/// Listeners of a job's store: its addresses (DTRAIN_INTERFACE, master address, the machine's interfaces), and
+/// conflicts over a port.
 
 #include <unistd.h>
 
@@ -180,8 +180,8 @@ inline std::string places_text(const std::vector<net::SocketAddress>& listening)
   return places;
 }
 
-/// Where a store listens, beside the address that the ranks were given. The two differ where that address is forwarded
-/// to this host, or means another address here than elsewhere, or is wrong.
+/// Where a store listens, apart from the address that the ranks were given. The two differ where that address is
+/// forwarded to this host, or means another address here than elsewhere, or is wrong.
 /// @param who "rank 0"
 /// @param own this machine's addresses
 inline std::string listens_at(const std::string& who, const std::vector<net::SocketAddress>& listening,

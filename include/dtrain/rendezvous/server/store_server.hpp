@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StoreServer: accepts connections, performs the handshake and passes each one to its job. WorkerConnections: the
-/// interface by which a FormationServer gets the connections of an elastic job's workers.
+/// StoreServer: accepts a store's connections, performs the handshake, passes each to its job. WorkerConnections:
+/// interface that takes over an elastic job's workers.
 
 #include <algorithm>
 #include <array>
@@ -67,7 +67,7 @@ class StoreServer {
   net::SocketAddress local() const noexcept { return local_; }
 
   /// Opens a job, which replaces an earlier job of the same role. The earlier job's sessions are closed; its late ranks
-  /// are refused with a sentence. If this process may not open enough files for the job, or the server accepts no
+  /// are rejected with a sentence. If this process may not open enough files for the job, or the server accepts no
   /// connections any more, the job has failed from the beginning. Lifetime of the result: until the next job of its
   /// role, or the server's end. @throws as JobServer
   JobServer& open(StoreJobOptions options) {
@@ -82,7 +82,7 @@ class StoreServer {
     return *place;
   }
 
-  /// Sets the object that serves workers from now on; null: workers are refused. Lifetime: `workers` outlives the
+  /// Sets the object that serves workers from now on; null: workers are rejected. Lifetime: `workers` outlives the
   /// server, or its use there.
   void set_workers(WorkerConnections* workers) noexcept { workers_ = workers; }
 
@@ -174,7 +174,7 @@ class StoreServer {
           goes_on = sent.ok();
         }
       }
-      if (!handshake.answer.empty()) {  // a refusal: wait up to a second for the peer to read it and close
+      if (!handshake.answer.empty()) {  // a rejection: wait up to a second for the peer to read it and close
         deadline = Deadline::after(std::chrono::seconds(1));
         const net::IoResult sent = co_await session.write_frame(handshake.answer, deadline);
         session.shutdown_write();
@@ -222,7 +222,7 @@ class StoreServer {
     return true;
   }
 
-  /// The frame of a refusal by the server itself. A job whose ranks are missing names it: the process may be one.
+  /// The frame of a rejection by the server itself. A job whose ranks are missing names it: the process may be one.
   Frame refuse(const Session& session, Refused refused) {
     for (const std::unique_ptr<JobServer>& job : jobs_) {
       if (!job) continue;
@@ -303,7 +303,7 @@ class StoreServer {
     return {};
   }
 
-  /// The server itself cannot continue: it closes its listeners, which refuses those who wait there, and every job of
+  /// The server itself cannot continue: it closes its listeners, which rejects those who wait there, and every job of
   /// it fails, also one that is opened later.
   void stop_accepting(const std::exception_ptr& reason) {
     std::string text;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Barriers: pure state machine of the ranks that have arrived at each barrier. RequestHandler owns it.
+/// Barriers of a RequestHandler: the ranks that have arrived at each barrier of a job's store. Pure.
 
 #include <cstddef>
 #include <map>
@@ -31,7 +31,7 @@ class Barriers {
     std::vector<int> missing;
     std::vector<int> cancelled;  ///< arrived and cancelled before, and have not arrived again
     std::size_t members = 0;     ///< number of ranks of the barrier
-    Instant since;               ///< when the first one arrived
+    Instant since;               ///< the time at which the first one arrived
   };
 
   explicit Barriers(int world_size) : all_(RankSet::first_of(world_size)) {}

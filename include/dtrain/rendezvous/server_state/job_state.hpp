@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JobServer owns it.
-/// JoinCheck: distinguishes the processes of this job from those of another job.
+/// JobState of a JobServer: state machine of joining, first cause and leaving. JoinCheck: tells this job's processes
+/// from another's. Pure.
 
 #include <algorithm>
 #include <chrono>
@@ -34,7 +34,7 @@ struct StoreOpener {
   std::int64_t process = 0;  ///< process id; 0: no rank of the job opens the store, and only job names are compared
   std::string host_id{};
   Origin origin{};
-  std::string listens_at{};  ///< for the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
+  std::string listens_at{};  ///< a clause in the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
 };
 
 /// One job of a server.
@@ -43,12 +43,12 @@ struct StoreJobOptions {
 
   ClientRole role = ClientRole::rank;
   int world_size = 1;
-  std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused
+  std::uint64_t attempt = 0;  ///< ranks of an earlier one are rejected
   std::string job{};          ///< job name; empty: every name may join, unless the opener has an origin
   /// Process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a".
   std::string owner = "the store";
   StoreOpener opener{};           ///< the rank that opens the store, if a rank does
-  std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
+  std::size_t further_files = 0;  ///< files that this process will open in addition to the job's connections
   Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
   /// How long the loss of a rank may wait for a more precise cause than the end of its connection. A launcher knows how
   /// its worker ended, but may learn it after the end of the connection.
@@ -201,7 +201,7 @@ class JobState {
     request_handler_.open(session, join.info.rank);
     join_check_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
-      sink_.warn(compared.sentence);  // once for each job
+      sink_.warn(compared.sentence);  // one warning for each job
     }
     sink_.on_joined(join.info.rank, join.info.host);
     if (rank_table_.complete()) {
@@ -220,7 +220,7 @@ class JobState {
     }
   }
 
-  /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
+  /// Keeps the sentence of a rejection for the error of a join timeout: the rejected process may be the missing rank.
   void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
 
   /// Handles a rank's message. @pre has_joined(session)

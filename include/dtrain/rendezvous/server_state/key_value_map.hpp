@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// KeyValueMap: pure state machine of a job's keys and values, and of the requests that wait for keys. RequestHandler
-/// owns it, JobState::keys() gives it.
+/// KeyValueMap of a RequestHandler: a store's keys and values, and requests that wait for keys. Pure.
 
 #include <algorithm>
 #include <charconv>
@@ -23,7 +22,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// A change succeeds wholly, or changes nothing and returns the sentence of a refusal. Changes that add keys also
+/// A change succeeds wholly, or changes nothing and returns the sentence of a rejection. Changes that add keys also
 /// return the waits that they end (`released`). A wait ends when all its keys exist at once: if a is set and erased
 /// before b is set, a wait for both continues.
 class KeyValueMap {
@@ -36,7 +35,7 @@ class KeyValueMap {
     RequestKey id;
     RequestKind kind = RequestKind::wait;
     std::vector<std::string> keys;
-    std::int64_t readers = 0;  ///< of a take
+    std::int64_t readers = 0;  ///< the readers of a take
   };
 
   /// A wait that was cancelled.
@@ -244,7 +243,7 @@ class KeyValueMap {
     std::int64_t readers = 0;
   };
 
-  /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
+  /// The rejection, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
   Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
     if (values_.size() + added > limits_.keys && added > 0) {
       return format_text("the store holds {} keys, its limit is {}; erase keys or use them again",
@@ -296,7 +295,7 @@ class KeyValueMap {
   std::size_t bytes_ = 0;
   std::unordered_map<std::string, Value> values_;
   std::map<RequestKey, Wait> waits_;
-  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, the requests that wait for it
+  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< the requests that wait for each key
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

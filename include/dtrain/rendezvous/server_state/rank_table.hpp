@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O; JobState owns it.
-/// process_text(): a joining process in error sentences.
+/// RankTable of a JobState: whether each rank is joining, joined, left or lost. Pure.
 
 #include <chrono>
 #include <compare>
@@ -68,8 +67,8 @@ class RankTable {
   int world_size() const noexcept { return static_cast<int>(entries_.size()); }
   const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
 
-  /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, such as every process
-  /// that comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
+  /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, as every process that
+  /// comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
   /// @param silence how long ago the process that has this rank was heard of
   JoinResult admit(SessionId session, const Join& join, std::chrono::milliseconds silence) {
     const int rank = join.info.rank;
@@ -172,7 +171,7 @@ class RankTable {
   }
 
   std::string owner_;
-  std::string settings_;       ///< of the first rank that joined
+  std::string settings_;       ///< the settings of the first rank that joined
   std::string settings_from_;  ///< that rank and its host
   std::vector<RankEntry> entries_;
   std::size_t joined_ = 0;

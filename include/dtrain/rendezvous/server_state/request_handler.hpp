@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out by a
-/// JobSink, which JobServer implements. JobState owns the RequestHandler.
+/// RequestHandler of a JobState: serves the ranks' store requests, one response each, which a JobSink sends. Pure.
 
 #include <cstdint>
 #include <iterator>
@@ -79,7 +78,7 @@ class RequestHandler {
     barriers_.clear();
   }
 
-  /// Rank `left` has left the job: refuses its barriers, now and later, since none of them can complete.
+  /// Rank `left` has left the job: rejects its barriers, now and later, since none of them can complete.
   void refuse_barriers(int left) {
     left_.insert(left);
     for (const RequestKey id : barriers_.clear_those_of(left)) {
@@ -130,7 +129,7 @@ class RequestHandler {
   struct ClientRequests {
     int rank = 0;
     std::map<std::uint64_t, std::string> pending;  ///< requests without a response, with their purposes
-    std::size_t released_bytes = 0;                ///< of the responses that the present change releases
+    std::size_t released_bytes = 0;                ///< bytes of the responses that the present change releases
   };
 
   static std::string sentence(const KeyValueMap::Cancelled& wait, bool has_purpose, Instant now) {
@@ -253,7 +252,7 @@ class RequestHandler {
     }
   }
 
-  /// Answers all waits that a change released; refuses those of a session once they exceed half of outgoing_bytes.
+  /// Answers all waits that a change released; rejects those of a session once they exceed half of outgoing_bytes.
   void release(const std::vector<KeyValueMap::Released>& released) {
     for (const KeyValueMap::Released& each : released) {
       ValueResponse response = found(each);
@@ -271,7 +270,7 @@ class RequestHandler {
       }
       answer(std::move(response), each.id.session);
     }
-    for (const KeyValueMap::Released& each : released) {  // after all responses that need the key
+    for (const KeyValueMap::Released& each : released) {  // a take counts after all responses that need the key
       count_take(each);
       clients_.at(each.id.session).released_bytes = 0;
     }

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// rendezvous::Session: one side of a connection with the store, from the handshake to its end. SessionHandler: the
-/// callbacks of its owner. send_heartbeats(): heartbeats of a client.
+/// rendezvous::Session: one side of a connection with the store, from handshake to end. SessionHandler: its owner's
+/// callbacks.
 
 #include <algorithm>
 #include <chrono>
@@ -57,7 +57,7 @@ inline std::string silence_text(Deadline::Clock::duration time) {
 /// A connection that carries frames. The handshake reads and writes one frame after the other; start() then runs a
 /// reader and a writer until the connection ends. A session never continues on another connection.
 ///
-/// Bounds: send() refuses frames beyond SessionOptions::outgoing_bytes. A server does not read while more than a
+/// Bounds: send() rejects frames beyond SessionOptions::outgoing_bytes. A server does not read while more than a
 /// sixteenth of that waits to be sent, so that TCP's flow control stops a client that does not read its responses.
 /// Lifetime: call close() before releasing the last owner's reference after start(); the loop outlives the session.
 /// Threads: the loop's.
@@ -226,7 +226,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
   /// Every received byte shows that the peer is alive, since one frame may take longer than the liveness time. A server
-  /// also sends heartbeats while a long frame arrives, since the sender's own heartbeats are queued behind that frame.
+  /// also sends heartbeats while a long frame arrives, since the sender's own heartbeats are queued after that frame.
   void note_bytes(bool are_whole) {
     has_received_ = true;
     last_alive_ = Deadline::Clock::now();
@@ -295,11 +295,11 @@ class Session : public std::enable_shared_from_this<Session> {
   net::FrameReader reader_;
   net::FrameWriter writer_;
   SessionOptions options_{};
-  SessionHandler* handler_ = nullptr;  ///< from start() to the session's end
+  SessionHandler* handler_ = nullptr;  ///< the owner, from start() to the session's end
   std::deque<OutgoingFrame> waiting_;
   std::size_t waiting_bytes_ = 0;
   async::AutoResetEvent to_write_;
-  async::AutoResetEvent room_;  ///< for read_all() while paused_
+  async::AutoResetEvent room_;  ///< the event that read_all() awaits while paused_
   bool paused_ = false;
   bool closing_ = false;
   bool can_write_ = true;
