@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Address check: finds parameters whose memory has moved since the wrapping. model_functions()
-/// (collect_parameters.hpp) makes the function that reads the addresses, Reducer (reduction/) checks them in each step.
+/// AddressCheck of a Reducer: finds, in each step, parameters whose memory has moved since the wrapping.
 
 #include <algorithm>
 #include <chrono>

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// BucketPlan: which gradients are reduced together, in which order, at which offsets. Driver (setup/), BucketRebuild
-/// (reduction/) and planning/ make plans by plan_buckets(), from gradients' sizes (collect_parameters.hpp) and
-/// BucketCaps (ddp_options.hpp). The plan's readers are gradient_table.hpp, step_work.hpp, hooks/, precision/,
-/// profile/, reduction/ and sharded/; DistributedDataParallel::plan() returns it. padded(): a size as the plan aligns
-/// it, also for broadcast/. for_extremes(): of buckets for which a step's ranks connect.
+/// BucketPlan: which gradients are reduced together, in which order, at which offsets. plan_buckets(): the same plan on
+/// every rank. Pure.
 
 #include <algorithm>
 #include <cstddef>
@@ -41,12 +38,12 @@ struct BucketCaps {
 
 /// Gradients that one collective reduces together.
 struct PlannedBucket {
-  std::vector<std::size_t> parameters;  ///< in ready order
+  std::vector<std::size_t> parameters;  ///< the bucket's parameters in ready order
   DType dtype = DType::f32;
   Device device{};
-  std::size_t offset = 0;         ///< of its range in the arena
-  std::size_t bytes = 0;          ///< of its range, padding included
-  std::size_t payload_bytes = 0;  ///< of its gradients alone
+  std::size_t offset = 0;         ///< place of its range in the arena
+  std::size_t bytes = 0;          ///< bytes of its range, padding included
+  std::size_t payload_bytes = 0;  ///< bytes of its gradients alone
 };
 
 /// Every parameter lies in exactly one bucket. Buckets follow each other in the arena without a gap, in launch order;
@@ -182,7 +179,7 @@ inline std::size_t arena_bytes_of(std::span<const GradientSize> sizes) {
 struct OpenBucket {
   PlannedBucket bucket;
   std::size_t cap = 0;
-  std::size_t last_position = 0;  ///< of its last parameter in the ready order: completes the bucket
+  std::size_t last_position = 0;  ///< place in the ready order of its last parameter, which completes the bucket
 };
 
 }  // namespace detail

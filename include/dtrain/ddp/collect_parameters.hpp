@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, whose type is the same for every model.
-/// Parameters that cannot be trained are rejected.
+/// ModelFunctions: a wrapped model's parameters, buffers and callbacks, without its type; parameters that cannot be
+/// trained are rejected.
 
 #include <algorithm>
 #include <cstddef>
@@ -74,7 +74,7 @@ struct ModelFunctions {
   AddressCheck::Read read_parameters;
   std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
   ReadValue read_value;                                               ///< empty: values stay where they are
-  std::vector<const void*> identities;  ///< of the parameters; empty: their values' addresses
+  std::vector<const void*> identities;  ///< the parameters' identities; empty: their values' addresses
 };
 
 /// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
@@ -168,7 +168,7 @@ inline void check_gradients_apart_from_values(std::span<const Parameter> paramet
   }
   std::sort(ranges.begin(), ranges.end(),
             [](const TensorRange& a, const TensorRange& b) { return std::less<>{}(a.begin, b.begin); });
-  const TensorRange* furthest[2] = {nullptr, nullptr};  // of the values and of the gradients so far
+  const TensorRange* furthest[2] = {nullptr, nullptr};  // values' and gradients' ranges with the last ends so far
   for (const TensorRange& range : ranges) {
     const TensorRange* const other = furthest[range.is_gradient ? 0 : 1];
     if (other != nullptr && std::less<>{}(range.begin, other->end)) {

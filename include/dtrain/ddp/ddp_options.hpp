@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// DdpOptions: options of DistributedDataParallel; PlanChoice: whether its buckets are given, or chosen from
-/// measurements of the first steps. Programs give them to the wrapper, or to that of libtorch.hpp. Driver (setup/)
-/// checks them, ModelSignature (agreement/) has those that all ranks must share. reduction/, StepMeter (profile/) and
-/// PlannerSetup (planning/) get them, too.
+/// DdpOptions: options of DistributedDataParallel, most of them equal on every rank. PlanChoice: bucket sizes as given,
+/// or from measured first steps.
 
 #include <cstddef>
 #include <memory>
@@ -23,7 +21,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 class BucketPlanner;
 struct PlannerSetup;
 
-/// A planner that measures; see measured_plan.hpp. @throws Error (invalid_argument) beside DdpOptions::deterministic,
+/// A planner that measures; see measured_plan.hpp. @throws Error (invalid_argument) with DdpOptions::deterministic,
 /// (unsupported) for gradients that are not in host memory
 std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup);
 
@@ -58,7 +56,7 @@ class PlanChoice {
 /// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
-  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
+  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< bucket_bytes bounds it
   /// Or sum. A loss that is summed over the samples, and not averaged, takes the sum: the average of the ranks' sums
   /// would be the sum over all samples divided by the ranks.
   ReduceOp reduce_op = ReduceOp::average;

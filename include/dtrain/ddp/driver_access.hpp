@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// DriverAccess, a friend of DistributedDataParallel: the wrapper's Driver, for the parts of the library that use its
-/// reducer. They are ShardedOptimizer (sharded/), DeviceLossScaler (precision/), plan_state() (planning/), and the
-/// wrapper and ShardedOptimizer of libtorch/.
+/// DriverAccess: the Driver of a DistributedDataParallel, for the library's parts alone.
 
 #include <string>
 

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// FailureContext: latch, rank and group of a wrapper, by which its parts notice or report failures of their job.
-/// Driver (setup/), Reducer, BucketReduction and Accumulation (reduction/) and broadcast_values() (broadcast/) have
-/// one. shared_memory_instances.hpp names it, too, as an argument of broadcast_values().
+/// FailureContext: latch, rank and group by which a wrapper's parts notice and report failures of their job.
 
 #include <chrono>
 #include <memory>
@@ -22,9 +20,9 @@ struct FailureContext {
   static FailureContext of(std::shared_ptr<const group::GroupHandle> group);
 
   std::shared_ptr<FailureLatch> latch;                ///< never null
-  int rank = 0;                                       ///< in the job; causes name the rank
+  int rank = 0;                                       ///< the rank in the job, which causes name
   std::string host;                                   ///< this rank's host; causes name the host
-  std::chrono::nanoseconds timeout{};                 ///< of one collective
+  std::chrono::nanoseconds timeout{};                 ///< the longest time of one collective
   std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
   bool is_elastic = false;                            ///< GroupHandle::is_elastic
 

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Gradient table: addresses, name and shape of each parameter's gradient, checks of ready() arguments, and
-/// descriptions of parameters for error sentences. GradientArena owns it. Each StepWork (step_work.hpp), and all of
-/// reduction/ and sharded/, read gradients' places in it; PackedBroadcast (broadcast/) describes its tensors by such
-/// places. Reducer checks ready() by it.
+/// GradientTable of a GradientArena: each parameter's gradient: addresses, name, shape; checks ready()'s arguments.
+/// ParameterNames: for error sentences.
 
 #include <algorithm>
 #include <cstddef>
@@ -51,7 +49,7 @@ class ParameterNames {
 /// A bound gradient lies in the arena: both addresses are the same and nothing is copied.
 struct GradientSlot {
   std::byte* own = nullptr;    ///< the parameter's gradient memory
-  std::byte* place = nullptr;  ///< in the arena
+  std::byte* place = nullptr;  ///< its place in the arena
   std::size_t bytes = 0;
 
   bool is_bound() const noexcept { return own == place; }
@@ -129,7 +127,7 @@ class GradientTable {
   }
 
   /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
-  /// unlike the parameter's own or at an address that the constructor refuses; (unsupported) for a stream of another
+  /// unlike the parameter's own or at an address that the constructor rejects; (unsupported) for a stream of another
   /// device.
   void check(const ReadyGradient& gradient) const {
     if (gradient.parameter >= size()) names_.refuse_index(gradient.parameter);

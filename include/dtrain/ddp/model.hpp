@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// The concept Model: a class with parameters(), which programs and libtorch.hpp have; BindsGradients, HasBuffers,
-/// MovesValues and device_kind_of: what a model may have besides. DistributedDataParallel and MasterWeights
-/// (precision/) require a Model; so do collect_parameters.hpp and address_check.hpp, which read one.
+/// Model: concept of a user's class with parameters() at fixed addresses. BindsGradients, HasBuffers, MovesValues: what
+/// else it may have.
 
 #include <concepts>
 #include <cstddef>
@@ -63,8 +62,8 @@ concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const
   model.bind_gradient(index, gradient);
 };
 
-/// A Model with state besides parameters, such as the running means of batch normalisation: `buffers()` returns a sized
-/// range of TensorView. Each step broadcasts rank 0's buffers (DdpOptions::broadcast_buffers).
+/// A Model with state besides parameters (the running means of batch normalisation): `buffers()` returns a sized range
+/// of TensorView. Each step broadcasts rank 0's buffers (DdpOptions::broadcast_buffers).
 /// @ingroup training
 template <class M>
 concept HasBuffers = Model<M> && requires(M& model) {

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// Parameter: a name, the memory of its value and the memory of its gradient; a model's parameters() returns them.
-/// collect_parameters.hpp collects them, and DistributedDataParallel::parameters() returns the list. All subfolders of
-/// ddp/ but broadcast/ and profile/ get them, as do address_check.hpp, gradient_table.hpp and libtorch/. PresentValue:
-/// where a value is now, in models whose values move; Shards (sharded/) and hooks::LocalSgd read it by a ReadValue,
-/// which Driver gives them.
+/// Parameter: name, value and gradient of one trainable tensor, at fixed addresses while wrapped. PresentValue: a
+/// value's memory now, if values move.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward(), which gets it
-/// from DistributedDataParallel or a Step; ZeroGradients (data/) and ModuleModel (libtorch/) call it, too.
-/// ReadyGradient: its argument, which GradientTable checks, and Reducer or Accumulation (reduction/) takes.
+/// Ready: callback by which a model's backward pass marks a gradient as final. ReadyGradient: its argument.
 
 #include <concepts>
 #include <cstddef>
@@ -50,8 +48,8 @@ class Ready {
   /// GPU.
   void operator()(std::size_t parameter, StreamHandle stream) const { (*this)(ReadyGradient{parameter, stream}); }
 
-  /// In this step the gradient is final in `gradient`: host memory that may lie elsewhere in each step, such as a
-  /// graph's or scratch memory. Blocking: no; copies the gradient. After the call the program may write or free the
+  /// In this step the gradient is final in `gradient`: host memory that may lie elsewhere in each step (a graph's
+  /// memory, scratch memory). Blocking: no; copies the gradient. After the call the program may write or free the
   /// memory, unless the parameter's own gradient lies there. After the step the reduced values are in the parameter's
   /// own gradient memory.
   template <std::same_as<TensorView> View>  // so that ready(i, {}) is a stream

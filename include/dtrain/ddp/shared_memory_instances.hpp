@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Instantiations for backend::SharedMemory of a wrapper's classes and its group's (Driver, Reducer, BucketReduction,
-/// GroupState and others), which separate compilation compiles with the definitions. dtrain.hpp includes this header.
+/// Instantiations of the wrapper's and group's classes for backend::SharedMemory, which separate compilation compiles
+/// once.
 
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/store_ref.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Step: a wrapper's backward pass, from its first ready gradient to the last reduced one; a program gets one from
-/// DistributedDataParallel::begin(). Step::Target: the Reducer or Accumulation that the step drives.
+/// Step: one backward pass of a wrapper, which the program drives itself: ready() for each gradient, then finish().
+/// Step::Target: its receiver.
 
 #include <concepts>
 #include <cstddef>

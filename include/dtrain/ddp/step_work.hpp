@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StepWork: interface of what a step does with each full bucket: an all-reduce, a hook, or a reduce-scatter with an
-/// optimizer's update. OpenWork: the work that a step leaves open. ReducerLifetime: a Reducer's state.
+/// StepWork: interface of a step's work on each full bucket: all-reduce, hook, or sharded update. OpenWork: what a step
+/// leaves open.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,10 +28,10 @@ class StepWork {
 
   /// The step's buckets, as BucketReduction has them. Blocking; all throw if the job fails. Threads: any.
   struct Buckets {
-    virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
+    virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< returns when the work that launch enqueued has run
     virtual void wait_for_event(typename Stream::Event& event) = 0;
     virtual void unpack() = 0;  ///< copies gradients to the model once their bucket's work has run; on CUDA enqueues it
-    virtual void wait_for_producers() {}  ///< on CUDA, enqueued: later work runs after all of the gradients' streams
+    virtual void wait_for_producers() {}  ///< enqueued, on CUDA: later work runs after all of the gradients' streams
 
    protected:
     ~Buckets() = default;

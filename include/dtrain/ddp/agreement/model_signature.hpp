@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ModelSignature: names, shapes, types and options that must be the same on all ranks. agree_blocking(): compares
-/// them, and fails on all ranks alike with the first difference. ParameterSignature: one tensor of a signature.
+/// ModelSignature: names, shapes, types and options of a wrapped model. agree_blocking(): fails on all ranks alike with
+/// the first difference. ParameterSignature: one tensor.
 
 #include <algorithm>
 #include <array>
@@ -310,7 +310,7 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
                 {mine.parameters.size(), bytes.size()});
   }
   const std::string own_summary = detail::summary_of(bytes);
-  std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
+  std::vector<std::pair<std::string, std::string>> entries;  // entries that rank 0 publishes, the summary last
   if (rank == 0) {
     entries = rendezvous::value_chunks(prefix + "signature", bytes);
     entries.emplace_back(prefix + "summary", own_summary);

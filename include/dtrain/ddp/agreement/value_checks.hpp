@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ValueChecks: before which steps a wrapper compares the ranks' values and settings.
+/// ValueChecks of a Driver: before which steps a wrapper compares the ranks' values and settings (DTRAIN_CHECK_VALUES).
 
 #include <cstdint>
 #include <limits>
@@ -16,8 +16,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 class ValueChecks {
  public:
   ValueChecks() = default;
-  /// @param every steps from one comparison of the values to the next; 0: none @param at_end when the wrapper ends, too
-  /// @param settings of the samplers, too
+  /// @param every steps from one comparison of the values to the next; 0: none @param at_end also when the wrapper ends
+  /// @param settings also the samplers' settings
   ValueChecks(std::uint64_t every, bool at_end, bool settings)
       : every_(every), at_end_(at_end), settings_(settings), next_(every == 0 ? never : every) {}
 

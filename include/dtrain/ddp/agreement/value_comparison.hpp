@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
-/// differs; and whether they have given their samplers the same settings.
+/// Value comparison: whether a wrapped model's values, by digests, and noted settings are equal on all ranks.
 
 #include <cstdint>
 #include <optional>
@@ -90,7 +89,7 @@ struct ComparedRange {
   bool is_exact() const noexcept { return parts == end - begin; }
 };
 
-/// The digests of all parts, one behind the other.
+/// The digests of all parts, one after the other.
 inline std::string digests_of_parts(std::span<const Parameter> parameters, const ComparedRange& range) {
   std::string text;
   for (std::size_t part = 0; part < range.parts; ++part) {
@@ -120,7 +119,7 @@ inline std::string ranks_text(const std::vector<int>& ranks) {
 struct DifferingRanks {
   std::string text;         ///< "rank 2 has other values than the other ranks"
   std::optional<int> rank;  ///< the first of `text`, if most ranks have the others' text
-  std::string common;       ///< that text
+  std::string common;       ///< the most common text
 };
 
 /// The text of most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
@@ -169,7 +168,7 @@ inline std::string differing_setting(const std::vector<int>& job_ranks, const st
     if (settings.size() > 1 && settings.back().second.size() != settings.front().second.size()) return {};
   }
   for (std::size_t word = 0; !settings.empty() && word < settings.front().second.size(); ++word) {
-    std::vector<std::pair<std::string_view, std::vector<int>>> ranks_of;  // of each value
+    std::vector<std::pair<std::string_view, std::vector<int>>> ranks_of;  // the ranks that have each value
     for (const auto& [rank, words] : settings) {
       const auto has_value = [value = words[word]](const auto& other) { return other.first == value; };
       auto found = std::find_if(ranks_of.begin(), ranks_of.end(), has_value);

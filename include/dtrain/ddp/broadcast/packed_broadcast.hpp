@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
-/// load_checkpoint(). broadcast_values(): rank 0's parameter values and buffers for every rank before training; Driver
-/// calls it. BufferBroadcast of a BucketReduction: rank 0's buffers for every rank, in one collective at the end of
-/// each step that does not skip it. shared_memory_instances.hpp instantiates all three.
+/// PackedBroadcast: broadcasts of rank 0's tensors, small ones together. broadcast_values(): rank 0's model, before
+/// training. BufferBroadcast: its buffers, after each step.
 
 #include <algorithm>
 #include <cstddef>
@@ -85,7 +83,7 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
     stream.record(done);
     backend::block_until_complete(done, communicator, *context.latch, context.timeout, context.rank);
   };
-  // This thread copies: work of the stream that an exception leaves behind would copy after the end of `values`.
+  // This thread copies: work that an exception leaves on the stream would copy after the end of `values`.
   values.launch(
       communicator.rank() == 0,
       [&](const BufferView& value) {

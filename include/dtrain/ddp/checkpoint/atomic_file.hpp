@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// AtomicFile: replaces a file as a whole or not at all. WritingAttempt: the attempt of an elastic job that writes a
-/// file. behind_link(), files_that_begin(): the paths of files.
+/// AtomicFile: replaces a checkpoint file as a whole or not at all. WritingAttempt: the elastic attempt that writes it.
 
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -40,14 +39,14 @@ struct WritingAttempt {
   static WritingAttempt of(const group::GroupHandle& group) { return {group.elastic_attempt(), group.failure()}; }
 
   std::uint64_t number = 0;                       ///< 0: the job is not elastic
-  std::shared_ptr<const FailureLatch> failure{};  ///< that of the attempt
+  std::shared_ptr<const FailureLatch> failure{};  ///< the attempt's latch
 };
 
 /// Writes PATH.part and replaces `path` by it in commit().
 /// - Until commit() `path` is unchanged. A kill, a full disk or a power loss leaves the old content or the new one.
 /// - A symbolic link stays; its target is replaced. The permissions stay, and if possible the owner and the group.
-/// - Where chmod is refused, as on some mounts, the permissions are those that the mount and the umask give. Where
-/// fsync is refused, the file system alone decides when the bytes are on the disk.
+/// - Where chmod fails, as on some mounts, the permissions are those that the mount and the umask give. Where fsync
+/// fails, the file system alone decides when the bytes are on the disk.
 /// - Without commit() no file remains. Only a killed process leaves PATH.part, which no other user may read and which
 /// its owner's next writer removes.
 /// - A writer locks PATH.part until its end, so that two writers do not mix their bytes. On a file system without locks
@@ -135,7 +134,7 @@ class AtomicFile {
   WritingAttempt attempt_;
   std::optional<struct stat> replaced_;  ///< the file that exists already
   mode_t mode_ = 0;                      ///< permissions of the file after commit()
-  bool can_chmod_ = true;                ///< false once the file system has refused it
+  bool can_chmod_ = true;                ///< false once the file system has denied it
   Descriptor descriptor_;
   bool has_name_ = false;
 };
@@ -177,7 +176,7 @@ DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
     const std::size_t folder = next.front() == '/' ? 0 : name.rfind('/') + 1;  // 0 without '/'
     name = name.substr(0, folder).append(next);
   }
-  return path;  // links in a circle, which open() refuses
+  return path;  // links in a circle, which open() rejects
 }
 
 DTRAIN_DEFINED std::vector<std::string> detail::files_that_begin(const std::string& beginning) {

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// save_checkpoint() and load_checkpoint(): checkpoints of a whole job, whose file rank 0 reads and writes, and whose
-/// values every rank gets. PendingCheckpoint: one that a thread writes while the training goes on.
+/// save_checkpoint(), load_checkpoint(): checkpoints of a job, whose file rank 0 alone accesses. PendingCheckpoint: one
+/// that a thread writes.
 
 #include <atomic>
 #include <cstddef>
@@ -226,8 +226,8 @@ class PendingCheckpoint {
 /// writes the copy. The tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that
 /// name, and at the end. Blocking: on rank 0 until the copy is made. Memory: a copy of the tensors, until wait()
 /// returns.
-/// @throws the job's first cause. Errors of rank 0, also those of the copy, such as Error (unsupported), come from
-/// wait(), on every rank
+/// @throws the job's first cause. Errors of rank 0, also those of the copy (unsupported), come from wait(), on every
+/// rank
 /// @ingroup checkpoints
 template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
-/// them back.
+/// Checkpoint file: its format (list of tensors, elements, SHA-256), and one process's reads and writes of it.
 
 #include <bit>
 #include <cstddef>
@@ -59,7 +58,7 @@ void write_checkpoint_file(const std::string& path, std::span<const NamedTensor>
 /// Reads the tensors' values from `path`, and gives NamedBytes the file's length. Blocking: the file system. @returns
 /// false if there is no file
 /// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
-/// system's code). Where the folder is missing, too, a warning in the log says so
+/// system's code). Where the folder is also missing, a warning in the log says so
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
 
 /// Reads the list of a file's tensors, and checks that the file's length matches it. @returns nullopt if there is no

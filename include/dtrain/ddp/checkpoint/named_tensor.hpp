@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// NamedTensor: a tensor with its name. Programs list NamedTensors for checkpoints and Elastic::keep(); state() of
-/// hooks/ and of the scalers in precision/ returns them, and plan_state() (planning/) one. This folder, sharded/ and
-/// libtorch/ save and load them; elastic/ keeps them and sends them to other workers. NamedBytes: bytes of any length,
-/// for checkpoints. TensorAccess: how a checkpoint reads and writes a tensor's elements, also for sharded/.
+/// NamedTensor: a named tensor of the training state, for checkpoints. NamedBytes: bytes of any length. TensorAccess: a
+/// tensor's elements, on host or device.
 
 #include <algorithm>
 #include <chrono>
@@ -33,7 +31,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct NamedTensor {
   std::string name;
   TensorView value;
-  std::string* bytes = nullptr;  ///< of NamedBytes, in place of `value`
+  std::string* bytes = nullptr;  ///< NamedBytes, in place of `value`
 
   /// The view of the elements: `value`, or the bytes as they are now.
   TensorView present() const {
@@ -41,7 +39,7 @@ struct NamedTensor {
   }
 };
 
-/// Bytes of the training state whose number may change, such as a library's serialised solver:
+/// Bytes of the training state whose number may change, for example a library's serialised solver:
 /// `state.push_back(dtrain::NamedBytes{"solver", bytes})`. Loading resizes the string; the file has a tensor of u8. An
 /// elastic job does not keep them. Lifetime: the string outlives the calls that get the state.
 /// @ingroup checkpoints
@@ -144,7 +142,7 @@ class DeviceTensorAccess final : public TensorAccess {
 
   stream::cuda::StreamRef stream_;
   std::chrono::nanoseconds timeout_;
-  std::vector<std::byte> memory_;  ///< as large as the largest tensor so far
+  std::vector<std::byte> memory_;  ///< memory as large as the largest tensor so far
 };
 
 #endif  // DTRAIN_WITH_CUDA

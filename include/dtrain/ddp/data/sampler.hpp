@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// DistributedSampler: the samples of a data set that this rank processes, in batches or in weighted shares. The
-/// shuffle is the same with every compiler and standard library, by the random numbers of SplitMix64.
+/// DistributedSampler: a rank's samples of a data set, in batches or weighted shares; one order for any number of
+/// ranks.
 
 #include <algorithm>
 #include <concepts>
@@ -101,7 +101,7 @@ class SampleShares {
 
  private:
   std::vector<std::size_t> samples_;
-  std::vector<std::size_t> ends_;  ///< in samples_, of each step
+  std::vector<std::size_t> ends_;  ///< the end of each step in samples_
   std::vector<float> weights_;
 };
 
@@ -145,7 +145,7 @@ constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) no
 std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);
 
 /// Options of DistributedSampler. They are the same on all ranks, except for `rank`: ranks with other options train on
-/// the same samples, and leave others out. A wrapper of the group that compares the ranks' values compares them, too.
+/// the same samples, and leave others out. A wrapper of the group that compares the ranks' values also compares them.
 /// @ingroup checkpoints
 struct SamplerOptions {
   std::size_t dataset_size = 0;  ///< samples

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// UnevenInputs: training loops of ranks that have different numbers of steps. Programs make one for each epoch.
+/// UnevenInputs: training loop of ranks with different numbers of steps; a rank without data goes on until all have
+/// ended.
 
 #include <algorithm>
 #include <atomic>
@@ -32,9 +33,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// learns from a wait for "first" that runs in the background. So no message is sent while all ranks have data. The
 /// last rank to end sets "step/S" of the step after "most" to "end"; "most" is then final. Example: rank A ends after
 /// 11 steps, then rank B after 10. B makes step 11, because "most" is 11, and sets "step/12" to "end". Ranks without
-/// data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many steps behind another, not
-/// even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the control loop,
-/// from the thread that trains.
+/// data erase "step/S" at step S + kept_keys: steps communicate, so that no rank lags by that many steps, not even on a
+/// GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the control loop, from the
+/// thread that trains.
 class StepAgreement {
  public:
   StepAgreement(rendezvous::Store store, int ranks)
@@ -106,7 +107,7 @@ class StepAgreement {
 
   /// "most" becomes at least `steps`.
   void raise_most(std::uint64_t steps) {
-    rendezvous::CompareSet most;  // at first without a value: the key does not exist
+    rendezvous::CompareSet most;  // no value at first: the key does not exist
     do {
       most = store_.compare_set("most", most.now, std::to_string(steps)).wait();
     } while (!most.swapped && number_of(*most.now) < steps);
@@ -119,7 +120,7 @@ class StepAgreement {
   std::atomic<std::uint64_t> step_{0};  ///< the last one that this rank has begun
   std::atomic<bool> some_ended_{false};
   std::uint64_t first_watched_ = 1, last_watched_ = 0;  ///< the steps whose keys watch() sets; later begin_step() does
-  std::uint64_t last_with_data_ = 0;                    ///< of this rank
+  std::uint64_t last_with_data_ = 0;                    ///< this rank's last step with data
   std::uint64_t most_ = 0;                              ///< "most" when this rank had ended
 };
 

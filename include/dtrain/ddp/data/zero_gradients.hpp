@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// ZeroGradients: the backward pass of a rank that has no data for a step. step_without_data() of the wrappers,
-/// DistributedDataParallel and that of libtorch.hpp, runs it. warn_of_constant_buffers(): the warning of such a step on
-/// rank 0, for Driver and libtorch.hpp.
+/// ZeroGradients: backward pass of a rank without data for a step: every gradient is ready, with zeros.
 
 #include <algorithm>
 #include <cstddef>
@@ -55,7 +53,7 @@ class ZeroGradients {
 
  private:
   std::unique_ptr<std::byte[]> memory_;  ///< zeros
-  std::vector<TensorView> views_;        ///< of the gradients, all in memory_
+  std::vector<TensorView> views_;        ///< views of the gradients, all in memory_
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

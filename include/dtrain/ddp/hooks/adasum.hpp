@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// hooks::Adasum: adds orthogonal gradients, averages parallel ones, and interpolates others. A program gives it to the
-/// wrapper.
+/// hooks::Adasum: gradient hook that adds orthogonal gradients, averages parallel ones, and interpolates others.
 
 #include <algorithm>
 #include <bit>
@@ -29,7 +28,7 @@ struct AdasumLevel {
   std::size_t count;
   const float* received;  ///< the same elements of the other group's vector
   bool is_second;         ///< whether this rank's group is the second one
-  double* products;       ///< of each gradient: aa, bb, ab; summed over the ranks of both groups between the calls
+  double* products;       ///< each gradient's aa, bb, ab; summed over the ranks of both groups between the calls
 
   /// Writes the products of each gradient that has elements on this rank.
   void multiply() const noexcept;

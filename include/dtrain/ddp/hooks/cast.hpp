@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Hooks that reduce gradients in another type: hooks::Cast, f32 gradients as bf16 or f16, so that half of the bytes
-/// travel; hooks::Widen, f16 and bf16 gradients as f32, so that sums are rounded once. A program gives one to the
-/// wrapper. DeviceCast: their conversion of a bucket's values on a CUDA device.
+/// hooks::Cast: gradient hook that reduces f32 gradients in 16 bits. hooks::Widen: 16-bit gradients in f32. DeviceCast:
+/// CUDA conversion.
 
 #include <algorithm>
 #include <cstddef>
@@ -46,7 +45,7 @@ inline std::size_t converted_bytes(const BucketPlan& plan, DType from, DType to)
   return bytes;
 }
 
-/// @throws Error (invalid_argument): a hook was not told the plan of a bucket. @param hook such as hooks::Cast
+/// @throws Error (invalid_argument): a hook has not got the plan of a bucket. @param hook its name, "hooks::Cast"
 [[noreturn]] inline void refuse_unplanned(const char* hook, const BufferView& values) {
   throw_error(Errc::invalid_argument,
               "{} has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
@@ -368,7 +367,7 @@ class Widen {
 
   bool is_prepared_ = false;
   std::shared_ptr<void> memory_[2];  ///< a DeviceCast for f16 and for bf16; in host memory first the channel's memory
-  std::byte* data_ = nullptr;        ///< in host memory, for both types
+  std::byte* data_ = nullptr;        ///< host memory for both types
   std::size_t bytes_ = 0;
 };
 

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
-/// communicator on which a hook enqueues, with a count of its bytes. Classes of this folder and of programs are hooks.
-/// HookFunctions: a hook without its type; DistributedDataParallel and libtorch.hpp make one, Driver (setup/) and
-/// reduction/ pass it on to HookWork, which calls it for each bucket. RunsHostWork: whether a stream runs work of the
-/// host, also asked by setup/, reduction/ and sharded/.
+/// GradientHook: concept of a class that reduces each GradientBucket in place of the all-reduce. CountedChannel: its
+/// communicator. HookFunctions: any hook.
 
 #include <cstddef>
 #include <cstdint>
@@ -98,8 +95,8 @@ struct TimedWork {
 /// A gradient in a bucket.
 /// @ingroup hooks
 struct BucketGradient {
-  std::size_t parameter;  ///< position in the model's parameters(), such as an index into a hook's state
-  TensorView view;        ///< in the bucket, with the gradient's shape
+  std::size_t parameter;  ///< position in the model's parameters(): an index into a hook's state
+  TensorView view;        ///< the gradient in the bucket, with its shape
 };
 
 /// The bucket that a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same
@@ -113,7 +110,7 @@ struct GradientBucket {
 
   BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
   std::span<const BucketGradient> gradients;
-  CountedChannel<C> channel;  ///< for any collective, in an order that no other channel shares
+  CountedChannel<C> channel;  ///< channel for any collective, in an order that no other channel shares
   Stream stream;              ///< runs the bucket's work in order
   ReduceOp op;                ///< the program's choice: average or sum
 
@@ -157,7 +154,7 @@ struct GradientBucket {
 /// - `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue. The hook calls
 /// `read` for a value's present address before each use; if `read` is empty, values stay where prepare() saw them.
 /// - `hook.weights_differ()`, for a hook whose steps may leave each rank its own weights, says whether the last step
-/// did and the weights are not equal again. An elastic job refuses commit() then.
+/// did and the weights are not equal again. An elastic job rejects commit() then.
 /// @ingroup hooks
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// State of hooks beyond a step. Residuals: what a rank has not sent of each gradient yet. HookRanks: the number of
-/// ranks in a hook's steps, which its state() must have.
+/// Residuals: what a gradient hook has not yet sent, kept beyond a step. HookRanks: the number of ranks that its state
+/// belongs to.
 
 #include <cstddef>
 #include <span>

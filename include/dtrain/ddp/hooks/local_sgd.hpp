@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// hooks::LocalSgd: steps without communication, and averaged weights every few steps. A program gives it to the
-/// wrapper.
+/// hooks::LocalSgd: gradient hook whose steps communicate nothing; every few steps it averages the ranks' weights.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Matrix products and orthonormal rows in f32, for hooks::PowerSgd; Rows: a borrowed matrix.
+/// Matrix products and orthonormal rows in f32, for a hook's low-rank approximation. Rows: a borrowed matrix.
 
 #include <algorithm>
 #include <cmath>

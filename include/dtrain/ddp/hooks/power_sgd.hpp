@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; a program gives it to the
-/// wrapper. PowerSgdBucket: the hook's work on one bucket, between the all-reduces.
+/// hooks::PowerSgd: gradient hook that reduces two thin factors of each gradient matrix. PowerSgdBucket: its work on
+/// one bucket.
 
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +45,7 @@ struct CompressedLayout {
 
 /// Work on one bucket. Threads: the stream's thread.
 struct PowerSgdBucket {
-  std::vector<CompressedGradient>* states;  ///< by parameter
+  std::vector<CompressedGradient>* states;  ///< states by parameter
   std::span<const BucketGradient> gradients;
   BufferView values;
   double error_factor;  ///< factor of a reduced gradient that is subtracted from the error
@@ -222,7 +222,7 @@ DTRAIN_DEFINED void PowerSgdBucket::multiply_by_right() const noexcept {
                             detail::right_rows(one), detail::left_rows(one));
     }
   }
-  float* to = elements();  // in the order of the bucket, so that no gradient is overwritten before it has moved
+  float* to = elements();  // gradients move in the bucket's order: none is overwritten before it has moved
   for (const BucketGradient& gradient : gradients) {
     if (state(gradient).rank == 0 && gradient.view.bytes() != 0) {
       std::memmove(to, gradient.view.data, gradient.view.bytes());

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// hooks::TopK: sends the largest elements of each gradient, which LargestElements selects. A program gives it to the
-/// wrapper.
+/// hooks::TopK: gradient hook that sends the largest elements of each gradient. LargestElements: their selection by
+/// radix.
 
 #include <cstddef>
 #include <cstdint>
@@ -42,7 +42,7 @@ class LargestElements {
 /// Options of hooks::TopK. The same on every rank.
 /// @ingroup hooks
 struct TopKOptions {
-  double fraction = 0.01;         ///< of a gradient's elements; above 0, at most 1
+  double fraction = 0.01;         ///< share of a gradient's elements; above 0, at most 1
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
 };
 
@@ -142,10 +142,10 @@ class TopK {
 
   TopKOptions options_;
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
-  std::vector<std::int64_t> steps_;    ///< of each gradient with elements
+  std::vector<std::int64_t> steps_;    ///< steps of each gradient with elements
   std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
-  ddp::Residuals errors_;              ///< of the compressed gradients
-  std::vector<ddp::SentElement> own_;  ///< of one bucket, as gathered_ and plain_: the stream runs buckets in order
+  ddp::Residuals errors_;              ///< errors of the compressed gradients
+  std::vector<ddp::SentElement> own_;  ///< one bucket's, as gathered_ and plain_: the stream runs buckets in order
   std::vector<ddp::SentElement> gathered_;
   std::vector<float> plain_;
   std::vector<std::uint32_t> indices_;
@@ -275,7 +275,7 @@ DTRAIN_DEFINED void TopK::decompress(std::span<const ddp::BucketGradient> gradie
       continue;
     }
     std::fill(values.begin(), values.end(), 0.0F);
-    for (std::size_t rank = 0; rank < ranks; ++rank) {  // in the same order on every rank
+    for (std::size_t rank = 0; rank < ranks; ++rank) {  // the same order on every rank
       for (const ddp::SentElement& sent : std::span(gathered_).subspan(rank * all + first, count)) {
         if (sent.index < values.size()) values[sent.index] += factor * sent.value;
       }

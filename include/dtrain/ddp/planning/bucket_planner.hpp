@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps. MeasuredPlan implements it, Driver (setup/) makes it from a PlannerSetup, and bucket_rebuild.hpp
-/// (reduction/) asks it after each step. SavedPlanNumbers: its plan as numbers, for saved_plan.hpp. plan_state(): these
-/// as a tensor of a checkpoint, for a program that includes distributed_data_parallel.hpp.
+/// BucketPlanner: interface that changes a wrapper's bucket plan and all_reduce variant between first steps.
+/// PlannerSetup: its arguments. plan_state(): for checkpoints.
 
 #include <array>
 #include <chrono>
@@ -30,9 +28,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// A step that has ended on this rank.
 struct FinishedStep {
-  std::uint64_t number;               ///< of the step, as in its records
-  std::chrono::nanoseconds duration;  ///< from begin() to the end of finish()
-  const StepRecorder& recorder;       ///< with the step's records
+  std::uint64_t number;               ///< number of the step, as in its records
+  std::chrono::nanoseconds duration;  ///< time from begin() to the end of finish()
+  const StepRecorder& recorder;       ///< recorder with the step's records
 };
 
 /// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
@@ -87,8 +85,8 @@ struct PlannerSetup {
   std::span<const Parameter> parameters;
   bool binds_gradients;  ///< whether the model binds its gradients
   const std::shared_ptr<const group::GroupHandle>& group;
-  const std::string& prefix;            ///< of this wrapper's keys
-  std::vector<const char*> variants{};  ///< of the wrapper's communicator: see backend::HasVariants
+  const std::string& prefix;            ///< prefix of this wrapper's keys
+  std::vector<const char*> variants{};  ///< variants of the wrapper's communicator: see backend::HasVariants
 };
 
 /// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured

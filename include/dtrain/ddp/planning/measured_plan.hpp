@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
-/// if the chosen one is no gain. Driver makes it for PlanChoice::measured(); bucket_rebuild.hpp asks it after each
-/// step.
+/// MeasuredPlan: BucketPlanner that measures the first steps and chooses bucket sizes and variant, if they gain.
 
 #include <cstddef>
 
@@ -295,7 +293,7 @@ class MeasuredPlan final : public BucketPlanner {
   std::vector<const char*> variants_;  ///< names of the variants of all_reduce; empty: there is only one
   PlanConditions conditions_;
   std::uint64_t steps_ = 0;
-  std::vector<StepProfile> profiles_;  ///< of the measured steps
+  std::vector<StepProfile> profiles_;  ///< profiles of the measured steps
   std::array<std::chrono::nanoseconds, plan_trial_steps + given_plan_steps> durations_{};
 };
 

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Plan search for MeasuredPlan: the ranks' measurements as messages, and their combination on rank 0; the cost of
-/// reductions that fits them, and the bucket sizes with the shortest step of a model: when gradients are ready, when
-/// their buckets are reduced, and which part of the reductions is hidden.
+/// Plan search of a MeasuredPlan: the ranks' timings combined, a fitted cost of reductions, and the best bucket sizes
+/// by a model. Pure.
 
 #include <algorithm>
 #include <bit>
@@ -25,17 +24,17 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Times of a measured step, in seconds from the step's begin.
 struct StepProfile {
-  double compute = 0;                  ///< when finish() was called
+  double compute = 0;                  ///< the time at which finish() was called
   bool overlaps = false;               ///< whether a bucket was started before finish()
-  std::vector<double> ready_at;        ///< by parameter; `compute` without a record
-  std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
+  std::vector<double> ready_at;        ///< ready times by parameter; `compute` without a record
+  std::vector<double> bucket_seconds;  ///< seconds by bucket; 0 without records
 };
 
 /// Times of a modelled step, in seconds from its begin.
 struct ModelledStep {
   double compute = 0;        ///< forward and backward
-  double communication = 0;  ///< of all buckets, one after the other
-  double step = 0;           ///< when both are done
+  double communication = 0;  ///< time of all buckets, one after the other
+  double step = 0;           ///< the time at which both are done
 
   double exposed() const noexcept { return step - compute; }
   double times_the_longer() const noexcept { return step / std::max(compute, communication); }
@@ -105,9 +104,9 @@ inline constexpr std::size_t max_ready_groups = 256;
 
 /// Measurements of one rank.
 struct RankTiming {
-  std::vector<backend::LinkCost> costs;  ///< by variant
+  std::vector<backend::LinkCost> costs;  ///< costs by variant
   double compute = 0;                    ///< seconds from a step's begin
-  std::vector<double> ready;             ///< by group, in the ready order; all `compute` if no bucket starts before it
+  std::vector<double> ready;             ///< group times in ready order; all `compute` if no bucket starts before it
 };
 
 /// Medians of the duration of steps.
@@ -126,8 +125,8 @@ struct ReductionSample {
 struct GradientTimes {
   std::span<const GradientSize> sizes;
   std::span<const std::size_t> order;
-  std::span<const double> ready_at;  ///< by parameter, seconds from the step's begin
-  double compute;                    ///< when forward and backward are done
+  std::span<const double> ready_at;  ///< seconds from the step's begin, by parameter
+  double compute;                    ///< the time at which forward and backward are done
 };
 
 /// Sizes of buckets, and the step that the model expects with them.
@@ -135,7 +134,7 @@ struct PlannedStep {
   BucketCaps caps;
   std::size_t buckets;
   ModelledStep times;
-  std::size_t variant = 0;  ///< of all_reduce: see choose_settings
+  std::size_t variant = 0;  ///< variant of all_reduce: see choose_settings
 };
 
 namespace detail {
@@ -301,9 +300,9 @@ inline PlannedStep choose_settings(const GradientTimes& gradients, const BucketC
   return best;
 }
 
-/// Sizes for measurements beside `given`, with reductions that differ from the reductions of `given` by a factor of at
-/// least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at the end; or all
-/// gradients in one bucket.
+/// Sizes for measurements in addition to `given`, with reductions that differ from the reductions of `given` by a
+/// factor of at least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at
+/// the end; or all gradients in one bucket.
 inline BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
                                const BucketCaps& given) {
   const std::size_t total = plan_buckets(sizes, order, given).arena_bytes;

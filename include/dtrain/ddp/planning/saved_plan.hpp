@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// SavedPlan: the bucket sizes and the variant of all_reduce that MeasuredPlan chose (PlanSettings), and the conditions
-/// that they were measured under (PlanConditions), as numbers of a checkpoint. plan_search.hpp searches PlanSettings.
+/// SavedPlan: a measured bucket plan (PlanSettings) and conditions of its reuse (PlanConditions), in a checkpoint.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// DeviceLossScaler: a LossScaler whose scale is in the memory of a CUDA device, so that no step waits for it. A
-/// program calls it between a step and its optimizer, or gives it to a step of its ShardedOptimizer, where
-/// DeviceShardedReduction reads it.
+/// DeviceLossScaler: a loss scaler whose scale is in CUDA memory, so that no step waits for it.
 
 #include <chrono>
 #include <cstddef>
@@ -42,12 +40,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// A step with a dtrain::ShardedOptimizer does all three, and the optimizer counts no update where a gradient of any
 /// rank is not finite. The quotients are f32:
 ///
-///   ddp.backward(f, optimizer, scaler);                              // or, with clipping behind the division:
+///   ddp.backward(f, optimizer, scaler);                              // or, with clipping after the division:
 ///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0, &scaler));
 ///
 /// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf(). If a loaded
 /// scale is no finite positive number, each step is as one that overflows, and the scale stays: LossScaler::step
-/// refuses it. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
+/// rejects it. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
 /// @ingroup precision
 class DeviceLossScaler {
  public:
@@ -87,7 +85,7 @@ class DeviceLossScaler {
   DeviceLossScaler(const DeviceLossScaler&) = delete;
 
   /// Address of the f32 scale in device memory. Work on the streams of the step's ready() reads the scale of this step
-  /// before step(), and of the next step behind it.
+  /// before step(), and the scale of the next step after it.
   const float* scale() const noexcept { return &on_device()->scale; }
 
   /// Enqueued: divides the reduced gradients, and their norm, by the scale if all are finite, and changes the scale.

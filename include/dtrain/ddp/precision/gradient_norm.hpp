@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it; clip_gradients() scales the
-/// gradients to a norm. Programs call both, also by DistributedDataParallel and libtorch.hpp. LossScaler,
-/// MasterWeights, Reducer and sharded/ measure or read norms. BucketNorms: the buckets' sums of squares;
-/// BucketReduction owns it, HostGradientCopier and CudaBucketNorms (reduction/) name it, and MasterWeights sums by it.
-/// multiply_elements() scales gradients there and in sharded/.
+/// GradientNorm: L2 norm of a step's reduced gradients, if its StepOptions ask. clip_gradients(): scales to a norm.
+/// BucketNorms: buckets' sums of squares.
 
 #include <cstddef>
 #include <optional>
@@ -24,8 +21,8 @@ struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
-  /// The norm that the gradients would have without clip_gradients, for a log. Clipping a
-  /// MasterWeights or ShardedGradients changes this one, too.
+  /// The norm that the gradients would have without clip_gradients, for a log. Clipping a MasterWeights or
+  /// ShardedGradients also changes this one.
   double before_clipping = norm;
 
   /// The norm of the gradients times `factor`.

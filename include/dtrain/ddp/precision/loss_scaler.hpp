@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows. The
-/// program calls it, or gives it to a step of its ShardedOptimizer. LossScalerOptions: its options, also of
-/// DeviceLossScaler, which checks them by a LossScaler.
+/// LossScaler: factor of the loss that keeps small f16 gradients representable and adapts to overflows, equal on all
+/// ranks.
 
 #include <cstdint>
 #include <limits>
@@ -21,8 +20,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup precision
 struct LossScalerOptions {
   float initial_scale = 65536;
-  float growth_factor = 2;              ///< above 1
-  float backoff_factor = 0.5F;          ///< between 0 and 1
+  float growth_factor = 2;              ///< a factor above 1
+  float backoff_factor = 0.5F;          ///< a factor between 0 and 1
   std::int64_t growth_interval = 2000;  ///< steps without overflow before the scale grows
 };
 
@@ -85,7 +84,7 @@ class LossScaler {
 
   LossScalerOptions options_;
   float scale_;
-  std::int64_t finite_steps_ = 0;  ///< since the scale changed
+  std::int64_t finite_steps_ = 0;  ///< finite steps since the scale changed
 };
 
 #if DTRAIN_DEFINITIONS

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// DeviceTimes: a StepMeter's times on a CUDA device: duration of the buckets' collectives, and the part that the
-/// backward pass hid. CudaGradientCopier owns it.
+/// DeviceTimes of a CudaGradientCopier: durations of the buckets' collectives, and their part that the backward pass
+/// hid.
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,6 @@
 #pragma once
 /// @file
-/// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; BucketReduction (reduction/)
-/// makes them from its StepMeter. SlowestRank: the rank with the longest forward and backward passes, for which others
-/// wait. statistics() and slowest_rank() of DistributedDataParallel return them to programs, statistics() of
-/// libtorch.hpp the former.
+/// ReducerStatistics: counts and times of a wrapper's steps. SlowestRank: the rank with the longest computation.
 
 #include <chrono>
 #include <cstddef>
@@ -25,8 +22,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup times
 struct ReducerStatistics {
   std::uint64_t steps = 0;
-  std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
-  std::size_t buckets = 0;          ///< in the plan
+  std::uint64_t bytes_reduced = 0;  ///< bytes of gradients, without padding
+  std::size_t buckets = 0;          ///< buckets in the plan
   StepTimes times;                  ///< sums over the steps
   bool is_measured = false;         ///< whether times.communication and times.hidden are known
   /// Steps in times.communication, times.hidden and times.exposed. On host streams: all steps. On CUDA, with
@@ -54,7 +51,7 @@ std::string to_string(const ReducerStatistics& statistics);
 /// The rank with the longest mean forward and backward time.
 /// @ingroup times
 struct SlowestRank {
-  int rank = 0;                          ///< in the group
+  int rank = 0;                          ///< the rank in the group
   std::chrono::nanoseconds computing{};  ///< mean forward and backward time of a step on this rank
   std::chrono::nanoseconds typical{};    ///< the mean of all ranks
 };

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Step meter: times of the phases of steps, for ReducerStatistics, and step records for timelines. BucketReduction
-/// owns it; all of reduction/ notes times by it, in device memory also by DeviceTimes. RunningBucket: the step and
-/// bucket that are communicated now, which the meter sets; the error sentences of Driver's channel have it.
+/// StepMeter of a BucketReduction: times of a step's phases, and its event records. RunningBucket: the bucket in
+/// communication now.
 
 #include <algorithm>
 #include <atomic>
@@ -41,8 +40,8 @@ class RunningBucket {
 
  private:
   struct BucketSize {
-    std::size_t elements;  ///< with padding
-    std::size_t payload;   ///< without
+    std::size_t elements;  ///< elements with padding
+    std::size_t payload;   ///< elements without padding
   };
 
   mutable std::mutex mutex_;
@@ -56,7 +55,7 @@ struct StepTimes {
   /// From the end of a pass to begin(): forward pass, optimizer, data; also a backward pass that ends before the
   /// program calls begin(). This time and `backward` include passes under no_sync().
   std::chrono::nanoseconds forward{};
-  std::chrono::nanoseconds backward{};       ///< from begin() to finish()
+  std::chrono::nanoseconds backward{};       ///< time from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies
   std::chrono::nanoseconds hidden{};         ///< part before finish() was called; on a device, part during computation
   std::chrono::nanoseconds exposed{};        ///< time added to the step: in finish(), or on a device after computation
@@ -241,7 +240,7 @@ class StepMeter {
   /// @name Since the last step's end.
   /// @{
   std::chrono::nanoseconds forward_{};
-  std::chrono::nanoseconds backward_{};  ///< of passes that reduced nothing
+  std::chrono::nanoseconds backward_{};  ///< time of passes that reduced nothing
   std::uint64_t unreduced_ = 0;
   /// @}
   bool is_unreduced_ = false;  ///< whether the current pass reduces nothing

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Step record: one event of a step, and its time; step recorder: a lock-free ring of records, of fixed size, that any
-/// thread writes. StepMeter writes records, also for the gradient copiers of reduction/. timeline.hpp and planning/
-/// read them; DistributedDataParallel::records() gives them to programs.
+/// StepRecord: one event of a training step, and its time. StepRecorder: lock-free ring of them, of fixed size.
 
 #include <atomic>
 #include <bit>
@@ -47,8 +45,8 @@ constexpr const char* name(StepEvent event) noexcept {
 struct StepRecord {
   using Clock = std::chrono::steady_clock;  ///< the same for all processes of a host
 
-  std::uint64_t step = 0;   ///< from 1
-  std::uint32_t index = 0;  ///< of the parameter for `ready`, else of the bucket; 0 for events of the whole step
+  std::uint64_t step = 0;   ///< the step's number, from 1
+  std::uint32_t index = 0;  ///< index of the parameter for `ready`, else of the bucket; 0 for events of the whole step
   StepEvent event = StepEvent::begun;
   Clock::time_point time{};
 

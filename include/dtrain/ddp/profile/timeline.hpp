@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Timeline of a whole job as Chrome trace JSON, which rank 0 gathers and writes. RankTimeline: one rank's message to
-/// rank 0. ClockOffset: rank 0's clock minus this rank's, estimated over the store.
+/// Timeline: all ranks' step records as Chrome trace JSON, which rank 0 writes. RankTimeline: one rank's message.
+/// ClockOffset: rank 0's clock minus this rank's.
 
 #include <algorithm>
 #include <chrono>
@@ -271,7 +271,7 @@ class Trace {
   std::string text_;
   int process_ = 0;
   std::chrono::nanoseconds offset_{};
-  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< by event, step and index
+  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< times by event, step and index
 };
 
 inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {

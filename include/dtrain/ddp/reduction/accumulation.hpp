@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// NoSync: the scope in which a program's steps reduce nothing, from DistributedDataParallel::no_sync(). Accumulation:
-/// target of these steps, which checks each ready gradient and reduces none; Reducer makes it, Driver owns it.
-/// GradientSums: sums of their gradients with Adds::wrapper, in memory of dtrain's; BucketReduction owns them,
-/// Accumulation adds.
+/// NoSync: scope in which a wrapper's steps reduce nothing. Accumulation: their target. GradientSums: their gradients,
+/// added up.
 
 #include <array>
 #include <cstddef>
@@ -70,7 +68,7 @@ class GradientSums {
 
   const GradientTable* gradients_;
   std::vector<Line> memory_;
-  std::vector<Sum> sums_;  ///< of each parameter
+  std::vector<Sum> sums_;  ///< sums of each parameter
 };
 
 /// Who adds up the gradients of the passes under no_sync().

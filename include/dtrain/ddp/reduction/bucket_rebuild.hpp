@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Bucket rebuild at the end of a reducer's step, in the observed ready order of rank 0 or by a BucketPlanner, with
-/// gradients moved in place (Rearrangement). Reducer owns the BucketRebuild.
+/// BucketRebuild of a Reducer: a new bucket plan after a step, by rank 0's ready order or a BucketPlanner.
+/// Rearrangement: moves gradients in place.
 
 #include <algorithm>
 #include <cstddef>

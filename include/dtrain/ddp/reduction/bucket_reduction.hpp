@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
-/// (PendingBuckets), and unpacks results; Reducer owns it. ReducerParts: what a wrapper's options add to a reduction.
+/// BucketReduction of a Reducer: packs gradients into buckets, launches a collective for each full one, unpacks
+/// results. ReducerParts: what options add.
 
 #include <algorithm>
 #include <cstddef>
@@ -210,7 +210,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead; in an elastic job, where an optimizer must not read the gradients of an attempt
-  /// that fails, the host waits, too. @throws the job's first cause; Error (timeout); (unsupported) in an elastic job
+  /// that fails, the host also waits. @throws the job's first cause; Error (timeout); (unsupported) in an elastic job
   /// for a step that is captured in a graph
   void finish() {
     if constexpr (GradientCopier::copies_on_stream) {
@@ -365,7 +365,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Called under PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
-    const bool is_hook = hook_ && work_ == &*hook_;  // which may write gradients at once, in launch()
+    const bool is_hook = hook_ && work_ == &*hook_;  // a hook may write gradients at once, in launch()
     if (check_.is_on()) check_.before_collective(plan().buckets[bucket].parameters, copier_.stream(), is_hook);
     copier_.before_collective(bucket);
     work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
@@ -380,7 +380,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   }
 
   Communicator communicator_;
-  ReduceOp op_;  ///< of the collectives
+  ReduceOp op_;  ///< reduction of the collectives
   const FailureContext& context_;
   std::vector<GradientSize> sizes_;
   GradientArena<Communicator> arena_;
@@ -392,11 +392,11 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   GradientCopier copier_;
   ReadyCheck check_;
   GradientSums sums_;
-  bool sums_or_checks_ = false;  ///< of this step: one look for each gradient
+  bool sums_or_checks_ = false;  ///< whether this step does either: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
-  StepWork<Communicator>* work_ = &all_reduce_;  ///< of this step; between steps the hook's or all_reduce_
-  OpenWork<Communicator> open_;                  ///< of the last step
+  StepWork<Communicator>* work_ = &all_reduce_;  ///< this step's work; between steps the hook's or all_reduce_
+  OpenWork<Communicator> open_;                  ///< work of the last step
   std::function<void()> on_all_gradients_ready_;
 };
 

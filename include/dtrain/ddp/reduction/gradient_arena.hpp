@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// GradientArena: the memory of the buckets, by a BucketPlan, and the place of each gradient there, in a GradientTable
-/// (gradient_table.hpp). BucketReduction owns it, shared_memory_instances.hpp instantiates it.
+/// GradientArena of a BucketReduction: the buckets' memory, by a BucketPlan, and each gradient's place in it.
 
 #include <algorithm>
 #include <cstddef>
@@ -61,7 +60,7 @@ class GradientArena {
     });
   }
 
-  /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
+  /// Adopts another plan of the same bytes, to whose offsets the table's gradients have been moved.
   void set_plan(BucketPlan plan) { plan_ = std::move(plan); }
 
   /// Collective, blocking: the same buckets in less memory, see with_reused_memory.

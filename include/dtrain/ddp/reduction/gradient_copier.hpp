@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish().
-/// GradientCopierFor, BucketNormsFor: a reduction's gradient copier and the class that measures norms, by the
-/// communicator's stream, for BucketReduction; reducing_work.hpp, Reducer and DistributedDataParallel ask for the
-/// latter, too.
+/// HostGradientCopier of a BucketReduction: packs in ready(), unpacks in finish(). GradientCopierFor, BucketNormsFor:
+/// by stream.
 
 #include <cstddef>
 #include <cstdint>
@@ -54,7 +52,7 @@ class HostGradientCopier {
   void reserve([[maybe_unused]] std::uint64_t items_per_bucket) const {
     if constexpr (requires { stream_.reserve(std::uint64_t{}); }) {
       constexpr std::uint64_t stamps = 2;
-      constexpr std::uint64_t broadcasts = 1;  // of the buffers, behind the last bucket
+      constexpr std::uint64_t broadcasts = 1;  // broadcast of the buffers, after the last bucket
       stream_.reserve((items_per_bucket + stamps) * reduced_.size() + broadcasts);
     }
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// PendingBuckets: the order in which BucketReduction launches complete buckets, equal on all ranks.
+/// PendingBuckets of a BucketReduction: launches complete buckets in the plan's order, equal on all ranks.
 
 #include <atomic>
 #include <cstddef>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// ReadyCheck of a BucketReduction, also for Accumulation: detects gradients that the program writes after their
-/// ready(), by digests of their memory. See DdpOptions::check_ready, of which Driver (setup/) makes a LateWrites:
-/// whether such a gradient is unchecked, logged or refused.
+/// ReadyCheck of a BucketReduction: detects, by digests, gradients written after their ready(). LateWrites: whether
+/// they are unchecked, logged or rejected.
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ReadyGradients: which gradients are ready in a reducer's step, and the order in which they were. Reducer owns it.
+/// ReadyGradients of a Reducer: which gradients are ready in a step, and in which order.
 
 #include <atomic>
 #include <cstddef>
@@ -68,7 +68,7 @@ class ReadyGradients {
 
   const ParameterNames* names_;
   std::vector<std::atomic<std::uint64_t>> ready_in_step_;
-  std::vector<std::atomic<std::size_t>> position_;  ///< in the observed order, from 1
+  std::vector<std::atomic<std::size_t>> position_;  ///< position in the observed order, from 1
   std::atomic<std::size_t> next_position_{0};
   bool records_order_ = false;  ///< changed between steps
   std::atomic<std::uint64_t> step_{0};

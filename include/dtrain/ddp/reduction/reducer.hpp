@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Reducer: the steps of a wrapper: each gradient is marked ready once and reduced; a failed step waits for enqueued
-/// work, then reports to the job. Driver owns it.
+/// Reducer of a Driver: a wrapper's steps: each gradient is marked ready once and reduced; a failed step reports to the
+/// job.
 
 #include <algorithm>
 #include <chrono>
@@ -84,7 +84,8 @@ class Reducer final : public Step::Target {
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another step is open or a step has
-  /// failed; (unsupported) for a norm without a kernel; (invalid_argument) for work beside a hook or of other buckets.
+  /// failed; (unsupported) for a norm without a kernel; (invalid_argument) for work together with a hook, or of other
+  /// buckets.
   /// @param caller the user's call, for error sentences
   /// @param work work of the step with the buckets; null: the step reduces the buckets for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
@@ -110,8 +111,8 @@ class Reducer final : public Step::Target {
     if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
     if (open_work().is_some()) or_report([&] { open_work().wait_for_weights(parameter, plan()); });
   }
-  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }         ///< for ShardedOptimizer
-  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }  ///< for ShardedOptimizer
+  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }         ///< a ShardedOptimizer's
+  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }  ///< a ShardedOptimizer's
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
@@ -284,7 +285,7 @@ class Reducer final : public Step::Target {
                   "finish() came while a ready() of its step was still running; wait for its return first")
           .with_rank(context_.rank);
     }
-    reduction_.throw_if_launch_failed();  // in a ready() beside finish()
+    reduction_.throw_if_launch_failed();  // a launch in a ready() during finish()
   }
 
   /// Whether passes under no_sync() have left a gradient of the parameter.

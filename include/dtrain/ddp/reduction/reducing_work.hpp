@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// AllReduceWork and HookWork: the StepWork of steps that reduce the gradients for the model, by an all-reduce or by
-/// the wrapper's gradient hook, and measure their norm. BucketReduction owns both.
+/// AllReduceWork, HookWork of a BucketReduction: StepWork that reduces the gradients by all-reduce or hook, and
+/// measures their norm.
 
 #include <cstddef>
 #include <cstdint>
@@ -158,7 +158,7 @@ class HookWork final : public ReducingWork<C> {
 
   HookFunctions<C> hook_;
   std::uint64_t items_ = default_hook_items;
-  std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
+  std::vector<std::vector<BucketGradient>> gradients_;  ///< gradients of each bucket
   TrafficCounter traffic_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// check_backend(): rejects a model that a backend cannot reduce, before a channel is opened.
+/// check_backend(): rejects a model that its backend cannot reduce, before a channel is opened.
 
 #include <span>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type.
+/// Driver of a DistributedDataParallel: stream, reducer and counters, whatever the model's type.
 
 #include <algorithm>
 #include <cstddef>
@@ -138,8 +138,8 @@ struct Driver {
   void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
-  std::string prefix;                 ///< of this wrapper's keys in the store
-  std::vector<Parameter> parameters;  ///< as the model had them at the construction
+  std::string prefix;                 ///< prefix of this wrapper's keys in the store
+  std::vector<Parameter> parameters;  ///< the model's parameters at the construction
   ReadValue read_value;               ///< empty: values stay where they are
   std::shared_ptr<group::WrappedModel> wrapped = std::make_shared<group::WrappedModel>();
   std::unique_ptr<group::GradientBinding> gradient_binding;

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Scaled averages: whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a
-/// sum.
+/// scales_averages(): whether gradients are multiplied by 1 / ranks while packed, so that the collective is a sum.
 
 #include <algorithm>
 #include <cstddef>

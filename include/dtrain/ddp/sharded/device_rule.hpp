@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// The concept DeviceRule: how an optimizer changes weights in device memory. Sgd, Momentum, Adam and AdamW
-/// (optimizers.hpp), GroupedRule (libtorch/) and a program's own classes are such rules. ShardedOptimizer takes one,
-/// DeviceShards updates weights by it, and DeviceShardedReduction loads its kernels.
+/// DeviceRule: concept of how a sharded optimizer changes weights in device memory. DeviceStepInfo: its argument.
 
 #include "dtrain/core/config.hpp"
 
@@ -26,7 +24,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Numbers that change from update to update, in device memory, for kernels of captured steps.
 /// @ingroup sharding
 struct LiveUpdate {
-  stream::cuda::UpdateNumbers numbers{};  ///< of the rules in dtrain::optimizers
+  stream::cuda::UpdateNumbers numbers{};  ///< numbers of the rules in dtrain::optimizers
   std::uint64_t step = 0;                 ///< number of this update, from 1
 };
 
@@ -41,9 +39,9 @@ struct ParameterElements {
 /// @ingroup sharding
 struct DeviceStepInfo {
   std::uint64_t step = 1;            ///< number of this update, from 1; 0 if `live` has it
-  const LiveUpdate* live = nullptr;  ///< in device memory; null as long as no step was captured, or had a scaler
+  const LiveUpdate* live = nullptr;  ///< device memory; null as long as no step was captured, or had a scaler
   std::span<const ParameterElements> parameters{};  ///< whose the elements are, in the order of the arrays
-  const float* found_inf = nullptr;  ///< in device memory: 1 if the update changes nothing, else 0; null: 0
+  const float* found_inf = nullptr;                 ///< device memory: 1 if the update changes nothing, else 0; null: 0
 };
 
 namespace detail {
@@ -110,8 +108,8 @@ constexpr stream::cuda::Update update_formula() noexcept {
 /// rules, with the bits that they have on the host. A rule derived from one of them needs enqueue().
 /// - Elements do not depend on each other: arrays have elements of several parameters, in parts of any length, which
 /// `info.parameters` lists.
-/// - A rule with kernels that the driver may refuse has `bool load_kernels(stream) const`, which launches them for no
-/// elements: the optimizer is then refused on every rank.
+/// - A rule with kernels that the driver may reject has `bool load_kernels(stream) const`, which launches them for no
+/// elements: the optimizer is then rejected on every rank.
 /// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first step on that is captured, or
 /// has a DeviceLossScaler, kernels read the update's number from `info.live`, and `info.step` is 0.
 /// - A step with a DeviceLossScaler needs a rule of dtrain::optimizers, or one with `static constexpr bool

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// DeviceShardedReduction of a ShardedOptimizer in device memory: the work that it gives to a step, all of it on
-/// streams.
+/// DeviceShardedReduction of a ShardedOptimizer in device memory: reduces, updates and gathers buckets, all on streams.
 
 #include "dtrain/core/config.hpp"
 
@@ -40,18 +39,18 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Work of a step with a ShardedOptimizer whose model is in device memory. The host waits for nothing, except in a step
 /// with an inspection.
-/// - Update: a bucket is updated behind its reduction, on the same stream. A step that inspects or clips its gradients
+/// - Update: a bucket is updated after its reduction, on the same stream. A step that inspects or clips its gradients
 /// updates buckets in finish().
-/// - Norm: behind a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In
-/// finish() one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host:
-/// a kernel writes the factor behind the norm, and the update multiplies each bucket's gradients by it in f32. So does
-/// a DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
+/// - Norm: after a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In finish()
+/// one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host: a kernel
+/// writes the factor after the norm, and the update multiplies each bucket's gradients by it in f32. So does a
+/// DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
 /// again.
-/// - Gathering: stage 1 gathers a bucket in its own memory behind its update, and buckets that finish() updates
+/// - Gathering: stage 1 gathers a bucket in its own memory after its update, and buckets that finish() updates
 /// together. Stage 2 keeps this rank's new weights apart, and gathers buckets in finish().
-/// - Storing: in finish(), in stage 1 all buckets together, behind all that the streams of the step's gradients hold
+/// - Storing: in finish(), in stage 1 all buckets together, after all that the streams of the step's gradients hold
 /// then: the backward pass, which uses the present values. With ready_frees_value a step that updates at once gathers
-/// and stores behind each update.
+/// and stores after each update.
 /// - The update's number: the host gives it to kernels. In a step that is captured or has a DeviceLossScaler, and in
 /// each step after one, a function of the host counts the updates in the order of the stream, and a copy brings the
 /// numbers to device memory: each replay is one more update, and an overflow is none. A replay reads the rule when it
@@ -123,7 +122,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   const Shards& shards() const noexcept override { return *memory_->shards; }
   Shards& shards() noexcept { return *memory_->shards; }
 
-  /// Bytes of gradients beside the arena.
+  /// Bytes of gradients outside the arena.
   std::size_t gradient_bytes() const noexcept { return memory_->parts.bytes() + memory_->shards->scratch_bytes(); }
 
   std::uint64_t items_per_bucket() const noexcept override { return 0; }  // streams of a device run no work of the host
@@ -187,7 +186,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   void finish(C& channel, Stream stream) override {
     if (updates_last()) measure(channel, stream);
     if (scaler_ != nullptr) {
-      buckets_->wait_for_producers();  // which may read the scale
+      buckets_->wait_for_producers();  // the producers may read the scale
       scaler_->enqueue(&live()->norm, &pinned().norm, max_norm_, stream);
       count_update(stream);
     } else if (clips()) {
@@ -403,8 +402,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   std::size_t own_sums_ = 0;   ///< number of the blocks' sums of squares, equal on all ranks
   std::size_t rest_sums_ = 0;  ///< number of the rests'
   stream::cuda::NormKernels norm_kernels_;
-  double max_norm_ = 0;                       ///< of a step that clips; else 0
-  const DeviceLossScaler* scaler_ = nullptr;  ///< of this step
+  double max_norm_ = 0;                       ///< the norm to which a step clips; else 0
+  const DeviceLossScaler* scaler_ = nullptr;  ///< scaler of this step
   double factor_ = 1;
   bool is_live_ = false;  ///< whether a step was captured, or had a scaler: the stream counts updates
   Event ended_;           ///< recorded at the end of each step that is not captured

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// DeviceShards of a DeviceShardedReduction: this rank's share of weights and optimizer state in device memory, and
-/// kernels that update it and store weights in the model.
+/// DeviceShards of a DeviceShardedReduction: this rank's share of weights and optimizer state in device memory, and its
+/// update.
 
 #include "dtrain/core/config.hpp"
 
@@ -160,7 +160,7 @@ class DeviceShards final : public Shards {
     std::size_t first;
     std::size_t count;
     std::size_t copies;
-    std::vector<ParameterElements> parameters;  ///< in the order of the elements
+    std::vector<ParameterElements> parameters;  ///< parameters in the order of the elements
   };
 
   template <class R>
@@ -226,7 +226,7 @@ class DeviceShards final : public Shards {
   /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
   void load(std::size_t bucket, const ShardMemory& memory, Factors factors) {
     Copies& copies = copies_[parts_[bucket].copies];
-    stream::cuda::ScaledCopyBatch& to_weights = factors.given == 1 ? copies.widen : copies.equal;  // of f32
+    stream::cuda::ScaledCopyBatch& to_weights = factors.given == 1 ? copies.widen : copies.equal;  // the f32 weights
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
       const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
       copies.widen.add(gradients_.data() + at, place, piece.count);
@@ -297,7 +297,7 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Reads the values behind these streams. Blocking: until the weights are written, which a checkpoint may replace
+  /// Reads the values after these streams. Blocking: until the weights are written, which a checkpoint may replace
   /// after this call. @throws Error (timeout)
   void load_weights(const std::vector<bool>& wanted) override {
     if (!has_halves_) return;
@@ -343,11 +343,11 @@ class DeviceShards final : public Shards {
  private:
   Stream stream_;
   std::chrono::nanoseconds timeout_;
-  std::vector<Copies> copies_;                      ///< by model type
-  std::vector<StateRange> parts_;                   ///< of each bucket
+  std::vector<Copies> copies_;                      ///< copies by model type
+  std::vector<StateRange> parts_;                   ///< range of each bucket
   std::vector<stream::cuda::DeviceBuffer> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
-  stream::cuda::DeviceBuffer gradients_;            ///< of one bucket, in f32; empty for a rule with a formula
-  stream::cuda::DeviceBuffer weights_;              ///< of one bucket of f32; empty for a rule with a formula
+  stream::cuda::DeviceBuffer gradients_;            ///< one bucket's, in f32; empty for a rule with a formula
+  stream::cuda::DeviceBuffer weights_;              ///< one bucket's, of f32; empty for a rule with a formula
   stream::cuda::ScaledCopyBatch scaled_{DType::f32, DType::f32};
 };
 

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// zero::States and zero::Gradients: the stages of ZeRO (Rajbhandari et al. 2020); a program gives one to its
-/// ShardedOptimizer. DividedGradients of a ShardedReduction: this rank's part of the reduced gradients in stage 2,
-/// beside an arena whose memory buckets reuse; DividedParts: their places, also for DeviceShardedReduction.
+/// zero::States, zero::Gradients: stages 1 and 2 of ZeRO (Rajbhandari et al. 2020). DividedGradients of a
+/// ShardedReduction: this rank's reduced gradients in stage 2.
 
 #include <atomic>
 #include <cstddef>
@@ -44,13 +43,13 @@ struct States {
 /// arena; after the call the model may use the gradient's memory again. New weights are gathered after the backward
 /// pass. With ready_frees_value they are gathered during the pass, and ready() waits until the weights of bucket k-2
 /// are stored.
-/// - A model whose bind_gradient puts gradients into the arena is refused. Gradients need no memory (see Parameter).
-/// - The wrapper refuses steps without such an optimizer. Steps under no_sync() accumulate in the model's memory.
+/// - A model whose bind_gradient puts gradients into the arena is rejected. Gradients need no memory (see Parameter).
+/// - The wrapper rejects steps without such an optimizer. Steps under no_sync() accumulate in the model's memory.
 /// - A gradient of bucket k that is ready before bucket k-2 is launched is copied to a side buffer.
 /// @ingroup sharding
 struct Gradients {
-  bool overlap_forward = false;    ///< as of States
-  bool ready_frees_value = false;  ///< as of States
+  bool overlap_forward = false;    ///< the same as States::overlap_forward
+  bool ready_frees_value = false;  ///< the same as States::ready_frees_value
 
   static constexpr bool divides_gradients = true;
 };
@@ -92,8 +91,8 @@ class DividedParts {
 /// is reduced; if weights are stored during the backward pass, once its new weights are stored. ready() never waits for
 /// gradients that have not arrived: if bucket k-2 is not launched, a gradient of bucket k goes to a side buffer. Side
 /// buffers stay for later steps. Steady state: allocates nothing. Threads: pack() runs concurrently for different
-/// parameters; before_launch() and launched() run one at a time, beside pack(); all other calls run between steps.
-/// `wait(event)` blocks and may throw. Lifetime: the plan outlives the object.
+/// parameters; before_launch() and launched() run one at a time, perhaps during pack(); all other calls run between
+/// steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives the object.
 template <class Stream>
 class DividedGradients {
  public:
@@ -151,7 +150,7 @@ class DividedGradients {
   }
 
  private:
-  static constexpr std::size_t distance = 2;  ///< in buckets; see with_reused_memory
+  static constexpr std::size_t distance = 2;  ///< number of buckets; see with_reused_memory
 
   struct alignas(arena_alignment) Line {
     std::byte bytes[arena_alignment];
@@ -196,7 +195,7 @@ class DividedGradients {
   DividedParts parts_;
   std::vector<Line> memory_;
   std::vector<typename Stream::Event> free_;  ///< complete once the bucket's place is free
-  std::vector<Early> early_;                  ///< of each parameter
+  std::vector<Early> early_;                  ///< side buffer of each parameter
   std::atomic<std::size_t> early_bytes_{0};
   std::atomic<std::size_t> launched_{0};  ///< buckets of this step
 };

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// The concept OptimizerRule: how an optimizer changes weights, element by element. The rules of optimizers.hpp,
-/// GroupedRule (libtorch/) and a program's own classes are such rules. ShardedOptimizer takes one, ShardedParameters
-/// applies it. StepInfo, ParameterNorms: arguments of a rule.
+/// OptimizerRule: concept of how a sharded optimizer changes weights, element by element, in host memory. StepInfo,
+/// ParameterNorms: its arguments.
 
 #include <concepts>
 #include <cstddef>
@@ -20,7 +19,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup sharding
 struct ParameterNorms {
   double weights = 0;
-  double update = 0;  ///< of the rule's second quantity; for Lamb, of its step
+  double update = 0;  ///< the rule's second quantity; Lamb's is its step
 };
 
 /// Arguments of a rule besides the elements.
@@ -28,7 +27,7 @@ struct ParameterNorms {
 struct StepInfo {
   std::uint64_t step = 1;     ///< number of this update, from 1
   std::size_t parameter = 0;  ///< the elements' parameter: a position in the model's parameters()
-  ParameterNorms norms{};     ///< for rules with measure(): L2 norms of the parameter, equal on all ranks
+  ParameterNorms norms{};     ///< L2 norms of the parameter for rules with measure(), equal on all ranks
 };
 
 namespace detail {

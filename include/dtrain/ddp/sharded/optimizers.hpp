@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; those of f64::, for models of
-/// f64. A program gives one to its ShardedOptimizer, RuleOf (libtorch/) makes one of a LibTorch optimizer.
-/// device_rule.hpp has the formulas of the first four for kernels.
+/// Rules of sharded optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; f64::, those of f64 models.
 
 #include <cmath>
 #include <cstddef>
@@ -255,7 +253,7 @@ DTRAIN_OPTIMIZED void AdamStep<E>::operator()(E* weights, const E* gradients, E*
                                               std::size_t count) const noexcept {
   using Lanes = kernels::Vector<E, 16>;
   constexpr std::size_t lanes = sizeof(Lanes) / sizeof(E);
-  const AdamStep step = *this;  // in registers: the arrays might overlap this object, for all that the compiler knows
+  const AdamStep step = *this;  // registers: the arrays might overlap this object, for all that the compiler knows
   const auto update = [&](std::size_t i, std::size_t bytes) __attribute__((always_inline)) {
     Lanes weight{};
     Lanes gradient{};

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them;
-/// libtorch/checkpoint.hpp reads them for an optimizer that is not sharded.
+/// Shard files: each rank's share of a sharded optimizer's state, named by a checkpoint; any number of ranks reads
+/// them.
 
 #include <array>
 #include <cstddef>
@@ -24,8 +24,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Index of the shard files, as four more tensors of a checkpoint. Lifetime: tensors() refers to the object.
 struct ShardIndex {
-  std::int64_t id = 0;     ///< of one call of save_checkpoint; part of the files' names
-  std::int64_t files = 0;  ///< as many as the ranks that saved
+  std::int64_t id = 0;     ///< id of one call of save_checkpoint; part of the files' names
+  std::int64_t files = 0;  ///< the number of the ranks that saved
   std::int64_t steps = 0;  ///< updates
   std::array<std::byte, sizeof(Sha256Digest)>
       model{};  ///< digest of the parameters' names, shapes and types, and of the number of arrays
@@ -176,7 +176,7 @@ inline bool are_disjoint(std::vector<ShardInterval> intervals) {
       "another job may have replaced the checkpoint meanwhile: load it again";
   for (const std::string& other : files_that_begin(path.substr(0, path.rfind('/') + 1))) {
     if (!other.ends_with(end)) continue;
-    // It may be in use under that name, too: the checkpoint may have been copied.
+    // It may also be in use under that name: the checkpoint may have been copied.
     remedy = format_text(
         "the checkpoint was renamed or copied from one whose shard file {} is still there; give each shard file its "
         "new name, too, as by ln '{}' '{}'",
@@ -197,7 +197,7 @@ inline bool is_end_of_shard_name(std::string_view name) {
          name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
 }
 
-/// The names of shard files beside `path` that begin with "PATH.shard-" followed by `with`.
+/// The names of shard files next to `path` that begin with "PATH.shard-" followed by `with`.
 inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
   const std::string begin = path + ".shard-";
   std::vector<std::string> names = files_that_begin(begin + with);
@@ -374,7 +374,7 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
   }
 }
 
-/// The shard files beside `path` except those of index `own`, and the partial files of killed writers. Blocking: the
+/// The shard files next to `path` except those of index `own`, and the partial files of killed writers. Blocking: the
 /// file system.
 inline std::vector<std::string> other_shard_files(const std::string& path, const ShardIndex& own) {
   const std::string first = own.file_name(path, 0);

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Shard layout: the elements of each bucket that a rank updates. Shards makes it by shard_layout(); the works,
-/// reductions, gradients, parameters and files of sharded/ read it.
+/// ShardLayout: the elements of each bucket that a rank of a sharded optimizer updates. Pure.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,7 +15,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// A part of one parameter, in elements.
 struct ShardPiece {
   std::size_t parameter = 0;
-  std::size_t offset = 0;    ///< in the parameter
+  std::size_t offset = 0;    ///< first element in the parameter
   std::size_t in_part = 0;   ///< offset in this rank's block, or in the rest
   std::size_t in_state = 0;  ///< offset in this rank's state arrays
   std::size_t count = 0;
@@ -40,8 +39,8 @@ struct ShardMemory {
 };
 
 struct ShardLayout {
-  std::vector<BucketShard> buckets;  ///< in the plan's order
-  std::size_t state_elements = 0;    ///< of each state array on this rank
+  std::vector<BucketShard> buckets;  ///< shards in the plan's order
+  std::size_t state_elements = 0;    ///< elements of each state array on this rank
 };
 
 /// Computes the layout of `rank`. Pure: every rank can compute it for every other rank.

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
+/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share; the old or the new state is whole at any
+/// moment.
 
 #include <algorithm>
 #include <array>
@@ -72,7 +73,7 @@ class ShardedSave {
     const std::string result =
         result_of_all_ranks_blocking(*group::handle_of(group), "writing the shard files of " + sanitize(call_), [&] {
           require_written();
-          may_be_whole_ = true;  // from here on rank 0 may have named this file, even if the job then fails
+          may_be_whole_ = true;  // rank 0 may have named this file from here on, even if the job then fails
           return std::string();
         });
     may_be_whole_ = result == "=";
@@ -87,7 +88,7 @@ class ShardedSave {
   void commit();
 
   std::string path_;
-  std::vector<std::string> former_;  ///< on rank 0: the shard files that commit() removes
+  std::vector<std::string> former_;  ///< rank 0's list of the shard files that commit() removes
   std::string call_;                 ///< the path as given, and the id of this call
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
@@ -111,7 +112,7 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
                                           std::span<const NamedTensor> tensors,
                                           ShardedOptimizer<R, C, Stage>& optimizer) {
   optimizer.wait();
-  wait_for_weights(group, tensors);  // of other optimizers
+  wait_for_weights(group, tensors);  // weights of other optimizers
   ShardIndex index = ShardIndex::of(optimizer.shares());
   index.files = group.world_size();
   index.id =

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks of its wrapper.
+/// ShardedOptimizer: optimizer whose state, in stage 2 also the gradients, is divided among its wrapper's ranks.
 
 #include <concepts>
 #include <cstddef>
@@ -121,19 +121,19 @@ class ShardedOptimizer {
 /// and all parameters are f64.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 /// - In an elastic job the state is lost with a rank: each call of train()'s function loads a checkpoint with the
-/// optimizer (load_checkpoint), and calls resume_at() with its step. A step without these two calls is refused, unless
+/// optimizer (load_checkpoint), and calls resume_at() with its step. A step without these two calls is rejected, unless
 /// no earlier call has begun a step with an optimizer or loaded its state.
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
 /// new weights. Only a function that inspects the gradients waits for them; ClipGradients and DeviceLossScaler do not.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
-/// rule then, so change the rule when earlier replays have run, on every rank behind the same one. For other steps the
+/// rule then, so change the rule when earlier replays have run, on every rank after the same one. For other steps the
 /// program changes the rule between two steps, not within one. The optimizer outlives the graph.
 /// - With zero::Gradients ready() copies the gradient on its stream: later work of that stream may use the memory
 /// again.
-/// - The state, and values that the program sets, are read behind the default stream when the optimizer is constructed.
-/// So are 16-bit values that have moved, at the next step or checkpoint.
+/// - The state, and values that the program sets, are read after the default stream's work when the optimizer is
+/// constructed. So are 16-bit values that have moved, at the next step or checkpoint.
 /// - After a failed step, the state and the model's values are undefined.
 ///
 /// Lifetime: the model outlives the optimizer, which makes steps as long as `ddp` exists. The destructor of `ddp` waits
@@ -266,7 +266,7 @@ class ShardedOptimizer<R, C, Stage> {
     }
     return *reduction_;
   }
-  /// Refuses what cannot inspect a step of this optimizer.
+  /// Rejects what cannot inspect a step of this optimizer.
   /// @throws Error (invalid_argument) for a DeviceLossScaler of another device
   template <class I>
   void require_usable(const std::remove_reference_t<I>& inspect) const {

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state, and their update.
-/// ShardedOptimizer makes them, with its rule as a ShardedParameters::Rule.
+/// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state in host memory, and its
+/// update.
 
 #include <array>
 #include <cstddef>
@@ -27,7 +27,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// reduced gradients by new weights, in the model's type. store() copies the gathered weights of all ranks to the
 /// model. Weights of f16 and bf16 models are kept in f32, as one more state array. Lifetime: the plan and the
 /// parameters' memory outlive the object. Threads: update(), measure() and add_squares() run on the communication
-/// stream; store() of an earlier bucket runs there or beside these calls; all other calls run between steps.
+/// stream; store() of an earlier bucket runs there or during these calls; all other calls run between steps.
 class ShardedParameters final : public Shards {
  public:
   /// A rule without its type. `states[i]` is state array i at the same `count` elements as weights and gradients.
@@ -36,7 +36,7 @@ class ShardedParameters final : public Shards {
     template <OptimizerRule R>
     static Rule of(std::shared_ptr<const R> rule);
 
-    DType element;  ///< of weights, gradients and states: f32, or f64
+    DType element;  ///< type of weights, gradients and states: f32, or f64
     std::function<void(std::byte* weights, const std::byte* gradients, std::byte* const* states, std::size_t count,
                        const StepInfo& info)>
         update;
@@ -107,7 +107,7 @@ class ShardedParameters final : public Shards {
     return arrays_[array].data() + i * size_bytes(element());
   }
 
-  bool counts_rest_;                            ///< on rank 0 only, because all ranks have the rest of a bucket
+  bool counts_rest_;                            ///< true on rank 0 only, because all ranks have the rest of a bucket
   std::vector<std::vector<std::byte>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   Rule rule_;
   double factor_ = 1;

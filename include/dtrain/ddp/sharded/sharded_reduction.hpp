@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ShardedReduction of a ShardedOptimizer in host memory: reduce-scatters buckets, updates this rank's share, and
-/// gathers the new weights.
+/// ShardedReduction of a ShardedOptimizer in host memory: reduce-scatters buckets, updates this rank's share, gathers
+/// the new weights.
 
 #include <algorithm>
 #include <atomic>
@@ -51,7 +51,7 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
   const Shards& shards() const noexcept override { return parameters_; }
   Shards& shards() noexcept { return parameters_; }
 
-  /// Bytes of gradients beside the arena.
+  /// Bytes of gradients outside the arena.
   std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
 
   /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
@@ -94,7 +94,7 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
     if (inspect_ && !inspected(channel, stream)) return;
     if (updates_now) update_all(channel, stream);
     for (std::size_t bucket = ranges_.size(); gathers_last() && !stores_at_once() && bucket-- > 0;) {
-      gather_and_store(bucket, channel, stream);  // in the order of the forward pass
+      gather_and_store(bucket, channel, stream);  // the order of the forward pass
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       updates_now ? buckets_->wait_for_event(updated_[bucket]) : buckets_->wait_for_bucket(bucket);
@@ -248,9 +248,9 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
   ShardedParameters parameters_;
   Stage stage_;
   std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
-  std::vector<Event> updated_;                ///< of each bucket, if all are updated together
-  std::vector<Event> stored_;                 ///< of each bucket, if the stream stores its weights
-  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: whether the update stored this rank's weights
+  std::vector<Event> updated_;                ///< event of each bucket, if all are updated together
+  std::vector<Event> stored_;                 ///< event of each bucket, if the stream stores its weights
+  std::vector<unsigned char> own_is_stored_;  ///< each bucket: whether the update stored this rank's weights
   std::atomic<bool> values_are_free_{false};  ///< whether the backward pass no longer uses the model's values
   Buckets* buckets_ = nullptr;
   double squares_ = 0;

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// ShardedWork: the common part of ShardedReduction and DeviceShardedReduction: places of a bucket's parts, and the
-/// collectives on them. ShardedGradients: the argument of a program's function between the reduction and the update;
-/// ClipGradients: such a function that clips. ShardedOptimizer and libtorch.hpp take such a function, as a
-/// GradientInspection.
+/// ShardedWork: common part of a sharded optimizer's reductions, on host and device. ShardedGradients: reduced
+/// gradients before the update; ClipGradients clips them.
 
 #include <cstddef>
 #include <functional>
@@ -195,7 +193,7 @@ class ShardedWork : public StepWork<C> {
     }
   }
 
-  std::vector<BufferView> ranges_;  ///< of each bucket that is launched
+  std::vector<BufferView> ranges_;  ///< ranges of each bucket that is launched
   GradientInspection inspect_;
 
  private:
@@ -205,7 +203,7 @@ class ShardedWork : public StepWork<C> {
     return {part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin)};
   }
 
-  std::vector<backend::AllGather> gathers_;  ///< of gather_all()
+  std::vector<backend::AllGather> gathers_;  ///< operations of gather_all()
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

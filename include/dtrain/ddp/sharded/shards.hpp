@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Shards: this rank's share of the weights and of the optimizer's state, whatever memory it is in. It has the layout,
-/// the parameters with their present values, and the number of updates. ShardedParameters and DeviceShards derive from
-/// it; the optimizer, works, reductions and checkpoints of sharded/ use it. check_sharded_parameters(): the check of a
-/// model, for ShardedOptimizer and that of libtorch/.
+/// Shards: this rank's share of a sharded optimizer's weights and state, in any memory. check_sharded_parameters():
+/// rejects models that it cannot take.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +32,8 @@ inline bool is_half(DType dtype) noexcept {
 
 /// @param element of the rule: f32, or f64
 /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`, or not f64 for a
-/// rule of f64, and for f64 parameters beside others; (invalid_argument) for two parameters whose values share memory
+/// rule of f64, and for f64 parameters together with others; (invalid_argument) for two parameters whose values share
+/// memory
 void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {}, DType element = DType::f32);
 
 /// Lifetime: the plan and the parameters' memory outlive the object. Threads: between steps, unless a member says
@@ -98,11 +97,11 @@ class Shards {
   ShardLayout layout_;
   std::size_t rule_arrays_;
   bool has_halves_;
-  StreamHandle writer_{};  ///< on which the program writes values that move (PresentValue::stream)
+  StreamHandle writer_{};  ///< the stream on which the program writes values that move (PresentValue::stream)
 
  private:
   ReadValue read_value_;
-  std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
+  std::vector<std::uint64_t> moves_;  ///< moves of each value in parameters_; empty if values do not move
   Device device_;
   DType element_;
   std::uint64_t steps_ = 0;

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Copies of CudaGradientCopier. BucketCopies: those that pack and unpack a bucket's gradients, or multiply them;
-/// PackingAtReady: those of each gradient, as soon as it is ready, to an arena whose memory buckets reuse.
+/// BucketCopies of a CudaGradientCopier: pack, unpack or scale a bucket's gradients. PackingAtReady: packs each one
+/// when it is ready.
 
 #include <algorithm>
 #include <atomic>
@@ -95,14 +95,14 @@ class BucketCopies {
   };
 
   std::vector<TypedCopies> types_;
-  std::vector<std::size_t> type_of_;  ///< of each bucket: index into types_
+  std::vector<std::size_t> type_of_;  ///< each bucket's index into types_
   stream::cuda::CopyBatch by_runtime_;
 };
 
 /// The copy is enqueued on the stream that produces the gradient: later work of that stream may use the gradient's
 /// memory again. Bucket k takes the memory of bucket k-2, for whose work the stream waits first. A gradient of bucket k
 /// that is ready before bucket k-2 is launched is copied to a side buffer. Side buffers stay for later steps. Threads:
-/// pack() runs concurrently for different parameters, beside launched(); all other calls run between steps. Steady
+/// pack() runs concurrently for different parameters, and with launched(); all other calls run between steps. Steady
 /// state: allocates nothing.
 class PackingAtReady {
  public:
@@ -140,7 +140,7 @@ class PackingAtReady {
       if (bucket < distance && earlier != nullptr && !producer.is_capturing()) producer.wait(*earlier);
       packs_[parameter].add(to, gradient, slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
       packs_[parameter].enqueue(is_early ? 1 : factor, producer);
-      // Another bucket has used the memory up to the next gradient. (Behind an early one, before_collective clears it.)
+      // Another bucket has used the memory up to the next gradient. (After an early one, before_collective clears it.)
       if (const std::size_t padding = detail::padded(slot.bytes) - slot.bytes; padding != 0 && !is_early) {
         stream::cuda::check(cudaMemsetAsync(to + slot.bytes, 0, padding, producer.native()), "cudaMemsetAsync");
       }
@@ -155,12 +155,12 @@ class PackingAtReady {
   }
 
  private:
-  static constexpr std::size_t distance = 2;  ///< in buckets; see with_reused_memory
+  static constexpr std::size_t distance = 2;  ///< number of buckets; see with_reused_memory
 
   const BucketPlan* plan_ = nullptr;
-  std::vector<stream::cuda::ScaledCopyBatch> packs_;  ///< of each parameter; empty unless the plan reuses memory
-  std::vector<stream::cuda::DeviceBuffer> early_;     ///< of each parameter
-  std::vector<stream::cuda::Event> free_;             ///< of each bucket: complete once its place is free
+  std::vector<stream::cuda::ScaledCopyBatch> packs_;  ///< copy of each parameter; empty unless the plan reuses memory
+  std::vector<stream::cuda::DeviceBuffer> early_;     ///< side buffer of each parameter
+  std::vector<stream::cuda::Event> free_;             ///< event of each bucket: complete once its place is free
   std::atomic<std::size_t> launched_{0};              ///< buckets of this step
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// CUDA streams of CudaGradientCopier. ProducerStreams: those that produced a bucket's gradients, each with an event;
-/// CopyStreams: two that pack and unpack beside the communication stream.
+/// CUDA streams of a CudaGradientCopier: ProducerStreams, which produced a bucket's gradients; CopyStreams, which pack
+/// and unpack during communication.
 
 #include <algorithm>
 #include <cstddef>

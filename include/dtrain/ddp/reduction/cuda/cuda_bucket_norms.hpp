@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// CudaBucketNorms of a BucketReduction: the norm of gradients in device memory, measured after each collective.
-/// gradient_copier.hpp selects it for CUDA streams.
+/// CudaBucketNorms of a BucketReduction: gradient norm in device memory, measured after each collective.
 
 #include <algorithm>
 #include <cstddef>
@@ -31,13 +30,13 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Norms of a CUDA stream's steps; members have the meaning of BucketNorms' members. After each bucket's collective a
 /// kernel writes the sums of its thread blocks to device memory. After the last bucket a kernel writes the norm: to
-/// device memory, where rescale() changes it, and to pinned memory, for the host. A step itself waits for nothing.
-/// A step captured in a graph writes the norm in each replay, to separate pinned memory. A flag there says that the
-/// norm is of a replay behind the last step that the host knows. The host clears the flag once it has read the norm. A
-/// later step outside such a graph clears it on the device, after replays that still run. Example: a replay, and a step
-/// after it without a wait between the two. The replay sets the flag, and the step clears it again, so that
-/// gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps. Lifetime: the
-/// object outlives the work, and graphs of the work.
+/// device memory, where rescale() changes it, and to pinned memory, for the host. A step itself waits for nothing. A
+/// step captured in a graph writes the norm in each replay, to separate pinned memory. A flag there says that the norm
+/// is of a replay after the last step that the host knows. The host clears the flag once it has read the norm. A later
+/// step outside such a graph clears it on the device, after replays that still run. Example: a replay, and a step after
+/// it without a wait between the two. The replay sets the flag, and the step clears it again, so that gradient_norm()
+/// gives the step's norm. Threads: enqueue one at a time; everything else between steps. Lifetime: the object outlives
+/// the work, and graphs of the work.
 class CudaBucketNorms {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -73,8 +72,8 @@ class CudaBucketNorms {
     stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, sum, stream);
   }
 
-  /// Enqueues the norm after the work of all buckets, and so after earlier work of the gradients' streams, such as a
-  /// replay. @throws Error (cuda)
+  /// Enqueues the norm after the work of all buckets, and so after earlier work of the gradients' streams, a replay
+  /// among it. @throws Error (cuda)
   void end_buckets(Stream stream) {
     is_captured_ = stream.is_capturing();
     if (is_wanted_) kernels_.measure(on_device(), copy_for(is_captured_), sums(), first_sums_.back(), stream);
@@ -182,7 +181,7 @@ class CudaBucketNorms {
     replayed().is_written = 0;
   }
 
-  /// Whether a replay behind the last step has written a norm that was not read.
+  /// Whether a replay after the last step has written a norm that was not read.
   bool was_replayed() const noexcept {
     return has_graph_ && (is_captured_ || cleared_.is_complete_beside_capture()) && replayed().is_written != 0;
   }
@@ -202,10 +201,10 @@ class CudaBucketNorms {
   }
 
   stream::cuda::DeviceBuffer memory_;  ///< a DeviceNorm, and sums of squares for the largest plan
-  stream::cuda::PinnedBuffer copies_;  ///< of the DeviceNorm, one for steps and one for replays
+  stream::cuda::PinnedBuffer copies_;  ///< copies of the DeviceNorm, one for steps and one for replays
   stream::cuda::NormKernels kernels_;
   std::optional<DType> without_kernel_;
-  std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
+  std::vector<std::size_t> first_sums_{0};  ///< first sum of each bucket, and the end
   std::optional<GradientNorm> norm_;
   State state_ = State::none;
   bool is_wanted_ = false;

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// CudaGradientCopier of a BucketReduction: packs and unpacks in device memory, ordered by streams, without host waits.
-/// gradient_copier.hpp selects it for CUDA streams.
+/// CudaGradientCopier of a BucketReduction: packs and unpacks gradients in device memory, ordered by streams, without
+/// host waits.
 
 #include <cstddef>
 #include <memory>
@@ -284,7 +284,7 @@ class CudaGradientCopier {
   /// producers.
   void enqueue_packing(std::size_t bucket) {
     const bool packs = !bucket_copies_.empty(bucket);
-    // Reused memory is free behind the communication stream's earlier work.
+    // Reused memory is free after the communication stream's earlier work.
     const Stream packing = packs && !plan_->reuses_memory ? copy_streams_.packing() : stream_;
     bucket_producers_[bucket].make_wait(packing);
     if (packs) bucket_copies_.enqueue(bucket, factor_, packing);
@@ -311,10 +311,10 @@ class CudaGradientCopier {
   DeviceTimes times_;
   std::vector<AnnouncedGradient> announced_;
   std::vector<ProducerStreams> bucket_producers_;
-  ProducerStreams producers_;  ///< of the step so far
+  ProducerStreams producers_;  ///< streams of the step so far
   BucketCopies bucket_copies_;
   PackingAtReady packing_at_ready_;
-  stream::cuda::CopyBatch copies_;  ///< between steps
+  stream::cuda::CopyBatch copies_;  ///< copies between steps
   double factor_ = 1;               ///< 1: gradients are packed as they are
   stream::cuda::Event done_;
   bool is_captured_ = false;  ///< whether the last step was captured
