@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// BackendFacts: properties of a policy's backend that the policy's launcher needs before it starts workers. run()
-/// gives them to each launcher whose start() takes them, as PerNode::start() does, which counts devices and checks the
-/// launcher's options by them. run_elastic_job(): the launcher's part of an elastic job, of which Elastic gives run() a
-/// pointer.
+/// BackendFacts: properties of a policy's backend that its launcher needs before it starts workers. run_elastic_job():
+/// starts those of an elastic job.
 
 #include <string_view>
 
@@ -32,7 +30,7 @@ using RunElasticJob = async::Task<JobResult> (*)(Attempt& attempt, const NodeLau
 
 /// Properties of a policy's backend that a launcher uses before it starts workers.
 struct BackendFacts {
-  std::string_view name{};  ///< for messages
+  std::string_view name{};  ///< its name in messages
   VisibleDevices visible_devices = nullptr;
   int most_ranks = 0;                   ///< most ranks on one host; 0: no limit
   RunElasticJob run_elastic = nullptr;  ///< null: the program's body takes a group, not an Elastic

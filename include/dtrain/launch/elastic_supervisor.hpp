@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// ElasticSupervisor: watches a node's workers of an elastic job, and starts another one in the place of each that
-/// fails. run_elastic_job(): makes it and, on node 0, the job's FormationServer, and else a RemoteFormation.
+/// ElasticSupervisor: watches a node's workers of an elastic job, and replaces each that fails.
 
 #include <algorithm>
 #include <chrono>
@@ -134,15 +133,15 @@ class ElasticSupervisor {
     pid_t wrapped = 0;  ///< worker's process that a wrapper has started; 0: the wrapper has become the worker, or will
     bool is_exiting = false;
     bool ends_with_job = false;  ///< the process ends after the job, or after a signal that is to end it
-    bool is_rank = false;        ///< of the last attempt, as far as it is known
-    std::string error{};         ///< with which the worker ends, if it is known
+    bool is_rank = false;        ///< whether the worker is a rank of the last attempt, as far as it is known
+    std::string error{};         ///< the error with which the worker ends, if it is known
     std::string killed_for{};    ///< the clause why this launcher has killed it; empty: it has not
-    int failures = 0;            ///< in a row
+    int failures = 0;            ///< failures in a row
     Deadline::Clock::time_point started_at{};
-    std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< at first: at once
+    std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< the first at once
   };
 
-  /// SIGHUP and SIGQUIT end an elastic job, too: a worker that such a signal kills would otherwise be replaced. All of
+  /// SIGHUP and SIGQUIT also end an elastic job: a worker that such a signal kills would otherwise be replaced. All of
   /// them are one request, because a terminal that closes may send several.
   int stop_requests() const noexcept {
     return std::max(services_.forwarder.stop_requests(), services_.forwarder.interrupted() ? 1 : 0);
@@ -370,7 +369,7 @@ class ElasticSupervisor {
   std::size_t unlisted_ = 0;
   int stops_noted_ = 0;
   int running_ = -1;
-  Deadline::Clock::time_point last_start_{};             ///< of a worker, often in the future
+  Deadline::Clock::time_point last_start_{};             ///< time of a worker's start, often in the future
   std::optional<Deadline::Clock::time_point> ended_at_;  ///< the job
   int last_failure_ = 0;
   int failed_after_end_ = 0;

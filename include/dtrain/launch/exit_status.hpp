@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// ExitStatus: exit code or signal of a worker that has ended, as a number for exit() and as text. Workers (supervise/)
-/// makes it, Supervisor passes it on, job_result.hpp (nodes/) judges by it. signal_name(): a signal as text, for the
-/// launcher's sentences.
+/// ExitStatus: exit code or signal of an ended worker, as number and text.
 
 #include <sys/wait.h>
 

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Concept Launcher: the first type of a Policy, which PerNode, PerProcess and a program's own classes are. run() calls
-/// its start(), which starts or identifies the processes; init_process_group() and init_elastic() ask whether it
-/// returns into the program's code.
+/// Launcher: concept of a Policy's first type; start() starts the job's processes, or identifies this one.
 
 #include <concepts>
 #include <string_view>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode owns it. Attempt: workers
-/// from their start to the end of their output.
+/// NodeLauncher: attempts of one node's workers, restarts, and the exit code. Attempt: workers from start to end.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -78,7 +77,7 @@ class Attempt {
     Pipe output = make_pipe();
     Pipe error = make_pipe();
     const bool reads_input = local_rank == input_reader();
-    // A worker reads a file, pipe or socket itself: input that it does not read stays for others, such as the shell
+    // A worker reads a file, pipe or socket itself: input that it does not read stays for others, for example the shell
     // loop `while read line; do ./train; done < file`. Only a terminal's lines are forwarded.
     const bool is_forwarded = reads_input && ::isatty(STDIN_FILENO) == 1;
     Pipe input = is_forwarded ? make_pipe() : Pipe{};
@@ -132,7 +131,7 @@ class Attempt {
         end.secondary.push_back(each.rank);
       }
     }
-    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to every reader of the report
+    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // the report's readers saw them
     if (end.first && !were_shown) {
       end.last_lines = workers_.error_tail(end.first->rank).lines();
     }
@@ -199,7 +198,7 @@ class Attempt {
   bool has_lost_log_ = false;
   FoldedConsole error_;
   Workers workers_;
-  MemoryKills memory_kills_;  ///< since before the workers' start
+  MemoryKills memory_kills_;  ///< kills since before the workers' start
   int stops_before_end_ = 0;
 };
 

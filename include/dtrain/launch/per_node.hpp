@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// launch::PerNode, for a Policy: the process that the user starts becomes the launcher of this node's workers.
+/// launch::PerNode: launcher of a Policy: the process started by the user starts its node's workers.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/process/core_count.hpp"
@@ -22,7 +22,7 @@ struct PerNode {
   ///   - 0, or the code of the worker that failed first (128 + signal number for a signal)
   ///   - 2, with a sentence on stderr, if no worker could be started
   ///   - 2 as well if MPI is initialised in this process, or CUDA has a context in it
-  /// @pre It is main's first statement. Threads: usually the main thread. Other threads may run, such as those that a
+  /// @pre It is main's first statement. Threads: usually the main thread. Other threads may run, as those that a
   /// library starts when it is loaded (OpenBLAS).
   /// Blocking: in the launcher, until all workers have ended.
   /// @param backend its devices, or the cores, are counted for --nproc-per-node=auto; it limits the number of workers

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// launch::PerProcess, for a Policy: an external launcher starts each rank's process and sets its identity.
+/// launch::PerProcess: launcher of a Policy: torchrun, mpirun, srun or another starts and identifies each rank.
 
 #include <exception>
 #include <string>

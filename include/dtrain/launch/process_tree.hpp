@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Process tree of a launcher and its workers: ancestors, descendants and status of a process, from /proc.
+/// Process tree of a launcher and its workers: ancestors, descendants and status, from /proc.
 
 #include <sys/stat.h>
 #include <sys/types.h>

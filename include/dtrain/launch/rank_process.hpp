@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// launch::RankProcess: identity and settings of the process that is a rank, which PerNode and PerProcess make for
-/// run(), rank_process_of() for init_process_group(), init_elastic() and a program's launcher. A rank joins its job by
-/// it; ElasticWorker and StoreHost read it.
+/// RankProcess: identity and settings of a rank's process, from a launcher's start(). rank_process_of(): from the
+/// environment.
 
 #include <chrono>
 #include <memory>
@@ -46,11 +45,11 @@ class ArgumentVector {
 /// Identity and settings of the process that is a rank. A value that refers to no other object.
 /// @ingroup launchers
 struct RankProcess : rendezvous::ControlPlaneOptions {
-  int min_ranks = 0;           ///< of an elastic job, whose largest world size is identity.world_size; 0: not elastic
-  int report_descriptor = -1;  ///< of an elastic job: for report_end()
+  int min_ranks = 0;           ///< least ranks of an elastic job of at most identity.world_size ranks; 0: not elastic
+  int report_descriptor = -1;  ///< argument of report_end() in an elastic job
   /// How long a worker of an elastic job tries to reach the store again, once it has been a rank.
   std::chrono::nanoseconds reconnect_timeout = timeout;
-  ArgumentVector argument_vector{};  ///< without arguments that launchers add
+  ArgumentVector argument_vector{};  ///< arguments except those that launchers add
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this RankProcess lives.
   std::span<char* const> arguments() const noexcept { return argument_vector.view(); }

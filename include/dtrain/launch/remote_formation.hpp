@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// RemoteFormation of an ElasticSupervisor: what the launcher of an elastic job's node knows of the job if another
-/// node's launcher has the job's store. report_end(): a worker tells its launcher that the job has finished.
+/// RemoteFormation of an ElasticSupervisor: what its launcher knows of an elastic job whose store another launcher has.
+/// report_end(): a worker's notice.
 
 #include <fcntl.h>
 #include <unistd.h>

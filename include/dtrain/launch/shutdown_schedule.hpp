@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// ShutdownSchedule: when a launcher sends its workers SIGTERM and SIGKILL; pure. Supervisor (supervise/) and
-/// ElasticSupervisor act by it, through Workers; NodeLauncherOptions (configuration/) and OutputRelay (output/) take
-/// its times.
+/// ShutdownSchedule: when a launcher sends its workers SIGTERM and SIGKILL. Pure.
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +12,7 @@
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Times that processes have to end. Processes that compute on devices end slower: they abort running operations, and
-/// the driver destroys their contexts. The driver destroys contexts after SIGKILL, too; until then their device memory
+/// the driver destroys their contexts. The driver also destroys contexts after SIGKILL; until then their device memory
 /// is in use.
 struct ShutdownTimeouts {
   /// From the first failure on: the other workers can end by themselves, with a message. ThreadSanitizer delays a

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// StoreHost: the store of an elastic job without a launcher of dtrain: a thread in the process with index 0;
-/// ElasticWorker owns it. formation_at(): the formation of an elastic job.
+/// StoreHost: the store of an elastic job without a launcher of dtrain, on a thread of process 0.
 
 #include <algorithm>
 #include <cerrno>
@@ -38,14 +37,14 @@ namespace DTRAIN_NAMESPACE::launch {
 struct ElasticJobFacts {
   int min_ranks = 1;
   int max_ranks = 1;
-  std::chrono::nanoseconds timeout{};   ///< for min_ranks workers, or one that has the state
+  std::chrono::nanoseconds timeout{};   ///< wait for min_ranks workers, or one that has the state
   std::chrono::nanoseconds liveness{};  ///< DTRAIN_LIVENESS_SECONDS
   std::string name{};                   ///< DTRAIN_JOB_ID; empty: none
-  std::string owner{};                  ///< of the store: "the launcher on host a"
-  std::size_t further_files = 0;        ///< as StoreJobOptions
+  std::string owner{};                  ///< owner of the store: "the launcher on host a"
+  std::size_t further_files = 0;        ///< the same as in StoreJobOptions
   std::chrono::milliseconds loss_grace{0};
-  /// Whether the formation is told of the end of each worker's process. Otherwise the end of its connection must do,
-  /// also if the worker lives: that worker comes back.
+  /// Whether the formation is notified of the end of each worker's process. Otherwise the end of its connection must
+  /// do, also if the worker lives: that worker comes back.
   bool sees_processes = false;
 };
 
@@ -109,11 +108,11 @@ async::Task<Listening> listening_at(async::EventLoop& loop, std::string host, st
 /// Hosts the store from its construction to its destruction, whatever becomes of the attempts.
 ///
 /// If the store's process ends before the job, the job has ended: the other workers end with exit code 75. If it is
-/// lost, such as by SIGKILL, they notice the end of their connections, or its silence for DTRAIN_LIVENESS_SECONDS, then
-/// try to reach the store for twice that time, and end so, too; workers that were joining an attempt then do so after
+/// lost (SIGKILL), they notice the end of their connections, or its silence for DTRAIN_LIVENESS_SECONDS, then try to
+/// reach the store for twice that time, and also end so; workers that were joining an attempt then do so after
 /// DTRAIN_TIMEOUT_SECONDS at the latest. A process of the same index that replaces it hosts the store of another job,
-/// which refuses what is left of the earlier one by the job's number, with exit code 75 as well. Threads: the program's
-/// one. A template, so that a program without an elastic job compiles nothing of it.
+/// which rejects by the job's number what is left of the earlier one, with exit code 75 as well. Threads: the program's
+/// one. A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class StoreHost {
  public:

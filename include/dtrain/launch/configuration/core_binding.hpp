@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Core binding, a part of the launcher's configuration (--bind): the CPUs on which each worker runs, by default those
-/// next to the NUMA node of its GPU, if it has one, found without the CUDA runtime. PerNode (launch/) chooses
-/// them for WorkerProgram; spawn.hpp binds the workers; flags.hpp reads the flag.
+/// Core binding (--bind): the CPUs of each of a launcher's workers, by default next to its GPU.
 
 #include <algorithm>
 #include <cstddef>
@@ -32,8 +30,8 @@ enum class Binding { automatic, core, numa, none };
 
 namespace detail {
 
-/// The CPUs of `cpus` that are in a list of the kernel's, such as "0-3,8". Source:
-/// Documentation/admin-guide/cputopology and bitmap_parselist in Linux.
+/// The CPUs of `cpus` that are in a list of the kernel's ("0-3,8"). Source: Documentation/admin-guide/cputopology and
+/// bitmap_parselist in Linux.
 inline Cpus listed(const Cpus& cpus, std::string_view list) {
   Cpus found;
   while (!list.empty()) {
@@ -102,7 +100,7 @@ inline std::vector<Cpus> shared_out(const std::vector<Cpus>& parts, int workers)
 
 /// A GPU as NVIDIA's driver lists it in /proc/driver/nvidia/gpus.
 struct Gpu {
-  std::string address;  ///< on the PCI bus: "0000:3b:00.0"
+  std::string address;  ///< the address on the PCI bus: "0000:3b:00.0"
   std::string model;
   std::string uuid;  ///< "GPU-" and hexadecimal digits; empty if the driver does not say
 };
@@ -210,7 +208,7 @@ inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpu
   return detail::shared_out(cores, workers);
 }
 
-/// Drops an automatic binding that the system refuses to all processes. @param error of cpu_binding_error()
+/// Drops an automatic binding that the system denies to all processes. @param error of cpu_binding_error()
 /// @returns a sentence for the log; empty if the workers can be bound, or are not to be
 /// @throws Error (posix) if the user has asked for the binding (--bind=core, --bind=numa)
 inline std::string drop_refused_binding(std::vector<Cpus>& cpus, Binding binding, int error) {

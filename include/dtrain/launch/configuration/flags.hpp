@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Launcher flags: help text, and parser that removes them from a program's command line. Command words: a command line
-/// split with the quotes of a shell.
+/// Launcher flags: help text, and parser that removes them from a program's command line. Command words: shell-like
+/// splitting.
 
 #include <algorithm>
 #include <array>
@@ -22,7 +22,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-inline constexpr int most_restarts = 10000;  ///< of --max-restarts
+inline constexpr int most_restarts = 10000;  ///< bound of --max-restarts
 
 /// Pure. Blanks separate words. '...' is literal. In "...", a backslash before \, ", $ or ` is removed. Outside quotes,
 /// a backslash makes the next character literal. Nothing is expanded. Example: `sh -c '"$@"' --` has the words `sh`,

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Job identity, a part of a rank's configuration (ControlPlaneOptions): name and origin of the job of this process, by
-/// which the store distinguishes jobs; program build: name and build id (or digest) of its executable. rank_process.hpp
-/// calls it.
+/// Job identity: name, origin and program build by which a store tells a rank's job from others.
 
 #include <elf.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// NodeLauncherOptions: the configuration of a node's NodeLauncher, which PerNode makes from flags and environment.
+/// NodeLauncherOptions of a NodeLauncher: program, workers, nodes and settings, from flags and environment.
 
 #include <chrono>
 #include <cstdint>
@@ -32,8 +32,8 @@ struct NodeLauncherOptions {
   int cores = 1;
   Binding binding = Binding::automatic;
   int max_restarts = 0;
-  int min_ranks = 0;                    ///< of an elastic job; 0: the job is not elastic
-  RunElasticJob run_elastic = nullptr;  ///< for min_ranks
+  int min_ranks = 0;                    ///< least ranks of an elastic job; 0: the job is not elastic
+  RunElasticJob run_elastic = nullptr;  ///< the launcher's part if min_ranks is set
   std::chrono::nanoseconds join_timeout = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
   std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
@@ -95,7 +95,7 @@ inline std::string node_source(const identity::NodeFlags& flags, const identity:
   return stated.empty() ? format_text("the environment of {}", {node.launcher}) : stated;
 }
 
-/// This node's identity. The launcher reads variables such as RANK as the node's. If they are incomplete, the error
+/// This node's identity. The launcher reads RANK and other variables as the node's. If they are incomplete, the error
 /// also names the flag that ignores them. @throws Error (identity, usage)
 inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
   using identity::IdentityErrc;

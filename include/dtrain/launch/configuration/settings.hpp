@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Settings: parsers of timeouts, log level and secret for rank_process.hpp and node_launcher_options.hpp;
-/// in_milliseconds(), for the headers of launch/ that give times to rendezvous/.
+/// Settings of a launcher or rank: strict parsers of timeouts, log level and secret.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -35,7 +34,7 @@ inline std::optional<std::chrono::nanoseconds> decimal_seconds(std::string_view 
   constexpr std::int64_t per_second = 1'000'000'000;
   constexpr std::int64_t most = 10'000'000 * per_second;
   std::int64_t total = 0;
-  std::int64_t unit = 0;  // nanoseconds of the next digit behind the point; 0 before the point
+  std::int64_t unit = 0;  // nanoseconds of the next digit after the point; 0 before the point
   bool has_point = false;
   bool has_digit = false;
   for (const char character : text) {

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// WorkerProgram, a part of NodeLauncherOptions: the command line of a worker, with its loader and the command of
-/// --wrap. Worker environment: the variables that the per-node launcher sets for each worker.
+/// WorkerProgram of a launcher's options: a worker's command line, with loader and --wrap. Worker environment: its
+/// variables.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -34,14 +34,14 @@ struct NodePlan {
   int workers = 1;
   int first_rank = 0;  ///< number of workers of nodes with a lower node rank
   int world_size = 1;  ///< number of workers of all nodes
-  int min_ranks = 0;   ///< of an elastic job, which starts its workers without a rank; 0: the job is not elastic
+  int min_ranks = 0;   ///< least ranks of an elastic job, whose workers start without a rank; 0: the job is not elastic
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;
   int master_port = 0;
-  std::string secret;               ///< of the job's store; empty if the launcher's environment has it
+  std::string secret;               ///< secret of the job's store; empty if the launcher's environment has it
   int attempt = 0;                  ///< number of earlier starts of the workers
-  int cores = 1;                    ///< of this node, for all workers
+  int cores = 1;                    ///< cores of this node, for all workers
   bool is_bound = false;            ///< whether each worker may use some of the cores only
   std::string launcher_process;     ///< its process id
   bool stdout_is_terminal = false;  ///< whether the launcher's is
@@ -93,7 +93,7 @@ inline identity::Environment worker_environment(const identity::Environment& bas
   environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
   environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
   environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
-  environment.erase("DTRAIN_NODE_CORES");  // of a launcher around this one
+  environment.erase("DTRAIN_NODE_CORES");  // the variable of a launcher around this one
   if (plan.is_bound) {
     environment["DTRAIN_NODE_CORES"] = std::to_string(plan.cores);
   }
@@ -135,7 +135,7 @@ inline bool is_worker_environment(const identity::Environment& environment, long
   return is_rank && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
 }
 
-/// The descriptor by which a worker of an elastic job reports the job's end, if its launcher does not have the store.
+/// The descriptor for a worker's report of an elastic job's end, if its launcher does not have the store.
 inline constexpr const char* report_variable = "DTRAIN_REPORT_DESCRIPTOR";
 
 /// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
@@ -158,7 +158,7 @@ struct WorkerProgram {
   std::vector<std::string> arguments;  ///< the program's name first
   identity::Environment environment;
   std::optional<std::string> log_dir;
-  std::vector<Cpus> cpus;  ///< of each worker of this node; empty: not bound
+  std::vector<Cpus> cpus;  ///< CPUs of each worker of this node; empty: not bound
   bool folds = true;       ///< a message of several ranks is printed once (see LineFold)
 
   bool wraps(int rank) const { return !wrapper.empty() && wrapped_rank.value_or(rank) == rank; }
@@ -183,8 +183,8 @@ inline std::string own_program() {
   return is_there ? path : "/proc/self/exe";
 }
 
-/// The words before `argv` on this process's command line, such as `ld.so --library-path DIR` if a loader runs the
-/// program; usually empty. Pure.
+/// The words before `argv` on this process's command line: `ld.so --library-path DIR` if a loader runs the program;
+/// usually empty. Pure.
 /// @param command_line /proc/self/cmdline: each word ends with '\0'
 inline std::vector<std::string> loader_of(std::string_view command_line, const std::vector<std::string>& argv) {
   std::vector<std::string> words;

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Network report: the interface by which other hosts of a job reach this one, found without network traffic, and
-/// reasons for a slow network. NodeLauncher, or rank 0's RankProcess, prints it at start, whoami --verbose on request.
+/// Network report of a launcher or rank 0: the interface by which other hosts reach this one, and reasons for a slow
+/// network; sends nothing.
 
 #include <algorithm>
 #include <cstddef>
@@ -104,7 +104,7 @@ inline std::optional<net::SocketAddress> known_address(const std::string& host, 
 }
 
 /// The interface that DTRAIN_INTERFACE names. Else the interface that has the store's address, or the route to it. Else
-/// the interface of the default route, with the address by which other hosts reach it. nullopt if the result is none of
+/// the interface of the default route, with the address at which other hosts reach it. nullopt if the result is none of
 /// `addresses`.
 /// @param master MASTER_ADDR, or the address that replaces it
 /// @param address_towards returns this host's address on the route to another address: net::address_towards, or a
@@ -129,7 +129,7 @@ std::optional<net::InterfaceAddress> local_interface(const identity::Variables& 
   return own ? found([&](const auto& each) { return each.address == *own; }) : std::nullopt;
 }
 
-/// Active ports, such as "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; without ports of Ethernet adapters (RoCE).
+/// Active ports ("mlx5_0 port 1 (200 Gb/sec (4X HDR))"), without ports of Ethernet adapters (RoCE).
 inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files) {
   constexpr const char* all = "/sys/class/infiniband";
   std::vector<std::string> active;
@@ -287,7 +287,7 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
   } else {
     report.interface = "network: no interface leads to other hosts";
   }
-  if (own && several_hosts && !variables.has("DTRAIN_HOST_ID")) {  // which lets one host be several nodes, for a test
+  if (own && several_hosts && !variables.has("DTRAIN_HOST_ID")) {  // it lets one host be several nodes, for a test
     add(interface_without_others(*own, addresses));
   }
   add(unused_infiniband(variables, files));

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// JobCoordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes;
-/// NodeLauncher owns one, Supervisor (supervise/) tells it of failed workers. RankRendezvous: the job in the store that
-/// the ranks of each attempt join. files_for_workers(): descriptors of workers' connections, also for
-/// ElasticSupervisor.
+/// JobCoordinator of a NodeLauncher: ranks, attempts, failures and result of a job, agreed between nodes' launchers.
+/// RankRendezvous: the job that an attempt's ranks join.
 
 #include <chrono>
 #include <csignal>
@@ -345,9 +343,9 @@ class JobCoordinator {
   const rendezvous::HostIdentity* host_;
   std::function<void(int, int)> on_remote_stop_;
   NodeRendezvous node_rendezvous_;
-  std::optional<RankRendezvous> ranks_;  ///< on node 0 only
+  std::optional<RankRendezvous> ranks_;  ///< the ranks' jobs, on node 0 only
   int attempt_ = 0;
-  std::optional<Cause> cause_;                 ///< as node 0 published it
+  std::optional<Cause> cause_;                 ///< the cause that node 0 published
   std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
   bool is_complete_ = false;                   ///< all ranks have joined
   bool is_stopping_ = false;                   ///< a launcher of the job has received a stop request

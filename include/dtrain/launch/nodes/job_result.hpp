@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes. JobCoordinator on node
-/// 0 makes it by decide_result(); ElasticSupervisor states that of an elastic job, NodeLauncher reports either.
-/// WorkerEnd: the end of a worker, from Supervisor (supervise/). Failure analysis, first_failure(): the first failed
-/// worker, by which NodeLauncher makes a NodeEnd. Pure.
+/// JobResult: exit code, report and restart decision, from the ends of all nodes' workers. first_failure(): the first
+/// failed worker. Pure.
 
 #include <algorithm>
 #include <csignal>
@@ -27,7 +25,7 @@ struct WorkerEnd {
   ExitStatus status;
   bool left = true;           ///< it had left the job before it ended
   bool stopped = false;       ///< it ended after the launcher had sent it SIGTERM or SIGKILL
-  std::string explanation{};  ///< of the status, such as that of MemoryKills; usually empty
+  std::string explanation{};  ///< explanation of the status (MemoryKills); usually empty
 
   /// False only for a worker that left the job and ended with exit code 0. Exit code 0 without leaving is a loss.
   bool failed() const noexcept { return status != ExitStatus{} || !left; }
@@ -130,8 +128,8 @@ struct NodeEnd {
   std::string host;
   std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
   std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
-  std::vector<std::string> last_lines;  ///< that `first` wrote to stderr
-  int stop_signal = 0;                  ///< of the first stop request (see SignalForwarder), or 0
+  std::vector<std::string> last_lines;  ///< the last lines that `first` wrote to stderr
+  int stop_signal = 0;                  ///< signal of the first stop request (see SignalForwarder), or 0
   bool interrupted = false;             ///< a signal arrived after which the job is not restarted
   bool started = true;                  ///< false if the job was stopped before it had workers
   bool abandoned = false;               ///< a killed process did not end in time

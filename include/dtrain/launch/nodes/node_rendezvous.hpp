@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// NodeRendezvous: joining and leaving of the launchers of all nodes; JobCoordinator owns it. Launcher records
-/// (LauncherKeys, FailureRecord, NodeTable): keys and values that the launchers write to node 0's store.
+/// NodeRendezvous of a JobCoordinator: joining and leaving of all nodes' launchers. LauncherKeys, FailureRecord,
+/// NodeTable: what they write to the store.
 
 #include <algorithm>
 #include <chrono>
@@ -83,7 +83,7 @@ inline void fields(Serializer& of, NodeInfo& info) {
 
 /// The table that node 0 sends to all launchers.
 struct NodeTable {
-  std::vector<int> workers;  ///< of each node
+  std::vector<int> workers;  ///< workers of each node
   std::string problem;       ///< why these nodes cannot form a job; empty if they can
 
   int node_count() const noexcept { return static_cast<int>(workers.size()); }
@@ -362,10 +362,10 @@ class NodeRendezvous {
   std::string master_addr_;
   std::uint16_t master_port_;
   std::string drawn_secret_;
-  std::string listens_at_;  ///< for the error of a join timeout, on node 0
+  std::string listens_at_;  ///< a clause in the error of a join timeout, on node 0
   std::shared_ptr<FailureLatch> failure_;
   FailureLatch::Subscription subscription_;
-  std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only
+  std::optional<rendezvous::StoreServer> server_;  ///< the store, on node 0 only
   rendezvous::JobServer* launchers_ = nullptr;     ///< the server's
   rendezvous::StoreClient::Owner session_;
   std::optional<rendezvous::Store> store_;

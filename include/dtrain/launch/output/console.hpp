@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Terminal output: the launcher's stdout and stderr, which NodeLauncher owns; each has a Console, which writes whole
-/// lines (LineSplitter) and does not block the loop.
+/// TerminalOutput: a launcher's stdout and stderr. Console: writes one of them by whole lines (LineSplitter), without
+/// blocking.
 
 #include <limits.h>
 #include <sys/stat.h>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// OutputRelay: passes one stream of one worker to the launcher's console, line by line, and to the worker's file in
-/// --log-dir (LogFile); Workers has two for each worker. LineFold, FoldedConsole: one line for a message of dtrain that
-/// several ranks print; each Attempt has a FoldedConsole.
+/// OutputRelay: passes a worker's stream to the launcher's Console and a LogFile. LineFold, FoldedConsole: one line for
+/// several ranks' equal messages.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -99,7 +98,7 @@ class LineFold {
 
  private:
   struct Held {
-    std::string text;       ///< without "dtrain: " and "rank R: "
+    std::string text;       ///< the text without "dtrain: " and "rank R: "
     bool is_named = false;  ///< each rank R prints "rank R: " before the text
     std::vector<int> ranks;
     Clock::time_point until;
@@ -132,7 +131,7 @@ class LineFold {
 
   std::size_t ranks_;
   std::function<void(std::string_view, std::string_view)> emit_;
-  std::vector<Held> held_;  ///< in the order in which they were first printed
+  std::vector<Held> held_;  ///< held lines in the order of their first prints
 };
 
 /// Lifetime: the loop and the console outlive it. The destructor prints held lines. Threads: the loop's.

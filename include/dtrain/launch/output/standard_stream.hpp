@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Standard streams of Console and OutputRelay: whether they can be waited for, are ready, or are lost; stream_name():
-/// a stream with its file, for sentences of run_rank() and PerNode.
+/// Standard streams of a launcher or rank: whether they are ready, or lost. stream_name(): with its file.
 
 #include <poll.h>
 #include <sys/stat.h>

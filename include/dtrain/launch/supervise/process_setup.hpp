@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Process setup for supervision: a launcher becomes the subreaper of its workers' children, outlives a limit of file
-/// sizes, and is refused where MPI or CUDA is in use. Closed standard descriptors are opened.
+/// Process setup of a launcher, which is rejected where MPI or CUDA is in use: subreaper of its workers' children.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -113,8 +112,8 @@ inline void survive_file_size_limit() {
   }
 }
 
-/// Makes this process the parent of workers' orphans, so that it can reap them. If the system refuses, a process that a
-/// worker leaves behind becomes a child of init, which reaps it; the process is still killed with the worker's group.
+/// Makes this process the parent of workers' orphans, so that it can reap them. If the system denies it, a process that
+/// outlives its worker becomes a child of init, which reaps it; the process is still killed with the worker's group.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     log(LogLevel::info, errno_error("becoming the subreaper of what the workers leave behind").what());

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// SignalForwarder: sends the launcher's signals to the workers of the current attempt; SignalReader: reads these
-/// signals from a signalfd in the launcher's thread, whichever thread the system picks for them. NodeLauncher owns
-/// both.
+/// SignalForwarder of a NodeLauncher: sends the launcher's signals to its workers. SignalReader: reads them from a
+/// signalfd.
 
 #include <pthread.h>
 #include <sched.h>
@@ -314,7 +313,7 @@ class SignalForwarder {
   std::function<void(int, int)> on_stop_;
   int stop_signal_ = 0;
   int local_stops_ = 0;
-  int remote_stops_ = 0;  ///< at the launcher of another node that received most of them
+  int remote_stops_ = 0;  ///< stop requests at the launcher of another node that received most of them
   int interrupt_signal_ = 0;
   async::TaskHandle reading_;
 };

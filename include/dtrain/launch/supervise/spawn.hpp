@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Process spawning: spawn() starts a program as a child that is killed when the starting thread ends, for each worker
-/// of a NodeLauncher; end_with_parent(): the same for a worker under --wrap, by PerNode; Pipe: both ends of a pipe, for
-/// NodeLauncher and RemoteFormation.
+/// spawn(): starts a worker as a child that dies with the launcher's thread. end_with_parent(): likewise under --wrap.
+/// Pipe: both ends.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -137,8 +136,8 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
     return {"setrlimit", errno};
   }
-  // Refused if the launcher's CPUs have changed since: the child then uses the launcher's. cpu_binding_error() has
-  // excluded a system that always refuses.
+  // This call fails if the launcher's CPUs have changed since: the child then uses the launcher's. cpu_binding_error()
+  // has excluded a system that always denies it.
   if (!request.cpus.empty()) {
     static_cast<void>(::sched_setaffinity(0, sizeof(cpus.words), cpus.words));
   }
@@ -192,7 +191,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   const pid_t parent = ::getpid();
   pid_t child = -1;
   {
-    const async::BlockedSignals blocked;  // in the child as well
+    const async::BlockedSignals blocked;  // signals are blocked in the child as well
     child = ::fork();
     if (child == 0) {
       const detail::StartError failed =
@@ -205,7 +204,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   if (child < 0) {
     throw_errno("{}", {doing}, "raise the limit of processes (ulimit -u) or start fewer workers");
   }
-  static_cast<void>(::setpgid(child, child));  // the child calls it, too: either may be first
+  static_cast<void>(::setpgid(child, child));  // the child also calls it: either may be first
   report.writer.reset();
   try {
     const detail::StartError failed = detail::start_error(report.reader.get(), doing);

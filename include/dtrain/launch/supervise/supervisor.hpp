@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; NodeLauncher owns one
-/// for each attempt. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
+/// Supervisor of an Attempt: watches its workers to the last one's end, and ends them after a failure. MemoryKills:
+/// kills for lack of memory.
 
 #include <algorithm>
 #include <chrono>
@@ -110,7 +110,7 @@ struct AttemptServices {
 /// Request that workers end, which those did not follow that a launcher kills.
 struct EndRequest {
   int signal = 0;             ///< forwarded one; 0: the launcher has sent SIGTERM itself
-  const char* noun = "rank";  ///< of a worker, in the sentence
+  const char* noun = "rank";  ///< word for a worker in the sentence
 };
 
 /// Does what the schedule says, and says whom it kills.

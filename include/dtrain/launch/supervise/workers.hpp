@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Workers: the worker processes of one Attempt, which owns them: signals to them, reaping, output. StoppedWorkers: how
-/// long each has been stopped (SIGSTOP, SIGTSTP). StdinForwarder: passes lines typed on the terminal to one worker.
+/// Workers of an Attempt: a launcher's worker processes: signals, reaping, output. StoppedWorkers: stopped by SIGSTOP.
+/// StdinForwarder: typed lines.
 
 #include <poll.h>
 #include <sys/types.h>
@@ -200,7 +200,7 @@ class Workers {
     worker.output = std::move(output);
     worker.error = std::move(error);
     worker.input = std::move(input);
-    workers_.push_back(std::move(worker));  // from here on the destructor ends the process
+    workers_.push_back(std::move(worker));  // the destructor ends the process from here on
     ChildProcess& added = workers_.back();
     added.tasks.push_back(loop_->spawn(added.output->run()));
     added.tasks.push_back(loop_->spawn(added.error->run()));
@@ -225,7 +225,7 @@ class Workers {
   }
 
   /// Sends a signal to each worker, but not to its descendants, and not to a wrapper that is its parent. The signal
-  /// would end a wrapper such as a shell or perf, and the worker's last output would be lost.
+  /// would end a wrapper (a shell, perf), and the worker's last output would be lost.
   void signal_each(int signal) const {
     for (const ChildProcess& worker : workers_) {
       send(worker, process_of(worker), signal);
@@ -284,7 +284,7 @@ class Workers {
   }
 
   /// Reaps every child that has ended, including orphans of workers (this process is their subreaper). Kills the rest
-  /// of an ended worker's group. Blocking: no. @throws Error (posix) if the system refuses to say which children ended
+  /// of an ended worker's group. Blocking: no. @throws Error (posix) if the system does not say which children ended
   std::vector<Ended> reap() {
     std::vector<Ended> ended;
     for (;;) {
