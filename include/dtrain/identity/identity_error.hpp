@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// IdentityError: invalid, contradictory or incomplete variables of a process, which every parser of identity/ and
-/// rank_process.hpp (launch/) throw by throw_identity_error(); IdentityErrc: its codes.
+/// IdentityError: variables that are invalid, contradictory or incomplete as a process's identity. IdentityErrc: its
+/// stable codes.
 
 #include <cstddef>
 #include <cstdint>

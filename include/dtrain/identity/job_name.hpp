@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Job name of a ProcessIdentity: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do
-/// not join each other. resolve_identity.hpp of this folder calls it, and in launch/ rank_process.hpp and
-/// node_launcher_options.hpp.
+/// Job name of a ProcessIdentity: DTRAIN_JOB_ID, else the launcher's id; ranks with different names do not join each
+/// other.
 
 #include <initializer_list>
 #include <optional>

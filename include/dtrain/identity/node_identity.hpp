@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// NodeIdentity: node rank, node count and store address of a per-node launcher; pure. Its sources, in order of
-/// precedence: flags, pairs of node variables, one launcher on each node under mpirun or srun, a process's identity.
+/// NodeIdentity: node rank, node count and store address of a node's launcher, from flags or variables. Pure.
 
 #include <array>
 #include <optional>
@@ -33,7 +32,7 @@ struct NodeIdentity {
 
   int node_rank = 0;
   int node_count = 1;
-  int least_nodes = 0;                        ///< of an elastic job with MIN:MAX nodes; 0: the number is fixed
+  int least_nodes = 0;                        ///< MIN of an elastic job with MIN:MAX nodes; 0: the number is fixed
   std::string master_addr;                    ///< empty in a source that does not state it
   std::optional<int> master_port;             ///< nullopt: the launcher binds port 0
   std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
@@ -44,8 +43,8 @@ struct NodeIdentity {
   friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
 };
 
-/// `environment` with each flag as an entry under its own name, such as "--nnodes". Therefore flags are read, and named
-/// in sentences, like variables.
+/// `environment` with each flag as an entry under its own name ("--nnodes"). Therefore flags are read, and named in
+/// sentences, like variables.
 inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
   Environment joined = environment;
   const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
@@ -200,7 +199,7 @@ inline void check_wanted_pair(const Variables& variables, std::optional<std::str
   refuse_launcher(variables, *wanted, there + names_of_present(variables));
 }
 
-/// Checks that a number of nodes has a node rank, too. @param least_nodes of the variables' MIN:MAX; 0: one number
+/// Checks that a number of nodes also has a node rank. @param least_nodes of the variables' MIN:MAX; 0: one number
 /// @throws IdentityError: no-rank, elastic-range
 inline void check_unpaired_count(const Variables& variables, int least_nodes) {
   for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
@@ -267,7 +266,7 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
   NodeIdentity node;
   node.launcher = "node";
   if (!(rank && count) && count != 1) {
-    Environment with_master = joined;  // with a given master, sources neither guess one nor fail without one
+    Environment with_master = joined;  // sources with a given master neither guess one nor fail without one
     for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
       if (const std::optional<std::string_view> address = variables.text(given)) {
         with_master["MASTER_ADDR"] = *address;

@@ -1,11 +1,6 @@
 #pragma once
 /// @file
-/// ProcessIdentity: rank, sizes, node, store address and job of one process; to_string() writes it for people. The
-/// headers of identity/ read it from the environment. RankProcess (launch/) holds it; other headers of launch/, run(),
-/// Elastic and programs read it. ElasticWorker (elastic/) gives it the rank of each attempt. ControlPlane (rendezvous/)
-/// joins the job by it; before that, join_job_blocking() (group/) or Elastic passes it to the pre_join_blocking() of a
-/// backend. default_master_port: the store's port if no variable or flag sets one, for identity/, RankProcess and
-/// ControlPlane.
+/// ProcessIdentity: rank, sizes, node, store address and job of one process, stated by its launcher or guessed.
 
 #include <algorithm>
 #include <optional>

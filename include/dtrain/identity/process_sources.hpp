@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// The list of all process-identity sources, in order of precedence, from the headers of launchers/; and the
-/// completeness check: errors, with remedies, if variables show a job of several processes but are no complete source.
-/// resolve_identity.hpp walks the list, node_identity.hpp asks by it which launcher is present.
+/// Process-identity sources in order of precedence; completeness check: an error with remedy if variables show a job
+/// and no source is complete.
 
 #include <algorithm>
 #include <array>
@@ -136,7 +135,7 @@ inline constexpr std::array<NodeScheduler, 4> node_schedulers{{
                           {node_rank, node_count, master_addr}));
 }
 
-/// These systems set their variables for jobs of one node, too. LeaderWorkerSet has LWS_WORKER_INDEX since version 0.6.
+/// These systems also set their variables for jobs of one node. LeaderWorkerSet has LWS_WORKER_INDEX since version 0.6.
 inline void check_scheduler_half(const Variables& variables) {
   for (const auto& [rank, count, master] : node_schedulers) {
     const std::optional<int> nodes = variables.integer(count);

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Identity resolution for rank_process.hpp (launch/) and node_identity.hpp: the ProcessIdentity that a process's
-/// variables and arguments give, with the name of its job; pure.
+/// Identity resolution: the ProcessIdentity that a process's variables and arguments give, with its job's name. Pure.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/identity/environment/launcher_variables.hpp"

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Variables: typed, strict reads of a process's variables, by which identity/, launch/ and the GPU backends (backend/)
-/// read them; Environment: a snapshot of all variables.
+/// Variables: typed, strict reads of a process's environment variables. Environment: a snapshot of all.
 
 #include <unistd.h>
 

@@ -1,10 +1,7 @@
 #pragma once
 /// @file
-/// LauncherVariables: the names of one launcher's variables in a process's environment, and how they are read; the
-/// fields that are certain on one node, and its loopback address; range checks of ranks and sizes. slurm_step.hpp,
-/// job_name.hpp, process_sources.hpp and launchers/ read by them. Arguments: a program's argv, for
-/// resolve_identity.hpp, launchers/ and flags.hpp (launch/); --local_rank=N in it, for torch.hpp and rank_process.hpp
-/// (launch/).
+/// LauncherVariables: the names of one launcher's variables for rank and sizes, their reads and range checks.
+/// Arguments: a program's argv.
 
 #include <cstddef>
 #include <optional>

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// Slurm step: the variables that describe one task of a step, as a process finds them in its environment, with their
-/// lists of hosts and of task counts. Headers of identity/ and its launchers/, and rank_process.hpp (launch/), read
-/// them.
+/// Slurm step: variables that give a task's rank, nodes and sizes, with their lists of hosts and task counts.
 
 #include <algorithm>
 #include <cstddef>

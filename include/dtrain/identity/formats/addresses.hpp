@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Formats of addresses in variables: "host", "host:port" and "[IPv6 address]:port"; the contact address of an Open MPI
-/// 4 daemon. variable_tables.hpp, clusters.hpp, job_name.hpp and slurm_step.hpp parse by them.
+/// Formats of addresses in launchers' variables: "host", "host:port", "[IPv6 address]:port"; an Open MPI 4 daemon's
+/// contact address.
 
 #include <algorithm>
 #include <cstddef>
@@ -27,7 +27,7 @@ constexpr bool is_host_byte(char byte) noexcept {
 
 /// An entry of a list of hosts.
 struct HostPort {
-  std::string host;  ///< without brackets; not resolved
+  std::string host;  ///< the host without brackets; not resolved
   std::optional<int> port;
 };
 

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// JSON reader for clusters.hpp and process_sources.hpp, for bench/timeline/ and for tests: strict parser (RFC 8259),
-/// bounded in size and depth.
+/// JSON reader for variables of a cluster: strict (RFC 8259), bounded in size and depth.
 
 #include <algorithm>
 #include <cstddef>
@@ -80,7 +79,7 @@ class JsonReader {
            word(value, "false", Json::Type::boolean) || number(value);
   }
 
-  /// The members of an object or array behind its opening bracket, and the closing one, `end`.
+  /// The members of an object or array after its opening bracket, and the closing one, `end`.
   bool members(Json& value, int depth, char end) {
     skip_space();
     if (take(end)) {

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Sources of launchers that state the list of a cluster's processes, of which one entry is this process: [tf_config],
-/// [vertex] and [sagemaker]; cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]},
-/// "task": {"type": ROLE, "index": N}}. process_sources.hpp lists them.
+/// Identity sources of launchers that list a cluster's processes: [tf_config], [vertex], [sagemaker], with a strict
+/// reader of their JSON.
 
 #include <algorithm>
 #include <array>
@@ -181,7 +180,7 @@ inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* 
   identity.rank = static_cast<int>(task.rank);
   identity.world_size = static_cast<int>(task.entries.size());
   std::map<std::string, std::size_t> node_of_host;
-  std::vector<int> entries;  // of each node
+  std::vector<int> entries;  // number of entries of each node
   for (std::size_t i = 0; i < task.entries.size(); ++i) {
     const HostPort entry = split_host_port(variable, task.entries[i], IdentityErrc::tf_malformed);
     const std::size_t node = node_of_host.emplace(entry.host, entries.size()).first->second;

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Source [torch], which process_sources.hpp lists: RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or
-/// scripts.
+/// Identity source [torch]: RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or scripts.
 
 #include <string>
 

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists. They are
-/// [openmpi], [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others; [single] is
-/// rank 0 of 1 if no other is present. job_name.hpp, node_identity.hpp, torch.hpp and rank_process.hpp (launch/) read
-/// some of these by name. complete_identity() adds the store's address (master), stated or derived.
+/// Identity sources of launchers with named variables: [openmpi], [pmi], [slurm], [dtrain], [horovod] and others.
+/// complete_identity(): adds the store's address.
 
 #include <cstddef>
 #include <cstdint>
@@ -180,7 +178,7 @@ struct OpenMpiSource {
 
 struct PmiSource {
   static constexpr const char* name = "pmi";
-  static constexpr LauncherVariables names{name, "PMI_RANK", "PMI_SIZE"};  ///< in every version
+  static constexpr LauncherVariables names{name, "PMI_RANK", "PMI_SIZE"};  ///< the names in every version
 
   /// Whether Slurm provides the PMI variables. Then source [slurm] is better: it also has local and node ranks.
   static bool yields_to_slurm(const Variables& variables) {
@@ -376,12 +374,12 @@ struct SingleSource {
       }
     }
     if (variables.has("SM_HOSTS") &&
-        !variables.has("SM_CURRENT_HOST")) {  // with one host: check_complete() rejects more
+        !variables.has("SM_CURRENT_HOST")) {  // the job has one host: check_complete() rejects more
       identity.warnings.push_back(
           quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
           " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
     }
-    // A parameter sweep is an Indexed Job, too, whose pods are independent.
+    // A parameter sweep is also an Indexed Job, whose pods are independent.
     if (variables.has("JOB_COMPLETION_INDEX") && !variables.has("WORLD_SIZE")) {
       identity.warnings.push_back(
           variables.stated({"JOB_COMPLETION_INDEX"}) +
