@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ElasticWorker: the attempt loop of an elastic job's worker, which calls the program's function again for each set of
-/// ranks, and decides what the end of a call means. Elastic::train() runs it; AttemptBody: one call of the function.
+/// ElasticWorker: attempt loop of an elastic job's worker, which calls the program's function again for each set of
+/// ranks. AttemptBody: one call.
 
 #include <atomic>
 #include <cstdint>
@@ -85,7 +85,7 @@ class ElasticWorker : public StepCommits {
   /// Blocking: until the job has finished. SIGTERM makes the worker leave (Termination).
   /// @returns the exit code of the last call
   /// @throws this worker's own error; JobFailed where the job has ended; WorkerEnded
-  /// @param settings group::settings_text: a worker with others is refused
+  /// @param settings group::settings_text: a worker with others is rejected
   DTRAIN_ON_USE int run(AttemptBody& body, const std::string& settings);
 
   /// Tells the job's store the error with which this worker ends. Blocking: 2 s at most.
@@ -108,18 +108,18 @@ class ElasticWorker : public StepCommits {
   rendezvous::WorkerId id_;
   bool has_run_ = false;
   bool has_reminded_ = false;       ///< RankContext::has_reminded, of earlier attempts
-  int exit_code_ = 0;               ///< of the function's last call
-  std::exception_ptr error_;        ///< that ended the last attempt on this rank
+  int exit_code_ = 0;               ///< exit code of the function's last call
+  std::exception_ptr error_;        ///< the error that ended the last attempt on this rank
   std::optional<Cause> announced_;  ///< what the store gets of it: Announce::error
   int shortages_ = 0;               ///< attempts in a row that this process lacked the means to join
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::mutex mutex_;
-  std::shared_ptr<FailureLatch> latch_;            ///< of the attempt, or of joining it; guarded by mutex_
+  std::shared_ptr<FailureLatch> latch_;            ///< latch of the attempt, or of joining it; guarded by mutex_
   bool is_leaving_ = false;                        ///< guarded by mutex_
   std::shared_ptr<launch::StoreHost<void>> host_;  ///< null: another process hosts the store
   std::shared_ptr<rendezvous::FormationClient<void>> client_;
-  std::shared_ptr<Termination<void>> termination_;  ///< of PID 1
+  std::shared_ptr<Termination<void>> termination_;  ///< the handler of PID 1
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -251,7 +251,7 @@ DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::stri
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
       context->kept_memory = MemoryRanges(state_.values());
-      context->kept_are_equal = assignment_.source.steps > 0;  // before, the program may give the ranks other weights
+      context->kept_are_equal = assignment_.source.steps > 0;  // the program may give the ranks other weights before
       context->has_newcomers = assignment_.receivers > 0 || !assignment_.source.has_trained();
       context->sharded.needs_checkpoint = assignment_.source.is_sharded;
       progress_.received(assignment_.source);
@@ -352,10 +352,10 @@ DTRAIN_ON_USE void ElasticWorker::report_error_blocking(const std::string& error
 /// little, the attempt's first cause more: a loss that the rank has noticed before the store is no error of the rank,
 /// nor is one that another rank has passed on. The store decides whose an error of the function is (announced_).
 DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const std::string& text) {
-  bool is_loss = false;      // of the attempt, or of another rank
-  bool is_shortage = false;  // of threads, descriptors or memory
+  bool is_loss = false;      // whether the exception is a loss of the attempt, or of another rank
+  bool is_shortage = false;  // whether it is a lack of threads, descriptors or memory
   CauseKind kind = CauseKind::exception;
-  std::optional<int> rank;  // in which the error arose, if it says so
+  std::optional<int> rank;  // the rank in which the error arose, if it says so
   try {
     throw;
   } catch (const JobFailed&) {
@@ -364,7 +364,7 @@ DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const s
     is_loss = true;
   } catch (const Error& thrown) {
     const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
-    // Before the attempt is joined, the store refuses a worker that comes too late or may be gone, and others may not
+    // Before the attempt is joined, the store rejects a worker that comes too late or may be gone, and others may not
     // come.
     is_loss =
         is(Errc::job_failed) || is(Errc::closed) || (context == nullptr && (is(Errc::refused) || is(Errc::timeout)));
@@ -382,7 +382,7 @@ DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const s
   }
   const FailureLatch& latch = *context->control_plane.failure();
   if (!is_of_another || !latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) {
-    if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
+    if (!latch.failed()) {  // an earlier attempt's object has failed, if it is a loss
       context->report_exception(text, is_loss ? std::nullopt : rank);
     }
   }

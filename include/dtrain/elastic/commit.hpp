@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StepCommits: the training state of an elastic job's worker, and the calls by which the program's function changes
-/// it: commit() and resume_at().
+/// StepCommits of an ElasticWorker: commit() and resume_at(), by which the program's function changes the training
+/// state.
 
 #include <cstdint>
 
@@ -55,9 +55,9 @@ class StepCommits {
   KeptState state_;
   rendezvous::WorkerProgress progress_;
   rendezvous::Assignment assignment_{};
-  std::uint64_t committed_attempt_ = 0;                      ///< the last one in which the store was told of a commit
+  std::uint64_t committed_attempt_ = 0;                      ///< the last one whose commit the store has got
   bool is_torn_ = false;                                     ///< the function of commit() runs, or has thrown
-  group::RankContext* context_ = nullptr;                    ///< of the present attempt
+  group::RankContext* context_ = nullptr;                    ///< context of the present attempt
   rendezvous::FormationClient<void>* reports_to_ = nullptr;  ///< the first commit of each attempt
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// KeptState: the tensors that make up the training state of an elastic job's worker, their digest, and the copies that
-/// undo an unfinished step; ElasticWorker owns it. LibraryState: lists a library's tensors.
+/// KeptState of an ElasticWorker: tensors of the training state, their digest, and copies that undo an unfinished step.
+/// LibraryState: a library's tensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,10 +19,10 @@ namespace DTRAIN_NAMESPACE::elastic {
 /// names, shapes and types.
 using TensorSource = std::function<std::vector<ddp::NamedTensor>()>;
 
-/// Tensors of a library's objects in the kept state, such as those of a LibTorch module and its optimizer.
+/// Tensors of a library's objects in the kept state (a LibTorch module and its optimizer).
 struct LibraryState {
-  TensorSource written_in_commit;   ///< as Elastic::keep
-  TensorSource written_in_forward;  ///< as Elastic::keep_copy
+  TensorSource written_in_commit;   ///< the tensors of Elastic::keep
+  TensorSource written_in_forward;  ///< the tensors of Elastic::keep_copy
 };
 
 /// Lifetime: the tensors' memory outlives it, and so does what a source refers to. Threads: one.
@@ -68,7 +68,7 @@ class KeptState {
  private:
   struct Source {
     TensorSource list;
-    std::size_t first = 0;  ///< in tensors_
+    std::size_t first = 0;  ///< the first one in tensors_
     std::size_t count = 0;
     bool copies = false;
   };
@@ -77,7 +77,7 @@ class KeptState {
   void copy();
 
   std::vector<ddp::NamedTensor> tensors_;
-  std::vector<std::vector<std::byte>> copies_;  ///< of each tensor; empty: it is not copied
+  std::vector<std::vector<std::byte>> copies_;  ///< copy of each tensor; empty: it is not copied
   bool has_copies_ = false;
   std::vector<Source> sources_;
   bool may_differ_ = false;
@@ -124,7 +124,7 @@ DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
   std::vector<ddp::NamedTensor> tensors = source();
   const std::size_t first = tensors_.size();
   const std::size_t count = tensors.size();
-  keep(std::move(tensors), copies);  // may refuse them
+  keep(std::move(tensors), copies);  // keep() may reject them
   sources_.push_back({std::move(source), first, count, copies});
 }
 

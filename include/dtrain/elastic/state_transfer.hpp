@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// transfer_state(): the ranks of an attempt that lack the state of rank 0 receive it.
+/// transfer_state(): ranks of an elastic attempt that lack rank 0's state receive it. Collective.
 
 #include <algorithm>
 #include <cstddef>
@@ -63,7 +63,7 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
             "outside of commit(), or this host's processor or libraries round a step differently",
             {rank}));
   }
-  // Where no step was committed, a rank that has not trained may be the next source: what it has stays whole, too.
+  // Where no step was committed, a rank that has not trained may be the next source: what it has also stays whole.
   const bool stages = receives[rank] && (own.has_trained() || assignment.source.steps == 0);
   std::unique_ptr<std::byte[]> staged;
   const std::vector<TensorView> places = stages ? stage(state, staged) : state.values();

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Termination: SIGTERM to a worker of an elastic job, which makes the worker leave the job at its next call.
-/// ElasticWorker has one while train() runs.
+/// Termination of an ElasticWorker: after SIGTERM, the worker leaves an elastic job at its next call.
 
 #include <signal.h>
 #include <sys/types.h>
@@ -22,11 +21,11 @@ namespace DTRAIN_NAMESPACE::elastic {
 
 /// Handles SIGTERM while it lives, unless the program handles or ignores it, or another object handles it. (PID 1 of a
 /// container ignores the signal without a handler.) A second SIGTERM ends the process at once, but not PID 1. So does
-/// the first one after 5 s in which this object is not destroyed, PID 1 after 6 s. A signal that comes in the last
-/// 20 ms, or when the job finishes all the same, has no effect: a job that has finished returns its exit code.
-/// The constructing thread unblocks SIGTERM for good, if the process has inherited that it is blocked, as from a Java
+/// the first one after 5 s in which this object is not destroyed, PID 1 after 6 s. A signal that comes in the last 20
+/// ms, or when the job finishes all the same, has no effect: a job that has finished returns its exit code. The
+/// constructing thread unblocks SIGTERM for good, if the process has inherited that it is blocked, as from a Java
 /// program; not if the program has blocked it, to wait for it elsewhere.
-/// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
+/// Threads: the program's one. A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class Termination {
  public:

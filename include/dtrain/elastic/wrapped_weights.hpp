@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// summary_of_weights(): a rank's wrapped weights in host memory, for the comparison of an elastic job's ranks.
+/// summary_of_weights(): a rank's wrapped weights in host memory, as few numbers, for an elastic job's comparison.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/group/rank_context.hpp"
@@ -90,7 +90,7 @@ DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankCon
   if (!compares_states()) return summary;
   summary.digest = kernels::digest_start;
   std::uint64_t count = 0;
-  double squares = 0;  // of 16 spacings of each weight
+  double squares = 0;  // squares of 16 spacings of each weight
   for (const std::weak_ptr<const group::WrappedModel>& each : context.wrapped) {
     const auto model = each.lock();
     if (!model) continue;
