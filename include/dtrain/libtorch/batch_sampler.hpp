@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// BatchSampler: the batches of a DistributedSampler, which a program that includes libtorch.hpp gives to a DataLoader
-/// of LibTorch.
+/// BatchSampler: a DistributedSampler's batches, as a sampler of LibTorch's DataLoader.
 
 #include <torch/torch.h>
 

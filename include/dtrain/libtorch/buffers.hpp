@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// BufferPolicy: whether modules' buffers, such as BatchNorm's statistics, become rank 0's bytes or the ranks' means; a
-/// program gives it to the wrapper in libtorch.hpp, whose forward pass calls synchronize_buffers(). distinct_elements()
-/// and broadcast_tensors(), also for checkpoint.hpp and training_parts.hpp: expanded tensors, and rank 0's tensors.
+/// BufferPolicy: whether LibTorch modules' buffers become rank 0's bytes or the ranks' means in a forward pass.
+/// broadcast_tensors(): rank 0's tensors.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
@@ -18,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
-/// Policy of each forward pass for buffers, such as the running statistics of BatchNorm.
+/// Policy of each forward pass for buffers (the running statistics of BatchNorm).
 /// @ingroup libtorch
 enum class BufferPolicy {
   rank0,  ///< every rank gets rank 0's
@@ -37,7 +36,7 @@ inline torch::Tensor at_distinct_elements(torch::Tensor tensor, const torch::Ten
 }
 
 /// The tensor's distinct elements. Writes to the result are no change to autograd. detach() would share the tensor's
-/// version, and the backward pass of an earlier forward pass would refuse the tensor.
+/// version, and the backward pass of an earlier forward pass would reject the tensor.
 inline torch::Tensor distinct_elements(const torch::Tensor& tensor) {
   return at_distinct_elements(tensor.data(), tensor);
 }

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Checkpoints of a training with LibTorch: modules, optimizers, also a sharded one, schedulers, position in the
-/// samples, and random numbers.
+/// Checkpoints of a LibTorch training: modules, optimizers, schedulers, place in the samples, random numbers.
 
 #include <torch/torch.h>
 
@@ -58,7 +57,7 @@ TrainingTensors collect_training(const Group& group, const std::string& path, co
   return tensors;
 }
 
-/// LibTorch 1.13 and 2 load the state; not all of them load the options, such as the rate.
+/// LibTorch 1.13 and 2 load the state; not all of them load the options (the rate).
 inline void load_options(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive) {
   torch::serialize::InputArchive groups;
   archive.read("param_groups", groups);
@@ -77,7 +76,7 @@ inline void load_optimizer(const std::string& path, torch::optim::Optimizer& opt
   try {
     torch::serialize::InputArchive archive;
     archive.load_from(stream);
-    optimizer.state().clear();  // of parameters that the file has no state of
+    optimizer.state().clear();  // the state of parameters that the file does not have
     optimizer.load(archive);
     load_options(optimizer, archive);
   } catch (const c10::Error& error) {
@@ -329,7 +328,7 @@ auto save_training(const Group& group, const std::string& path, Save save, const
 /// @param net as DistributedDataParallel's, before or after wrapping
 /// @param parts in any order of these kinds, and each kind in the same order when the file is loaded: optimizers, of
 /// which one may be a ShardedOptimizer; schedulers (torch::optim::LRScheduler); a SamplerPosition; a torch::Generator
-/// (none: the default one of the CPU); lists of NamedTensor, such as LossScaler::state()
+/// (none: the default one of the CPU); lists of NamedTensor (LossScaler::state())
 ///
 /// The state of a ShardedOptimizer is in shard files, named and committed as by save_checkpoint of a
 /// dtrain::ShardedOptimizer. Collective, blocking, atomic, and @throws as save_checkpoint of tensors.
@@ -356,7 +355,7 @@ template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
 }
 
 /// Loads the file of save_checkpoint on every rank, from parts of the same kinds. The state of a ShardedOptimizer may
-/// have been saved by any number of ranks. Optimizers that are not sharded take it, too; then rank 0 reads the shard
+/// have been saved by any number of ranks. Optimizers that are not sharded also take it; then rank 0 reads the shard
 /// files. With another number of ranks, random numbers stay as they are, and rank 0 logs a warning.
 /// Collective, blocking: as load_checkpoint of tensors. @returns false on every rank if rank 0 has no such file
 /// @throws as load_checkpoint of tensors, also for an optimizer of another class; Error (invalid_argument) if the

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// FileExtents: what depends on the training in the shapes of a checkpoint's tensors. load_with_extents(): a load that
-/// reads them before the tensors.
+/// FileExtents: shapes in a LibTorch checkpoint that depend on the training. load_with_extents(): reads them first.
 
 #include <torch/torch.h>
 
@@ -23,7 +22,7 @@ namespace DTRAIN_NAMESPACE::libtorch::detail {
 /// Extents of a file's tensors that depend on the training.
 struct FileExtents {
   std::vector<std::int64_t> optimizers;  ///< bytes of each
-  std::int64_t ranks = 0;                ///< that saved
+  std::int64_t ranks = 0;                ///< the ranks that saved
   std::int64_t generator = 0;            ///< bytes of a generator's state
   std::int64_t updates = 0;              ///< parameters of a sharded optimizer; 0: the file has none
 

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// GroupedRule: an optimizer's rule for each group of parameters, with a number of updates for each parameter, in host
-/// memory and on a GPU. libtorch::ShardedOptimizer makes one of a LibTorch optimizer.
+/// GroupedRule: an optimizer's rule for each LibTorch parameter group, with a count of updates for each parameter.
 
 #include <dtrain/dtrain.hpp>
 
@@ -21,7 +20,7 @@ struct ParameterUpdates {
 
   std::size_t group = no_group;  ///< index into the optimizer's groups
   std::int64_t count = 0;        ///< number of updates
-  bool has_gradient = true;      ///< in this step, on some rank
+  bool has_gradient = true;      ///< whether some rank has one in this step
 
   bool is_updated() const noexcept { return group != no_group && has_gradient; }
   /// Number of the next update, from 1.
@@ -42,7 +41,7 @@ struct GroupedRule {
     rules[parameter.group](weights, gradients, state, StepInfo{parameter.next(), info.parameter});
   }
 
-  std::vector<Rule> rules;  ///< by group
+  std::vector<Rule> rules;  ///< rules by group
   std::shared_ptr<const std::vector<ParameterUpdates>> parameters;
 };
 

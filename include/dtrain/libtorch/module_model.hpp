@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// ModuleModel: LibTorch modules as a model of dtrain's. The wrapper in libtorch.hpp owns it.
+/// ModuleModel of a libtorch::DistributedDataParallel: LibTorch modules as a Model; autograd's hooks mark gradients
+/// ready.
 
 #include <torch/torch.h>
 
@@ -238,11 +239,11 @@ class ModuleModel {
     torch::Tensor gradient;   ///< the view of dtrain's memory, if gradients are bound
     Accumulator accumulator;  ///< autograd holds this node weakly, and the hook with it
     std::uintptr_t hook;
-    bool used;                    ///< since the last reduction
+    bool used;                    ///< whether it was used since the last reduction
     bool is_cleared;              ///< its .grad was set to none after a pass under no_sync(), which is forgotten
-    bool is_ready;                ///< in this pass
-    std::size_t additions;        ///< of autograd to the gradient, in this pass
-    std::size_t first_additions;  ///< in a static graph: in its first pass; 0: none yet
+    bool is_ready;                ///< whether it is ready in this pass
+    std::size_t additions;        ///< additions of autograd to the gradient in this pass
+    std::size_t first_additions;  ///< additions in a static graph's first pass; 0: none yet
     std::size_t last_addition;    ///< the number of the pass's last addition to the gradient
   };
 
@@ -416,17 +417,17 @@ class ModuleModel {
   }
 
   Modules modules_;
-  std::shared_ptr<WrappedValues> wrapped_ = std::make_shared<WrappedValues>();  ///< of the entries
+  std::shared_ptr<WrappedValues> wrapped_ = std::make_shared<WrappedValues>();  ///< values of the entries
   std::shared_ptr<std::shared_ptr<const void>> arena_;  ///< set once gradients are bound; their tensors refer to it
   std::vector<Entry> entries_;
-  std::vector<Parameter> parameters_;  ///< of the entries
+  std::vector<Parameter> parameters_;  ///< parameters of the entries
   std::vector<ModuleTensor> all_;      ///< every parameter, frozen ones too
   std::vector<ModuleTensor> fixed_;
   std::optional<Ready> ready_;           ///< set during backward()
-  bool reduces_ = true, alone_ = false;  ///< of the last backward()
+  bool reduces_ = true, alone_ = false;  ///< choices of the last backward()
   bool binds_ = true;
   bool is_static_;
-  std::atomic<std::size_t> additions_{0};  ///< of autograd to all gradients, in this pass
+  std::atomic<std::size_t> additions_{0};  ///< additions of autograd to all gradients in this pass
   std::atomic<bool> warned_{false};
   std::atomic<bool> warned_sparse_{false};
   bool warned_cleared_ = false;

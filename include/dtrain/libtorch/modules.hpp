@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// Modules: the LibTorch modules that are trained together, and their tensors by name, for the wrapper in libtorch.hpp
-/// and the checkpoints; view_of(): the memory of a LibTorch tensor as a TensorView, for most headers of libtorch/.
-/// WrappedValues: the parameters of wrapped modules as they were wrapped, and the present addresses of their values;
-/// ModuleModel owns it.
+/// Modules: LibTorch modules that are trained together, and their named tensors. view_of(): a tensor as TensorView.
+/// WrappedValues: wrapped parameters and their present addresses.
 
 #include <c10/core/StorageImpl.h>
 #include <torch/torch.h>
@@ -61,8 +59,8 @@ inline TensorView view_of(const torch::Tensor& given, const std::string& name = 
   return {static_cast<std::byte*>(tensor.data_ptr()), shape, dtype, device};
 }
 
-/// Strides of the dimensions that have several elements, such as "1 5"; empty for a contiguous tensor. Tensors of the
-/// same sizes have their elements in the same order in memory if these are equal.
+/// Strides of the dimensions that have several elements ("1 5"); empty for a contiguous tensor. Tensors of the same
+/// sizes have their elements in the same order in memory if these are equal.
 inline std::string order_of(const torch::Tensor& tensor) {
   std::string strides;
   if (tensor.is_contiguous()) return strides;
@@ -228,7 +226,7 @@ class WrappedValues {
   struct WrappedValue {
     std::string name;
     torch::Tensor tensor;
-    torch::TensorOptions options;  ///< of the tensor when it was wrapped, as sizes and strides
+    torch::TensorOptions options;  ///< options of the tensor when it was wrapped, as sizes and strides
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;
     const std::byte* data;  ///< address in the last add() or present()

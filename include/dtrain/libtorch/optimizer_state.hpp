@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Optimizer state: the tensors and numbers that LibTorch's optimizers and schedulers keep, by name and in place.
-/// training_parts.hpp, checkpoint.hpp and sharded_optimizer.hpp call it.
+/// Optimizer state: tensors and numbers that LibTorch's optimizers and schedulers keep, by name and in place.
 
 #include <c10/util/Type.h>
 #include <torch/torch.h>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// libtorch::ShardedOptimizer: a LibTorch optimizer whose state is divided among the ranks, which a program makes of
-/// its wrapper; checkpoint.hpp and training_parts.hpp save and load its state, too. RuleOf: the options of LibTorch's
-/// optimizers as rules of dtrain's.
+/// libtorch::ShardedOptimizer: a LibTorch optimizer whose state is divided among the ranks. RuleOf: its options as
+/// dtrain's rules.
 
 #include <torch/torch.h>
 
@@ -136,7 +135,7 @@ struct ModuleRule : GroupedRule<typename detail::RuleOf<O>::template Rule<float>
 /// `adamw` gives the parameter groups and their options, which schedulers may change between steps. `adamw.step()` is
 /// not called, so that `adamw` keeps no state; that of torch::optim::Adagrad's constructor is removed. O is
 /// torch::optim::AdamW, Adam, SGD, RMSprop or Adagrad.
-/// - It begins without a state: an optimizer that has made updates, or was loaded after some, is refused. So is one
+/// - It begins without a state: an optimizer that has made updates, or was loaded after some, is rejected. So is one
 /// with a parameter that needs a gradient and is not of `ddp`, which nothing would update.
 /// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in no group, keeps its value
 /// and number of updates.
@@ -146,12 +145,12 @@ struct ModuleRule : GroupedRule<typename detail::RuleOf<O>::template Rule<float>
 /// - A third argument dtrain::zero::Gradients{} divides the gradients too (stage 2). A pass makes each .grad in
 /// LibTorch's memory, as without dtrain. dtrain copies each gradient into its bucket, and the parameter has no .grad
 /// afterwards. A rank keeps its part of the reduced gradients, which no .grad shows. Under no_sync() .grad has this
-/// rank's own sum. The wrapper refuses steps without such an optimizer.
+/// rank's own sum. The wrapper rejects steps without such an optimizer.
 ///
 /// On a GPU, O is AdamW, Adam or SGD, whose update is dtrain's kernel with the bits of the host's update. The host
 /// waits for nothing, except: in the first step, in an elastic job, in a step that inspects the gradients, when 16-bit
 /// values have moved, and with DdpOptions::allow_unused_parameters for which parameters other ranks used
-/// (GraphPolicy::static_graph: in the first step only). A captured step is refused, and Double parameters are.
+/// (GraphPolicy::static_graph: in the first step only). A captured step is rejected, and Double parameters are.
 ///
 /// - Values that torch::load or set_data moved are found again; moved Half and BFloat16 values are converted to f32
 /// again.
@@ -169,9 +168,9 @@ class ShardedOptimizer {
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, with the same groups. Allocates
   /// the state.
-  /// @throws Error (unsupported) for Double parameters beside others, amsgrad, dampening and centered, for an optimizer
-  /// that has made updates, and for overlap_forward and ready_frees_value; (invalid_argument) for an optimizer of other
-  /// parameters than the wrapper's; as dtrain::ShardedOptimizer
+  /// @throws Error (unsupported) for Double parameters together with others, amsgrad, dampening and centered, for an
+  /// optimizer that has made updates, and for overlap_forward and ready_frees_value; (invalid_argument) for an
+  /// optimizer of other parameters than the wrapper's; as dtrain::ShardedOptimizer
   template <class Ddp>
   ShardedOptimizer(Ddp& ddp, O& options, Stage stage = {})
       : options_(options),
@@ -208,7 +207,7 @@ class ShardedOptimizer {
     }
   }
 
-  /// Counts the step's updates, unless its inspection refused them.
+  /// Counts the step's updates, unless its inspection rejected them.
   void end_step() {
     if (sharded_.steps() == steps_before_) return;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -300,7 +299,7 @@ class ShardedOptimizer {
 
   O& options_;
   std::vector<torch::Tensor> parameters_;
-  std::shared_ptr<std::vector<ParameterUpdates>> updates_;  ///< by parameter; the rules read it
+  std::shared_ptr<std::vector<ParameterUpdates>> updates_;  ///< updates by parameter; the rules read them
   dtrain::ShardedOptimizer<ModuleRule<O>, C, Stage> sharded_;
   std::uint64_t steps_before_ = 0;
 };

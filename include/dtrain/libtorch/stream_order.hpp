@@ -1,9 +1,6 @@
 #pragma once
 /// @file
-/// Collectives of LibTorch's tensors in the order of LibTorch's current CUDA stream, without a wait of the host, for
-/// buffers.hpp, sync_batch_norm_functions.hpp and libtorch.hpp. current_stream(), for libtorch.hpp and ModuleModel;
-/// is_captured(): whether a CUDA graph captures it, for libtorch.hpp; keep_until_used(): tensors whose memory it still
-/// reads, for ModuleModel. kind_of: the kind of a policy's devices, for sync_batch_norm.hpp and libtorch.hpp.
+/// Collectives of LibTorch tensors in the order of LibTorch's current CUDA stream, without host waits.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

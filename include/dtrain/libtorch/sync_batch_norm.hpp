@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// SyncBatchNorm: batch normalisation with the statistics of all ranks' samples, which a program puts into its modules;
-/// convert_sync_batchnorm(): does so for a program, in place of the BatchNorms in containers. require_groups() and
-/// require_no_statistics_of_all_ranks(): checks of a wrapper's modules, for libtorch.hpp.
+/// SyncBatchNorm: LibTorch batch normalisation over all ranks' samples. convert_sync_batchnorm(): puts it in place of
+/// BatchNorms.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
@@ -26,8 +25,8 @@ namespace DTRAIN_NAMESPACE::libtorch {
 /// Without a group it is a BatchNorm of this rank's samples, until convert_sync_batchnorm gives it one.
 /// Collective: forward in training, or without running statistics, and its backward pass; every rank calls them in the
 /// same order. Blocking on the host; enqueued on a GPU, where a batch of one value for each channel on several ranks
-/// together is not refused, and makes the running variance infinite. A second derivative in training is refused: Error
-/// (unsupported) from the pass that needs it.
+/// together is not rejected, and makes the running variance infinite. A second derivative in training is rejected:
+/// Error (unsupported) from the pass that needs it.
 /// @ingroup libtorch
 template <class P>
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl<P>> {

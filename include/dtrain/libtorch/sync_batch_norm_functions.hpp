@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Functions of autograd that normalise with the statistics of all ranks' samples. SyncBatchNormImpl::forward calls
-/// them.
+/// Autograd functions of a SyncBatchNorm: normalise with all ranks' statistics, by one collective a pass.
 
 #include <torch/torch.h>
 
@@ -61,7 +60,7 @@ struct KeptGroup final : torch::CustomClassHolder {
   std::shared_ptr<Group> group;
 };
 
-/// Returns `gradient`, and refuses derivatives by the tensors that it was computed from.
+/// Returns `gradient`, and rejects derivatives by the tensors that it was computed from.
 struct OnceDifferentiable : torch::autograd::Function<OnceDifferentiable> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& gradient, const torch::Tensor&,
                                const torch::Tensor&) {
@@ -151,7 +150,7 @@ struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
     } else {
       std::tie(mean, inverse_deviation) = at::batch_norm_stats(input, epsilon);
     }
-    // Not 0, by which the first rank would divide; beside the others' counts it is nothing.
+    // The first rank would divide by 0; next to the others' counts this number is nothing.
     const double samples = is_empty ? 1e-30 : static_cast<double>(input.numel()) / static_cast<double>(channels);
     const torch::Tensor own = torch::cat({mean, inverse_deviation, torch::full({1}, samples, mean.options())});
     const torch::Tensor all = gathered(*group, own);

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// Training parts: the arguments of checkpoints beside the net, and their tensors in the file; checkpoint.hpp calls it.
-/// SamplerPosition: a program's place in the samples, one of these arguments. training_state(): LibTorch modules,
-/// optimizers and schedulers as the kept state of an elastic job. Programs that include libtorch.hpp call it.
+/// Training parts: arguments of a LibTorch checkpoint, and their tensors in the file. SamplerPosition: place in the
+/// samples. training_state(): for an elastic job.
 
 #include <torch/torch.h>
 
@@ -37,7 +36,7 @@ struct SamplerPosition {
 namespace detail {
 
 /// A tensor of the program, and contiguous memory for its elements: the tensor's own, or a copy. An element that an
-/// expanded tensor has several times is in the copy several times, too.
+/// expanded tensor has several times is also in the copy several times.
 struct SavedTensor {
   std::string name;
   torch::Tensor target;
@@ -301,10 +300,10 @@ concept KeptObject = std::derived_from<T, torch::optim::Optimizer> || std::deriv
 ///
 /// - Parameters, and the optimizers' tensors and counters, are written in commit() only: `job.commit([&] {
 ///   adam.step(); scheduler.step(); })`. Tensors that step() makes in the first update are made in this call.
-/// - Buffers, options such as the rate, and schedulers' counters may be written at any time, and are put back before a
-///   step is repeated.
+/// - Buffers, options (the rate), and schedulers' counters may be written at any time, and are put back before a step
+///   is repeated.
 /// torch::load and set_data are followed, if type, shape and strides stay. Workers whose tensors have other strides are
-/// refused.
+/// rejected.
 /// @param net as DistributedDataParallel's
 /// @param others any number of LibTorch optimizers (Adam, AdamW, SGD, RMSprop, Adagrad) and schedulers (LRScheduler)
 /// Lifetime: the modules are kept; optimizers and schedulers outlive train(). Memory: on the host.
