@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// dtrain::DistributedDataParallel: a program's wrapper of its model, which averages gradients during the backward
-/// pass. It owns a Driver (ddp/).
+/// dtrain::DistributedDataParallel: a program's wrapper of its model, which averages gradients over the ranks during
+/// the backward pass.
 
 #include <concepts>
 #include <cstddef>

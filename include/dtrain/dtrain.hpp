@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// All of dtrain: a program's `#include <dtrain/dtrain.hpp>` needs nothing but a C++20 compiler.
+/// All of dtrain in one include, which needs a C++20 compiler alone.
 
 #include "dtrain/core/config.hpp"  // first: it checks system and standard
 

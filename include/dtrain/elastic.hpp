@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// dtrain::Elastic: run()'s handle for a program's body of a job that goes on when ranks are lost, and takes
-/// replacements in; it works by an ElasticWorker (elastic/). dtrain::init_elastic(): the same for a program that keeps
-/// its main().
+/// dtrain::Elastic: a program's handle on a job that survives the loss of ranks and takes replacements in.
+/// init_elastic(): without run().
 
 #include <concepts>
 #include <cstdint>
@@ -59,8 +58,8 @@ class Elastic {
   /// @throws Error (unsupported) for NamedBytes, and for device memory: keep a copy in host memory, which commit()
   /// writes from the device, and copy it back where train()'s function begins
   void keep(std::vector<NamedTensor> tensors) const { worker_->state_before_train().keep(std::move(tensors), false); }
-  /// The same for tensors that are written between two commits, such as a BatchNorm's buffers, or the parameters and
-  /// the optimizer's state with hooks::LocalSgd: copied at each commit, and put back before a step is repeated.
+  /// The same for tensors that are written between two commits (a BatchNorm's buffers, or with hooks::LocalSgd the
+  /// parameters and the optimizer's state): copied at each commit, and put back before a step is repeated.
   void keep_copy(std::vector<NamedTensor> tensors) const {
     worker_->state_before_train().keep(std::move(tensors), true);
   }
@@ -102,8 +101,8 @@ class Elastic {
   /// Steps that are committed, the same on all ranks of a group.
   std::uint64_t step() const noexcept { return worker_->step(); }
 
-  /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
-  /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
+  /// Runs `write()`, which writes what is kept (the optimizer's step): from then on the step is done. No message. If
+  /// `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
   /// @throws Error (invalid_argument), before `write`, in a step that has not ended, under no_sync(), and while no step
   /// has reduced what it left; with hooks::LocalSgd between two averages, or if keep_copy() did not get the weights
   template <std::invocable W>
@@ -210,8 +209,8 @@ class ElasticJob : public Elastic<P> {
 
   /// As Elastic::train(), but errors leave it. The program should end with exit code 75 after a JobFailed, and with
   /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
-  /// @throws the function's exception, which the job is told of; JobFailed, or Error (invalid_argument) where one has
-  /// left the function of commit(); WorkerEnded, which is no std::exception; Error (usage) for a worker unlike the
+  /// @throws the function's exception, of which the job is notified; JobFailed, or Error (invalid_argument) where one
+  /// has left the function of commit(); WorkerEnded, which is no std::exception; Error (usage) for a worker unlike the
   /// others, (refused) for one without the job's secret, (cuda) where CUDA fails every call on the worker's device,
   /// which only another process can use again
   template <class F>

@@ -1,8 +1,7 @@
 #pragma once
 /// @file
-/// libtorch::DistributedDataParallel: a program's wrapper of its LibTorch modules, which averages gradients over the
-/// ranks; GraphPolicy: whether the parameters that a rank uses differ between steps. A program includes this header,
-/// which includes those of libtorch/.
+/// libtorch::DistributedDataParallel: a program's wrapper of LibTorch modules, which averages gradients. GraphPolicy:
+/// whether used parameters differ between steps.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
@@ -370,8 +369,8 @@ class DistributedDataParallel {
   bool allow_unused_;
   bool is_alone_;  ///< no other rank, and no hook, changes gradients
   bool has_warned_of_buffers_ = false;
-  std::vector<std::int32_t> used_here_;      ///< with a static graph, by this rank's first samples; empty: none yet
-  std::vector<std::int32_t> used_anywhere_;  ///< with a static graph, in the first step; empty: none yet
+  std::vector<std::int32_t> used_here_;      ///< a static graph's, by this rank's first samples; empty: none yet
+  std::vector<std::int32_t> used_anywhere_;  ///< a static graph's, in the first step; empty: none yet
   std::unique_ptr<State> state_;
 };
 

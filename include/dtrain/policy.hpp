@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// dtrain::Policy: launcher, backend and topology of a job, which a program states once as a type. run(),
-/// init_process_group(), ProcessGroup and Elastic take it as a template argument.
+/// dtrain::Policy: launcher, backend and topology of a job, as one type; a wrong one fails to compile with a sentence.
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/core/version.hpp"

@@ -1,8 +1,6 @@
 #pragma once
 /// @file
-/// dtrain::ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run(), init_process_group() and
-/// Elastic give one to the program, which gives it to DistributedDataParallel and libtorch/, among others. It holds a
-/// GroupState (group/).
+/// dtrain::ProcessGroup: a program's handle on its job, or on a subgroup of ranks; collectives, store, split.
 
 #include <chrono>
 #include <memory>

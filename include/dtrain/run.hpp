@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// dtrain::run() and dtrain::init_process_group(): start or join the ranks of a job. A program's main() calls one of
-/// them. PolicyRankBody, call_body(): the program's body on a rank, also for Elastic.
+/// dtrain::run(), dtrain::init_process_group(): start, or join, a job's ranks from main(). PolicyRankBody: a body on a
+/// rank.
 
 #include <concepts>
 #include <functional>
@@ -121,7 +121,7 @@ class PolicyRankBody final : public group::RankBody {
 
 /// Runs `body` on every rank. Must be the first statement of main(). Blocking: until the job ends.
 /// @returns the process's exit code:
-/// - the body's; 1 for nonzero codes that the system would truncate to 0, such as 256;
+/// - the body's; 1 for nonzero codes that the system would truncate to 0 (256);
 /// - 1 after an exception, whose text is on stderr; 2 for a usage or identity error;
 /// - 75 if this rank failed because another rank failed first.
 /// A body that returns 0 after the job has failed counts as failed: 1 if its own rank was the first cause, else 75.
