@@ -105,9 +105,9 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   /// The group's own stream, on which its blocking collectives run.
   Stream stream() const { return state_->stream(); }
 
-  /// A new stream for collectives of this rank. What it gets makes progress by itself (GroupOptions::progress), so that
-  /// channels never wait for each other.
-  /// Lifetime: outlives its work. Like the group's own stream, it is not used after leave().
+  /// A new stream for collectives of this rank. Its collectives make progress by themselves (GroupOptions::progress),
+  /// so that channels never wait for each other. Lifetime: outlives its work. Like the group's own stream, it is not
+  /// used after leave().
   StreamOwner open_stream() const { return state_->open_stream(); }
 
   /// Checks the failures known to this rank; barrier() checks all ranks. Blocking: no. Threads: any.

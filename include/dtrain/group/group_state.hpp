@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// GroupState: this rank's channel and stream in one process group. GroupOptions: choices for all its channels.
+/// GroupState: this rank's channel and stream in one process group.
 
 #include <algorithm>
 #include <atomic>
@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/block_until_complete.hpp"
 #include "dtrain/backend/channel_context.hpp"
@@ -28,38 +27,14 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/buffers.hpp"
 #include "dtrain/group/group_handle.hpp"
+#include "dtrain/group/group_options.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/control/task_runner.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
-#include "dtrain/stream/host/progress.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Options of a job's groups. They are the same on every rank; a difference is an error on all ranks. Subgroups and
-/// wrappers inherit them.
-/// @ingroup jobs
-struct GroupOptions {
-  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
-  /// How Mpi and Gloo select the algorithm of an all_reduce; other backends have one. Selection by cost pays with many
-  /// ranks. A measured choice, and with it the bits, may differ from run to run: DdpOptions::deterministic uses the
-  /// fixed choice, and a wrapper with a measured DdpOptions::plan a measured choice unless `given`.
-  backend::AlgorithmChoice algorithms{};
-  /// Whether a thread runs collectives that are given a host stream, from the call on. Without one (no free core, or
-  /// `caller`) they begin when a thread of this rank waits in dtrain, and after 20 ms at the latest. May differ.
-  stream::host::Progress progress = stream::host::Progress::automatic;
-};
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-namespace DTRAIN_NAMESPACE {
-using backend::AlgorithmChoice;
-using backend::LinkCost;
-using group::GroupOptions;
-}  // namespace DTRAIN_NAMESPACE
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -280,10 +255,10 @@ class GroupState final : public GroupStateBase {
     return stream;
   }
 
-  /// After the program has enqueued a collective on a stream: see RankContext::attend. Device streams need nothing.
+  /// After the program has enqueued a collective on a stream: see StreamProgress. Device streams need nothing.
   void attend(typename Communicator::Stream stream) const noexcept {
     if constexpr (std::same_as<typename Communicator::Stream, stream::host::StreamRef>) {
-      rank_context_->attend(stream, options_.progress);
+      rank_context_->stream_progress.attend(stream, options_.progress);
     }
   }
 

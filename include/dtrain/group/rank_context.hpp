@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,7 +24,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
-#include "dtrain/core/process/core_count.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/memory_ranges.hpp"
@@ -31,6 +31,7 @@
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/pending_weights.hpp"
+#include "dtrain/group/stream_progress.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
@@ -39,8 +40,6 @@
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
-#include "dtrain/stream/host/progress.hpp"
-#include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -89,11 +88,7 @@ class RankContext {
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
   /// The job's store, whose blocking calls first start enqueued work of this rank's streams that no thread runs.
-  rendezvous::Store store() const { return control_plane.store().with_before_wait(before_wait_); }
-
-  /// Lets enqueued work of a program's stream make progress by itself: a thread runs it, or else the control thread
-  /// looks every 20 ms whether no thread does. To be called after each enqueue. Blocking: no.
-  void attend(const stream::host::StreamRef& stream, stream::host::Progress wanted) noexcept;
+  rendezvous::Store store() const { return with_before_wait(control_plane.store(), before_wait_); }
 
   void keep_alive_until_leave(std::shared_ptr<void> work) noexcept;
 
@@ -124,7 +119,8 @@ class RankContext {
   const std::chrono::nanoseconds timeout;  ///< the longest time of one collective
   rendezvous::ControlPlane control_plane;
   rendezvous::TaskRunner tasks;
-  const std::shared_ptr<stream::host::StreamRegistry> streams;       ///< streams of all groups and wrappers
+  const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< streams of all groups and wrappers
+  StreamProgress stream_progress;
   const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< bindings of this rank's wrappers
   const std::shared_ptr<PendingWeights> pending_weights;
   /// @name Facts of an attempt of an elastic job, which the program's thread sets
@@ -152,11 +148,7 @@ class RankContext {
   std::vector<Closable*> channels_;
   std::vector<std::shared_ptr<void>> kept_;              ///< destroyed before the members above, which it uses
   std::vector<async::BackgroundTask<void>> gatherings_;  ///< likewise
-  const std::shared_ptr<const rendezvous::BeforeWait> before_wait_;
-  /// Whether watching_ runs, for streams without a thread.
-  const std::shared_ptr<std::atomic<bool>> is_watching_ = std::make_shared<std::atomic<bool>>(false);
-  std::optional<async::BackgroundTask<void>> watching_;
-  std::atomic<stream::host::Progress> progress_{stream::host::Progress::automatic};  ///< decided at the first attend()
+  const std::shared_ptr<const std::function<void()>> before_wait_;
   bool left_ = false;
   const OwningProcess process_;
   int exceptions_at_start_ = std::uncaught_exceptions();
@@ -205,16 +197,6 @@ inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milli
   latch->report(cause);
 }
 
-/// Starts threads for work of the program's streams that no thread runs, until there is none.
-inline async::Task<void> run_streams(async::EventLoop& loop, std::shared_ptr<stream::host::StreamRegistry> streams,
-                                     std::shared_ptr<std::atomic<bool>> is_watching) {
-  do {
-    co_await loop.sleep_for(std::chrono::milliseconds(20));
-  } while (streams->run_unattended_of_program());
-  is_watching->exchange(false);  // reads what attend() wrote, and so sees the work that it was called for
-  streams->run_unattended_of_program();
-}
-
 inline async::Task<void> set_all(rendezvous::Store store, std::shared_ptr<const StoreEntries> entries) {
   for (const auto& [key, value] : *entries) {
     co_await store.set(key, value);
@@ -253,9 +235,10 @@ DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& o
       control_plane(options),
       tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
       streams(std::make_shared<stream::host::StreamRegistry>()),
+      stream_progress(streams, tasks, control_plane.membership().local_world_size),
       gradient_bindings(std::make_shared<GradientBindingRegistry>()),
       pending_weights(std::make_shared<PendingWeights>()),
-      before_wait_(std::make_shared<const rendezvous::BeforeWait>([of = streams] { of->run_unattended(); })) {}
+      before_wait_(std::make_shared<const std::function<void()>>([of = streams] { of->run_unattended(); })) {}
 
 DTRAIN_DEFINED RankContext::~RankContext() {
   if (left_) {
@@ -278,27 +261,6 @@ DTRAIN_DEFINED void RankContext::keep_alive_until_leave(std::shared_ptr<void> wo
     kept_.push_back(std::move(work));
   } catch (...) {
     // Then `work` is destroyed now; the other ranks may get a less precise cause.
-  }
-}
-
-DTRAIN_DEFINED void RankContext::attend(const stream::host::StreamRef& stream, stream::host::Progress wanted) noexcept {
-  using stream::host::Progress;
-  if (stream.has_helper()) return;
-  if (progress_.load() == Progress::automatic) {
-    const int local_ranks = control_plane.membership().local_world_size;
-    progress_.store(stream::host::decide(wanted, cores_of_all_ranks(), available_cores(), local_ranks));
-  }
-  if (progress_.load() == Progress::thread && streams->start_helper(stream)) return;
-  if (is_watching_->exchange(true)) return;
-  try {
-    async::BackgroundTask<void> started =
-        tasks.start([of = streams, is_watching = is_watching_](async::EventLoop& loop) {
-          return detail::run_streams(loop, of, is_watching);
-        });
-    const std::lock_guard lock(mutex_);
-    watching_.emplace(std::move(started));
-  } catch (...) {
-    is_watching_->store(false);  // the job has failed, or there is no memory: who waits for the work runs it
   }
 }
 

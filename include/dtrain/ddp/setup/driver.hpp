@@ -153,7 +153,7 @@ struct Driver {
 
   ValueChecks checks_;
   int agreements_ = 0;
-  bool has_local_steps_ = false;   ///< by hooks::LocalSgd, or another hook with weights_differ()
+  bool has_local_steps_ = false;   ///< the hook is hooks::LocalSgd, or another with weights_differ()
   bool sends_buffers_ = false;     ///< each step gives the other ranks this rank's; false once that is warned of
   std::string compared_settings_;  ///< this rank's
   std::optional<std::uint64_t> first_values_;  ///< digest of the values at first, if they are compared at the end

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,9 +63,9 @@ class Store {
     return store;
   }
 
-  /// The same store, whose blocking calls begin with `before_wait()`; null: with nothing.
-  Store with_before_wait(std::shared_ptr<const BeforeWait> before_wait) const {
-    Store store = *this;
+  /// The same store, for calls of dtrain's own, each of which calls `before_wait()` when a thread is about to block in
+  /// it: other ranks may wait for work of this one. `before_wait` neither blocks nor throws.
+  friend Store with_before_wait(Store store, std::shared_ptr<const std::function<void()>> before_wait) {
     store.before_wait_ = std::move(before_wait);
     return store;
   }
@@ -172,7 +173,7 @@ class Store {
   std::string prefix_;
   std::string purpose_;                           ///< see with_call_purpose
   std::shared_ptr<const RankSet> barrier_ranks_;  ///< null: all ranks of the job
-  std::shared_ptr<const BeforeWait> before_wait_;
+  std::shared_ptr<const std::function<void()>> before_wait_;
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
 

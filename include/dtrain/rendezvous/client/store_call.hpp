@@ -36,10 +36,6 @@ struct CompareSet {
   std::optional<std::string> now{};  ///< the key's value afterwards; empty if the key does not exist
 };
 
-/// Called by a thread that is about to block in the store, which waits for other ranks: they may wait for work of this
-/// one. Does not block or throw.
-using BeforeWait = std::function<void()>;
-
 /// A request and its session. The first call of send() or wait() sends it, once.
 struct StoreRequest {
   /// Sends the request when the result is awaited, on the control loop.
@@ -54,8 +50,8 @@ struct StoreRequest {
   Request request;
   std::optional<Deadline> deadline;  ///< none: `timeout` from when it is sent
   std::chrono::nanoseconds timeout;
-  std::shared_ptr<const BeforeWait> before_wait{};  ///< null: none
-  bool is_spent = false;                            ///< sent, or moved from
+  std::shared_ptr<const std::function<void()>> before_wait{};  ///< see with_before_wait; null: none
+  bool is_spent = false;                                       ///< sent, or moved from
 
  private:
   void spend();
