@@ -110,6 +110,15 @@ std::vector<std::pair<int, pid_t>> running(const std::string& output, int worker
   return found;
 }
 
+/// Whether a launcher whose job has finished may end so: with 128 + SIGKILL if a worker was killed between the job's
+/// end and that of its process. Such a worker is not among the lost ones.
+bool is_good_end(const Result& result, const std::set<pid_t>& killed) {
+  if (result.exit_code != 128 + SIGKILL) return result.exit_code == 0;
+  const std::regex loss("dtrain: worker \\d+ was lost: killed by signal 9");
+  const auto lost = std::distance(std::sregex_iterator(result.error.begin(), result.error.end(), loss), {});
+  return static_cast<std::size_t>(lost) < killed.size();
+}
+
 /// Each step is committed in the end by all ranks of one attempt, with the weights that a job without losses gets.
 template <class Backend>
 void check_training(const std::string& output, int steps) {
@@ -190,7 +199,7 @@ int storm(std::uint32_t seed, int blows) {
   // A newcomer evaluates, too, and another one after its loss: each in its turn.
   const Result result = job.wait(support::soon(std::chrono::seconds(120) + blows * evaluation));
   CAPTURE(seed);
-  REQUIRE_MESSAGE(result.exit_code == 0, result.error);
+  REQUIRE_MESSAGE(is_good_end(result, hits.killed), "exit code " << result.exit_code << "\n" << result.error);
   check_training<Backend>(result.output, steps);
   std::printf("seed %u: %d workers, %d killed or stopped\n", seed, workers, hit);
   return hit;
@@ -242,9 +251,11 @@ class HostStorm {
       }
     }
     const std::vector<Result> results = job_.results(std::chrono::seconds(120));
-    REQUIRE_MESSAGE(results[0].exit_code == 0, results[0].error);
+    REQUIRE_MESSAGE(is_good_end(results[0], hits_[0].killed), "exit code " << results[0].exit_code << "\n"
+                                                                           << results[0].error);
     const int second = results[1].exit_code;  // 75: it has come when the store had gone
-    CHECK_MESSAGE((second == 0 || second == dtrain::exit_code_job_failed), results[1].error);
+    CHECK_MESSAGE((is_good_end(results[1], hits_[1].killed) || second == dtrain::exit_code_job_failed),
+                  results[1].error);
     check_training<dtrain::backend::Gloo>(results[0].output + results[1].output, steps_);
     return hit_;
   }
