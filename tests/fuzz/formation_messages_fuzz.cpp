@@ -54,7 +54,7 @@ std::vector<std::string> fuzz::seeds() {
   trained.progress = {3, 500};
   return {text_of(rendezvous::encode(some_announce())),
           text_of(rendezvous::encode(trained)),
-          text_of(rendezvous::encode(rendezvous::Committed{3, 99})),
+          text_of(rendezvous::encode(rendezvous::Committed{3, {99, 0, {}}})),
           text_of(rendezvous::encode(rendezvous::Finished{3, true})),
           text_of(rendezvous::encode(rendezvous::Assignment{77, 3, 1, 4, {2, 500}, 1})),
           text_of(rendezvous::encode(rendezvous::Barred{4000, "a new worker of this host broke attempt 5"})),

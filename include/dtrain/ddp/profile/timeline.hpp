@@ -23,6 +23,7 @@
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
+#include "dtrain/group/group_internals.hpp"
 #include "dtrain/rendezvous/client/value_chunks.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
