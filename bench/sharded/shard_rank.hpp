@@ -37,7 +37,7 @@ class ShardRank {
     Training<ShapeModel> sharded(*this);
     Training<OwningModel> divided(*this);
     dtrain::ShardedOptimizer states{sharded.ddp, rule_};
-    dtrain::ShardedOptimizer gradients{divided.ddp, rule_, dtrain::zero::Gradients{}};
+    dtrain::ShardedOptimizer gradients{divided.ddp, rule_, dtrain::ShardedOptions{.stage = 2}};
     std::vector<std::function<void(int)>> turns;
     turns.emplace_back([&](int sample) { step("whole", sample, whole.training, [&] { whole.step(*this, sample); }); });
     turns.emplace_back([&](int sample) { step("sharded", sample, sharded, [&] { sharded.step(*this, states); }); });
@@ -107,7 +107,7 @@ class ShardRank {
 
   struct Freeing {
     explicit Freeing(const ShardRank& rank)
-        : training(rank), optimizer(training.ddp, rank.rule_, dtrain::zero::Gradients{.ready_frees_value = true}) {}
+        : training(rank), optimizer(training.ddp, rank.rule_, dtrain::ShardedOptions{.stage = 2, .early_update = true}) {}
     Training<OwningModel> training;
     dtrain::ShardedOptimizer<dtrain::optimizers::AdamW, typename P::ChannelBackend::Communicator,
                              dtrain::zero::Gradients>

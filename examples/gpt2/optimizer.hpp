@@ -121,7 +121,7 @@ class Optimizer {
   static constexpr bool is_whole = std::is_same_v<std::remove_cvref_t<T>, WholeOptimizer>;
 
   static Chosen chosen(Ddp& ddp, Model& model, int stage) {
-    if (stage == 2) return dtrain::ShardedOptimizer{ddp, Rule{}, dtrain::zero::Gradients{}};
+    if (stage == 2) return dtrain::ShardedOptimizer{ddp, Rule{}, dtrain::ShardedOptions{.stage = 2}};
     if (stage == 1) return dtrain::ShardedOptimizer{ddp, Rule{}};
     return WholeOptimizer(model);
   }

@@ -73,9 +73,9 @@ class DistributedDataParallel {
   };
 
  public:
-  /// A ShardedOptimizer of this wrapper, as the type of a member: `typename Ddp::template Sharded<Rule, Stage>`.
-  template <class Rule, class Stage = zero::States>
-  using Sharded = ShardedOptimizer<Rule, Communicator, Stage>;
+  /// A ShardedOptimizer of this wrapper, as the type of a member: `typename Ddp::template Sharded<Rule>`.
+  template <class Rule>
+  using Sharded = ShardedOptimizer<Rule, Communicator>;
 
   static constexpr bool is_complete = ddp::IsComplete<M>;  // no further explanation by the compiler
   static_assert(is_complete,
@@ -124,13 +124,13 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
-  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step, or an optimizer's with
-  /// overlap_forward, runs. While an exception unwinds, the group keeps the channel, so that the other ranks fail with
-  /// the exception's text. Else, after a step, the destructor reads the model's values, in host memory, for a digest
-  /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ, or if they have given a
-  /// DistributedSampler of the group different options, which the first step also compares, for samplers made before
-  /// it; and after 10 steps, if no value has changed since the construction. Not if a value has moved
-  /// (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor with DTRAIN_CHECK_VALUES=0.
+  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step runs. While an exception
+  /// unwinds, the group keeps the channel, so that the other ranks fail with the exception's text. Else, after a step,
+  /// the destructor reads the model's values, in host memory, for a digest that the ranks compare in the background:
+  /// rank 0 warns in the log if two ranks differ, or if they have given a DistributedSampler of the group different
+  /// options, which the first step also compares, for samplers made before it; and after 10 steps, if no value has
+  /// changed since the construction. Not if a value has moved (DdpOptions::check_addresses), with hooks::LocalSgd, in
+  /// an elastic job, nor with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
     if (!driver_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -154,8 +154,8 @@ class DistributedDataParallel {
   /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
   /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
   /// `inspect` may also be ClipGradients, or a LossScaler or DeviceLossScaler, which outlives the step.
-  template <class F, class R, class Stage, class I = std::nullptr_t>
-  void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
+  template <class F, class R, class I = std::nullptr_t>
+  void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
     require_pass<F>();
     if constexpr (std::invocable<F, Ready>) {
       run(std::forward<F>(f), begin("backward()", optimizer, std::forward<I>(inspect)));
@@ -170,8 +170,8 @@ class DistributedDataParallel {
     const ddp::ZeroGradients zeros(driver_->parameters);
     backward(zeros, options);
   }
-  template <class R, class Stage, class I = std::nullptr_t>
-  void step_without_data(ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
+  template <class R, class I = std::nullptr_t>
+  void step_without_data(ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
     driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
     backward(zeros, optimizer, std::forward<I>(inspect));
@@ -189,8 +189,8 @@ class DistributedDataParallel {
   /// optimizer for libraries that call the program. Blocking: until the weights of the last step are stored.
   /// Lifetime: `optimizer` outlives the step.
   /// @param inspect as of backward(); called in finish()
-  template <class R, class Stage, class I = std::nullptr_t>
-  Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
+  template <class R, class I = std::nullptr_t>
+  Step begin(ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
     driver_->program_drives_steps = true;
     return begin("begin()", optimizer, std::forward<I>(inspect));
   }
@@ -288,11 +288,6 @@ class DistributedDataParallel {
     return driver_->reducer->recorder().records(first_step);
   }
 
-  /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
-  void wait_for(std::size_t i) {
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
-    driver_->reducer->wait_for_weights(i);
-  }
   /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
   /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
@@ -371,8 +366,8 @@ class DistributedDataParallel {
     return step;
   }
 
-  template <class R, class Stage, class I>
-  Step begin(const char* caller, ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect) {
+  template <class R, class I>
+  Step begin(const char* caller, ShardedOptimizer<R, Communicator>& optimizer, I&& inspect) {
     if (!reduces()) {
       ddp::refuse_work(caller,
                        "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "

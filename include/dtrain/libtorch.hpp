@@ -151,8 +151,8 @@ class DistributedDataParallel {
     const ddp::ZeroGradients zeros = begin_without_data();
     step(zeros, options);
   }
-  template <class O, class Stage, class I = std::nullptr_t>
-  void step_without_data(ShardedOptimizer<O, Communicator, Stage>& optimizer, I&& inspect = {}) {
+  template <class O, class I = std::nullptr_t>
+  void step_without_data(ShardedOptimizer<O, Communicator>& optimizer, I&& inspect = {}) {
     const ddp::ZeroGradients zeros = begin_without_data();
     step(zeros, optimizer, std::forward<I>(inspect));
   }
@@ -161,13 +161,13 @@ class DistributedDataParallel {
   /// has a .grad.
   /// @param inspect as of dtrain::DistributedDataParallel::backward: a function, a LossScaler, or
   /// dtrain::ClipGradients, for which the host does not wait on a GPU unless there is a scaler
-  template <class O, class Stage, class I = std::nullptr_t>
-  void backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator, Stage>& optimizer, I&& inspect = {}) {
+  template <class O, class I = std::nullptr_t>
+  void backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator>& optimizer, I&& inspect = {}) {
     backward({loss}, {}, optimizer, std::forward<I>(inspect));
   }
-  template <class O, class Stage, class I = std::nullptr_t>
+  template <class O, class I = std::nullptr_t>
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
-                ShardedOptimizer<O, Communicator, Stage>& optimizer, I&& inspect = {}) {
+                ShardedOptimizer<O, Communicator>& optimizer, I&& inspect = {}) {
     const auto pass = [&](Ready ready) {
       state_->model.backward(roots, gradients, false, allow_unused_, ready);
       require_same_graph();
@@ -220,7 +220,7 @@ class DistributedDataParallel {
   void compare_values() { state_->ddp.compare_values(); }
 
  private:
-  template <class O, class C, class Stage>
+  template <class O, class C>
   friend class ShardedOptimizer;
 
   /// The wrapper of the parameters that need gradients, and these parameters.
@@ -253,8 +253,8 @@ class DistributedDataParallel {
       state_->model.publish(used_by_some_rank(!state_->model.ignores_other_ranks(), has_data<Pass>));
     }
   }
-  template <class Pass, class O, class Stage, class I>
-  void step(const Pass& pass, ShardedOptimizer<O, Communicator, Stage>& optimizer, I&& inspect) {
+  template <class Pass, class O, class I>
+  void step(const Pass& pass, ShardedOptimizer<O, Communicator>& optimizer, I&& inspect) {
     constexpr bool waits = !ddp::detail::unscales_on_device<std::remove_cvref_t<I>>;
     static_assert(waits,
                   "dtrain: a step of a libtorch::ShardedOptimizer has a DeviceLossScaler, but the host counts the "
@@ -276,7 +276,7 @@ class DistributedDataParallel {
     state_->model.drop_gradients();
   }
 
-  /// For zero::Gradients. Collective, blocking: gradients get LibTorch's memory, and dtrain
+  /// For stage 2. Collective, blocking: gradients get LibTorch's memory, and dtrain
   /// copies them to buckets that share memory. @throws as dtrain::ShardedOptimizer
   void unbind_gradients() {
     auto& reducer = *ddp::DriverAccess::of(state_->ddp).reducer;

@@ -66,12 +66,6 @@ class StepWork {
   /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
   virtual bool skips_buffer_broadcast() const { return false; }
 
-  /// Whether finish leaves the model's values to wait_until_stored.
-  virtual bool overlaps_forward() const noexcept { return false; }
-
-  /// Blocking: until the model has the new values of a bucket, after finish.
-  virtual void wait_until_stored(std::size_t bucket) = 0;
-
  protected:
   ~StepWork() = default;
 };
@@ -81,29 +75,6 @@ struct ReducerLifetime {
   bool has_ended = false;
   bool leaves_work = false;   ///< whether a stream may still run such work
   bool is_step_open = false;  ///< stays true after a step that failed
-};
-
-/// The work of a step that has ended before the model had its new values, if there is any.
-template <class C>
-class OpenWork {
- public:
-  void set(StepWork<C>& work) noexcept { work_ = work.overlaps_forward() ? &work : nullptr; }
-  void drop() noexcept { work_ = nullptr; }
-  bool is_some() const noexcept { return work_ != nullptr; }
-  bool is(const StepWork<C>& work) const noexcept { return work_ == &work; }
-
-  /// Blocking: until open work has stored the values of a parameter, or of all parameters; the latter ends the work.
-  /// Returns at once without open work.
-  void wait_for_weights(std::optional<std::size_t> parameter, const BucketPlan& plan) {
-    if (work_ != nullptr && parameter) return work_->wait_until_stored(plan.bucket_of[*parameter]);
-    for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
-      work_->wait_until_stored(bucket);
-    }
-    work_ = nullptr;
-  }
-
- private:
-  StepWork<C>* work_ = nullptr;
 };
 
 /// @throws Error (invalid_argument): the user's call `caller` "got WHAT", which says what to do

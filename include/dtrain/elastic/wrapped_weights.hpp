@@ -94,12 +94,7 @@ DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankCon
   for (const std::weak_ptr<const group::WrappedModel>& each : context.wrapped) {
     const auto model = each.lock();
     if (!model) continue;
-    const std::vector<TensorView> weights = model->list_weights();
-    std::vector<std::span<const std::byte>> memory;
-    std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
-                   [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
-    context.pending_weights->wait_for(memory);
-    for (const TensorView& tensor : weights) {
+    for (const TensorView& tensor : model->list_weights()) {
       if (tensor.device.kind != DeviceKind::host) continue;
       summary.digest = kernels::digest(tensor.data, tensor.bytes(), summary.digest);
       if (!is_float(tensor.dtype)) continue;

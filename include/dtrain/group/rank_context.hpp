@@ -30,7 +30,6 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
-#include "dtrain/group/pending_weights.hpp"
 #include "dtrain/group/stream_progress.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
@@ -122,7 +121,6 @@ class RankContext {
   const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< streams of all groups and wrappers
   StreamProgress stream_progress;
   const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< bindings of this rank's wrappers
-  const std::shared_ptr<PendingWeights> pending_weights;
   /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
   std::uint64_t elastic_attempt = 0;                    ///< its number; 0: the job is not elastic
@@ -237,7 +235,6 @@ DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& o
       streams(std::make_shared<stream::host::StreamRegistry>()),
       stream_progress(streams, tasks, control_plane.membership().local_world_size),
       gradient_bindings(std::make_shared<GradientBindingRegistry>()),
-      pending_weights(std::make_shared<PendingWeights>()),
       before_wait_(std::make_shared<const std::function<void()>>([of = streams] { of->run_unattended(); })) {}
 
 DTRAIN_DEFINED RankContext::~RankContext() {

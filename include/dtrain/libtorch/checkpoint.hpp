@@ -253,8 +253,8 @@ void load_whole_state(const Group& group, const std::string& path, const Trainin
 
 template <class T>
 inline constexpr bool is_sharded = false;
-template <class O, class C, class Stage>
-inline constexpr bool is_sharded<ShardedOptimizer<O, C, Stage>> = true;
+template <class O, class C>
+inline constexpr bool is_sharded<ShardedOptimizer<O, C>> = true;
 
 /// Address of the ShardedOptimizer among the parts; nullptr if there is none.
 template <class... Parts>

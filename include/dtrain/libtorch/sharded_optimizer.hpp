@@ -142,7 +142,7 @@ struct ModuleRule : GroupedRule<typename detail::RuleOf<O>::template Rule<float>
 /// - Half and BFloat16 parameters have state in f32, and a copy of their values in f32. Double parameters have state in
 /// f64; such a wrapper trains no parameters of other types.
 /// - After a step no parameter has a .grad: dtrain has used the gradients' memory for the new values.
-/// - A third argument dtrain::zero::Gradients{} divides the gradients too (stage 2). A pass makes each .grad in
+/// - ShardedOptions{.stage = 2} divides the gradients as well. A pass makes each .grad in
 /// LibTorch's memory, as without dtrain. dtrain copies each gradient into its bucket, and the parameter has no .grad
 /// afterwards. A rank keeps its part of the reduced gradients, which no .grad shows. Under no_sync() .grad has this
 /// rank's own sum. The wrapper rejects steps without such an optimizer.
@@ -158,7 +158,7 @@ struct ModuleRule : GroupedRule<typename detail::RuleOf<O>::template Rule<float>
 /// Lifetime: `adamw` outlives the optimizer, which makes steps as long as `ddp` exists. Threads: the thread that
 /// trains.
 /// @ingroup libtorch
-template <class O, class C, class Stage = zero::States>
+template <class O, class C>
 class ShardedOptimizer {
   static_assert(
       !dtrain::ddp::detail::is_on_device<C> || dtrain::ddp::detail::RuleFor<ModuleRule<O>, C>,
@@ -169,14 +169,14 @@ class ShardedOptimizer {
   /// Collective, blocking: every rank constructs the optimizer between the same steps, with the same groups. Allocates
   /// the state.
   /// @throws Error (unsupported) for Double parameters together with others, amsgrad, dampening and centered, for an
-  /// optimizer that has made updates, and for overlap_forward and ready_frees_value; (invalid_argument) for an
+  /// optimizer that has made updates, and for early_update; (invalid_argument) for an
   /// optimizer of other parameters than the wrapper's; as dtrain::ShardedOptimizer
   template <class Ddp>
-  ShardedOptimizer(Ddp& ddp, O& options, Stage stage = {})
+  ShardedOptimizer(Ddp& ddp, O& options, const ShardedOptions& sharding = {})
       : options_(options),
         parameters_(ddp.trained()),
         updates_(std::make_shared<std::vector<ParameterUpdates>>(parameters_.size())),
-        sharded_(wrapped(ddp, options, rule_of(options), stage), rule_of(options), stage) {
+        sharded_(wrapped(ddp, options, rule_of(options), sharding), rule_of(options), sharding) {
     // Adagrad's constructor has made the whole state, which each rank would keep.
     if constexpr (std::is_same_v<O, torch::optim::Adagrad>) options.state().clear();
   }
@@ -189,7 +189,7 @@ class ShardedOptimizer {
   std::size_t gradient_bytes() const noexcept { return sharded_.gradient_bytes(); }
 
   /// dtrain's optimizer, for DistributedDataParallel::backward and checkpoints.
-  dtrain::ShardedOptimizer<ModuleRule<O>, C, Stage>& sharded() noexcept { return sharded_; }
+  dtrain::ShardedOptimizer<ModuleRule<O>, C>& sharded() noexcept { return sharded_; }
 
   /// Begins a step with the present options. The step updates the parameters for which `used` has a 1; empty: all.
   /// @throws Error (unsupported) as the constructor
@@ -233,24 +233,20 @@ class ShardedOptimizer {
  private:
   /// The wrapper, after the checks of the stage and the parameters. @param rule of the options
   template <class Ddp>
-  static auto& wrapped(Ddp& ddp, O& options, [[maybe_unused]] const ModuleRule<O>& rule, const Stage& stage) {
+  static auto& wrapped(Ddp& ddp, O& options, const ModuleRule<O>& rule, const ShardedOptions& sharding) {
     detail::require_no_updates(options);
     require_parameters_of(ddp.trained(), options);
-    if (stage.overlap_forward) {
+    if (sharding.early_update) {
       throw Error(Errc::unsupported,
-                  "libtorch::ShardedOptimizer has no overlap_forward: a module's forward pass would not wait for its "
-                  "weights; leave it out");
-    }
-    if (stage.ready_frees_value) {
-      throw Error(Errc::unsupported,
-                  "libtorch::ShardedOptimizer has no ready_frees_value: autograd may use a weight after its gradient "
+                  "libtorch::ShardedOptimizer has no early_update: autograd may use a weight after its gradient "
                   "is ready; leave it out");
     }
+    dtrain::ddp::require_valid(sharding);
     const std::span<const Parameter> parameters = ddp.wrapped().parameters();
     const Device device = dtrain::ddp::DriverAccess::of(ddp.wrapped()).stream.ref().device();
     dtrain::ddp::check_sharded_parameters(parameters, device, decltype(sharded_)::element_of(parameters));
-    if constexpr (Stage::divides_gradients) {  // agreed on before it communicates
-      decltype(sharded_)::agree_on_kernels(ddp.wrapped(), rule, stage);
+    if (sharding.divides_gradients()) {  // agreed on before it communicates
+      decltype(sharded_)::agree_on_kernels(ddp.wrapped(), rule, sharding);
       ddp.unbind_gradients();
     }
     return ddp.wrapped();
@@ -300,11 +296,12 @@ class ShardedOptimizer {
   O& options_;
   std::vector<torch::Tensor> parameters_;
   std::shared_ptr<std::vector<ParameterUpdates>> updates_;  ///< updates by parameter; the rules read them
-  dtrain::ShardedOptimizer<ModuleRule<O>, C, Stage> sharded_;
+  dtrain::ShardedOptimizer<ModuleRule<O>, C> sharded_;
   std::uint64_t steps_before_ = 0;
 };
 
-template <class Net, class P, template <class, class> class Ddp, class O, class Stage = zero::States>
-ShardedOptimizer(Ddp<Net, P>&, O&, Stage = {}) -> ShardedOptimizer<O, typename P::ChannelBackend::Communicator, Stage>;
+template <class Net, class P, template <class, class> class Ddp, class O>
+ShardedOptimizer(Ddp<Net, P>&, O&, ShardedOptions = {})
+    -> ShardedOptimizer<O, typename P::ChannelBackend::Communicator>;
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

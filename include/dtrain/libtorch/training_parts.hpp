@@ -130,8 +130,8 @@ struct TrainingParts {
 inline void add_part(TrainingParts& parts, torch::optim::Optimizer& optimizer) {
   parts.optimizers.push_back(&optimizer);
 }
-template <class O, class C, class Stage>
-void add_part(TrainingParts& parts, ShardedOptimizer<O, C, Stage>& optimizer) {
+template <class O, class C>
+void add_part(TrainingParts& parts, ShardedOptimizer<O, C>& optimizer) {
   parts.optimizers.push_back(&optimizer.options());
 }
 inline void add_part(TrainingParts& parts, torch::optim::LRScheduler& scheduler) {

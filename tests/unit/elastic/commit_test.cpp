@@ -39,7 +39,7 @@ struct Training {
   dtrain::DistributedDataParallel<Model, Policy> ddp{model, group};
   dtrain::DistributedDataParallel<Model, Policy> sharded{sharded_model, group};
   dtrain::ShardedOptimizer<dtrain::optimizers::Sgd, Group::Communicator, dtrain::zero::States> optimizer{
-      sharded, dtrain::optimizers::Sgd{}, dtrain::zero::States{.overlap_forward = true}};
+      sharded, dtrain::optimizers::Sgd{}, dtrain::ShardedOptions{}};
   dtrain::UnevenInputs<Group> inputs{group};
   dtrain::Work<Policy> work = group.all_reduce(std::span<float>(numbers), dtrain::ReduceOp::sum, group.stream());
   dtrain::BackgroundTask<std::string> task = group.spawn(

@@ -163,11 +163,11 @@ std::string thrown_without(const std::string& path, Calls calls, std::uint64_t l
   };
   std::thread living([&] {
     Model model;
-    thrown = train(launcher, 0, path, model, 6, at_step, dtrain::zero::States{}, calls);
+    thrown = train(launcher, 0, path, model, 6, at_step, dtrain::ShardedOptions{}, calls);
   });
   Model lost;
   const Calls own{.restarts = calls.restarts};
-  CHECK(train(launcher, 1, path, lost, 6, at_step, dtrain::zero::States{}, own) == "a mistake");
+  CHECK(train(launcher, 1, path, lost, 6, at_step, dtrain::ShardedOptions{}, own) == "a mistake");
   living.join();
   return thrown;
 }
@@ -187,10 +187,10 @@ void run_alone(const std::function<void(const Job&, const Group&, Model&)>& func
 
 TEST_CASE_FIXTURE(TemporaryFile,
                   "a sharded training goes on from its checkpoint, with the bits of an undisturbed one") {
-  check_losses(path + "1", dtrain::zero::States{});
-  check_losses(path + "2", dtrain::zero::States{.overlap_forward = true});
-  check_losses(path + "3", dtrain::zero::States{.ready_frees_value = true});
-  check_losses(path + "4", dtrain::zero::Gradients{});
+  check_losses(path + "1", dtrain::ShardedOptions{});
+  check_losses(path + "2", dtrain::ShardedOptions{});
+  check_losses(path + "3", dtrain::ShardedOptions{.early_update = true});
+  check_losses(path + "4", dtrain::ShardedOptions{.stage = 2});
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "a later attempt without the checkpoint of a ShardedOptimizer is refused") {
@@ -208,7 +208,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "a ShardedOptimizer needs no checkpoint if a ra
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "a state that was loaded is loaded again if a rank was lost before its first step") {
-  undisturbed(path, save_every, dtrain::zero::States{});
+  undisturbed(path, save_every, dtrain::ShardedOptions{});
   CHECK_CONTAINS(thrown_without(path, {.loads = false, .resumes = true, .restarts = true}, save_every),
                  "backward() got a ShardedOptimizer without a checkpoint in a later attempt");
 }

@@ -21,8 +21,8 @@ TEST_CASE("on two nodes of two, Hierarchical shards an optimizer with the bits o
       const dtrain::DdpOptions options{.bucket_bytes = bucket_bytes};
       const dtrain::optimizers::AdamW rule{.rate = 0.01F};
       for (const bool frees : {false, true}) {
-        const dtrain::zero::States states{.ready_frees_value = frees};
-        const dtrain::zero::Gradients gradients{.ready_frees_value = frees};
+        const dtrain::ShardedOptions states{.early_update = frees};
+        const dtrain::ShardedOptions gradients{.stage = 2, .early_update = frees};
         CHECK(wrong_steps<front_test::BindingModel>(group, rule, options, true, states) == 0);
         CHECK(wrong_steps<front_test::Model>(group, rule, options, false, gradients) == 0);
       }

@@ -98,8 +98,8 @@ TEST_CASE("a step itself takes gradients that lie elsewhere, and says what is wr
 TEST_CASE("a sharded step by begin() gives the weights of the whole optimizer, in both stages") {
   for (const int ranks : {1, 2, 4}) {
     CAPTURE(ranks);
-    check_begun_steps(ranks, dtrain::zero::States{});
-    check_begun_steps(ranks, dtrain::zero::Gradients{.overlap_forward = false});
+    check_begun_steps(ranks, dtrain::ShardedOptions{});
+    check_begun_steps(ranks, dtrain::ShardedOptions{.stage = 2});
   }
 }
 

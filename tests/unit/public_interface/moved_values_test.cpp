@@ -86,8 +86,8 @@ TEST_CASE("a sharded optimizer updates values where they are now, those of 16 bi
     run_well(ranks, [&](const Group& group) {
       for (const bool frees : {false, true}) {
         for (const bool overlaps : {false, true}) {
-          const dtrain::zero::States states{.overlap_forward = overlaps, .ready_frees_value = frees};
-          const dtrain::zero::Gradients gradients{.overlap_forward = overlaps, .ready_frees_value = frees};
+          const dtrain::ShardedOptions states{.early_update = frees};
+          const dtrain::ShardedOptions gradients{.stage = 2, .early_update = frees};
           if (!overlaps) {
             CHECK(wrong_updates<float>(group, states) + wrong_updates<dtrain::bfloat16>(group, states) == 0);
             CHECK(wrong_updates<float>(group, gradients) + wrong_updates<dtrain::bfloat16>(group, gradients) == 0);

@@ -4,8 +4,7 @@
 
 using namespace whole_optimizer;
 using dtrain::StepInfo;
-using dtrain::zero::Gradients;
-using dtrain::zero::States;
+using dtrain::ShardedOptions;
 
 namespace sharded_double_test {
 
@@ -73,8 +72,8 @@ void check_against_plain(int ranks, Stage stage) {
 TEST_CASE("an f64 model has the weights of a plain f64 optimizer, on any number of ranks and in both stages") {
   for (const int ranks : {1, 2, 3}) {
     CAPTURE(ranks);
-    check_against_plain(ranks, States{});
-    check_against_plain(ranks, Gradients{});
+    check_against_plain(ranks, ShardedOptions{});
+    check_against_plain(ranks, ShardedOptions{.stage = 2});
   }
 }
 

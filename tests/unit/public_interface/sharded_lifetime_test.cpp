@@ -26,19 +26,19 @@ std::string texts(R0 rule_0, Stage0 stage_0, R1 rule_1, Stage1 stage_1) {
 
 TEST_CASE("ranks that construct different sharded optimizers fail at once with a sentence that names both") {
   const optimizers::Sgd sgd;
-  const std::string stages = texts(sgd, zero::States{}, sgd, zero::Gradients{});
+  const std::string stages = texts(sgd, ShardedOptions{}, sgd, ShardedOptions{.stage = 2});
   CHECK_CONTAINS(stages, "zero::States, whose rule has 0 state arrays",
                  "zero::Gradients, whose rule has 0 state arrays");
-  CHECK_CONTAINS(texts(sgd, zero::Gradients{}, sgd, zero::States{}), "zero::Gradients,");
+  CHECK_CONTAINS(texts(sgd, ShardedOptions{.stage = 2}, sgd, ShardedOptions{}), "zero::Gradients,");
   for (const bool frees : {false, true}) {
     CHECK_CONTAINS(
-        texts(sgd, zero::Gradients{.ready_frees_value = frees}, sgd, zero::Gradients{.ready_frees_value = !frees}),
+        texts(sgd, ShardedOptions{.stage = 2, .early_update = frees}, sgd, ShardedOptions{.stage = 2, .early_update = !frees}),
         "zero::Gradients, ready_frees_value, whose");
   }
-  CHECK_CONTAINS(texts(sgd, zero::States{.overlap_forward = true}, sgd, zero::States{}),
+  CHECK_CONTAINS(texts(sgd, ShardedOptions{}, sgd, ShardedOptions{}),
                  "zero::States, overlap_forward, whose");
-  CHECK_CONTAINS(texts(sgd, zero::States{}, optimizers::AdamW{}, zero::States{}), "2 state arrays");
-  CHECK_CONTAINS(texts(optimizers::AdamW{}, zero::States{}, optimizers::Lamb{}, zero::States{}), "and measures norms");
+  CHECK_CONTAINS(texts(sgd, ShardedOptions{}, optimizers::AdamW{}, ShardedOptions{}), "2 state arrays");
+  CHECK_CONTAINS(texts(optimizers::AdamW{}, ShardedOptions{}, optimizers::Lamb{}, ShardedOptions{}), "and measures norms");
 }
 
 TEST_CASE("parameters whose values share memory are refused, and train without a sharded optimizer") {
@@ -52,7 +52,7 @@ TEST_CASE("parameters whose values share memory are refused, and train without a
       for (const bool divides : {false, true}) {
         const auto construct = [&] {
           if (divides) {
-            ShardedOptimizer refused{ddp, optimizers::Sgd{}, zero::Gradients{}};
+            ShardedOptimizer refused{ddp, optimizers::Sgd{}, ShardedOptions{.stage = 2}};
           } else {
             ShardedOptimizer refused{ddp, optimizers::Sgd{}};
           }
@@ -101,8 +101,8 @@ TEST_CASE("a sharded optimizer that outlives its wrapper keeps its state, makes 
     run_well(ranks, [&](const Group& group) {
       for (const bool overlaps : {false, true}) {
         for (const bool frees : {false, true}) {
-          const zero::States states{.overlap_forward = overlaps, .ready_frees_value = frees};
-          const zero::Gradients gradients{.overlap_forward = overlaps, .ready_frees_value = frees};
+          const ShardedOptions states{.early_update = frees};
+          const ShardedOptions gradients{.stage = 2, .early_update = frees};
           CHECK(wrong_ends(group, states, files.path + "/states") == 0);
           CHECK(wrong_ends(group, gradients, files.path + "/gradients") == 0);
         }
@@ -125,7 +125,7 @@ TEST_CASE("so does one whose wrapper is destroyed after a step that failed") {
   expect_ends(2, {"the loss is not a number"}, [](const Group& group) {
     Training training(group);
     training.optimizer = std::make_unique<decltype(training.optimizer)::element_type>(*training.ddp, optimizers::Sgd{},
-                                                                                      zero::Gradients{});
+                                                                                      ShardedOptions{.stage = 2});
     training.ddp->backward(
         [&](Ready ready) {
           ready(1);

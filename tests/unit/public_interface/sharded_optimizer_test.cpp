@@ -29,8 +29,7 @@ TEST_CASE("every rank has the weights that the optimizer with all of its state g
 }
 
 TEST_CASE("in stage 2 too, whether gradients become ready in the order of the buckets or against it") {
-  using dtrain::zero::Gradients;
-  for (const int ranks : {1, 2, 3, 4}) {
+    for (const int ranks : {1, 2, 3, 4}) {
     for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{3000}, std::size_t{1} << 20}) {
       CAPTURE(ranks);
       CAPTURE(bucket_bytes);
@@ -66,7 +65,7 @@ TEST_CASE("in stage 2 the model may use a gradient's memory again when its ready
       WholeOptimizer reference(rule);
       DistributedDataParallel expected{whole, group, {.bucket_bytes = 3000}};
       DistributedDataParallel ddp{sharded, group, {.bucket_bytes = 3000}};
-      ShardedOptimizer optimizer{ddp, rule, dtrain::zero::Gradients{}};
+      ShardedOptimizer optimizer{ddp, rule, dtrain::ShardedOptions{.stage = 2}};
       std::vector<float> scratch(4096);
       for (int step = 0; step < 4; ++step) {
         expected.backward(backward(whole, step, group.rank()));
@@ -119,14 +118,13 @@ int wrong_overlapped_steps(const Group& group, dtrain::stream::host::Progress pr
 
 TEST_CASE("weights that are stored after a step, or during its backward pass, have the same bits") {
   using dtrain::stream::host::Progress;
-  using dtrain::zero::Gradients;
-  using dtrain::zero::States;
+    using dtrain::ShardedOptions;
   for (const Progress progress : {Progress::caller, Progress::thread}) {
     run_well(3, [&](const Group& group) {
       for (const bool frees : {false, true}) {
         for (const bool overlaps : {!frees, true}) {
-          const States states{.overlap_forward = overlaps, .ready_frees_value = frees};
-          const Gradients gradients{.overlap_forward = overlaps, .ready_frees_value = frees};
+          const ShardedOptions states{.early_update = frees};
+          const ShardedOptions gradients{.stage = 2, .early_update = frees};
           CHECK(wrong_overlapped_steps<BindingModel>(group, progress, states) == 0);
           CHECK(wrong_overlapped_steps<Model>(group, progress, gradients) == 0);
         }
@@ -324,8 +322,7 @@ TEST_CASE("LAMB scales a step by norms of whole parameters, however they are cut
       std::vector<double> differences(static_cast<std::size_t>(4 * ranks), 1);
       run_well(ranks, [&](const Group& group) {
         const auto place = static_cast<std::size_t>(4 * group.rank());
-        using dtrain::zero::Gradients;
-        using dtrain::zero::States;
+                using dtrain::ShardedOptions;
         differences[place] = largest_difference_of_lamb<States>(group, bucket_bytes, false);
         differences[place + 1] = largest_difference_of_lamb<States>(group, bucket_bytes, true);
         differences[place + 2] = largest_difference_of_lamb<Gradients>(group, bucket_bytes, false);
@@ -405,8 +402,8 @@ void check_clipping(const Stage& stage) {
 
 TEST_CASE("the norm of all gradients is known before the update, equal on all ranks, and clips") {
   for (const bool frees : {false, true}) {  // weights are not freed before all gradients are seen
-    check_clipping<BindingModel>(dtrain::zero::States{.ready_frees_value = frees});
-    check_clipping<Model>(dtrain::zero::Gradients{.ready_frees_value = frees});
+    check_clipping<BindingModel>(dtrain::ShardedOptions{.early_update = frees});
+    check_clipping<Model>(dtrain::ShardedOptions{.stage = 2, .early_update = frees});
   }
 }
 
@@ -473,8 +470,8 @@ int wrong_half_steps(const Group& group, const Stage& stage) {
 TEST_CASE("weights of 16 bits are updated in f32, as MasterWeights does") {
   run_well(2, [&](const Group& group) {
     for (const bool frees : {false, true}) {
-      CHECK(wrong_half_steps<dtrain::bfloat16>(group, dtrain::zero::States{.ready_frees_value = frees}) == 0);
-      CHECK(wrong_half_steps<dtrain::float16>(group, dtrain::zero::Gradients{.ready_frees_value = frees}) == 0);
+      CHECK(wrong_half_steps<dtrain::bfloat16>(group, dtrain::ShardedOptions{.early_update = frees}) == 0);
+      CHECK(wrong_half_steps<dtrain::float16>(group, dtrain::ShardedOptions{.stage = 2, .early_update = frees}) == 0);
     }
   });
 }
@@ -532,7 +529,7 @@ TEST_CASE(
     Model model({10, 3000});
     DistributedDataParallel ddp{model, group};
     ShardedOptimizer whole{ddp, optimizers::Sgd{}};
-    ShardedOptimizer divided{ddp, optimizers::Sgd{}, dtrain::zero::Gradients{}};
+    ShardedOptimizer divided{ddp, optimizers::Sgd{}, dtrain::ShardedOptions{.stage = 2}};
     const auto pass = [](Ready ready) { all_ready(ready, 2); };
     CHECK_THROWS_WITH_AS(ddp.backward(pass), doctest::Contains("has left no memory for all gradients"), dtrain::Error);
     CHECK_ERROR(ddp.backward(pass, whole), Errc::invalid_argument, "needs the memory of all gradients");
@@ -540,7 +537,7 @@ TEST_CASE(
     CHECK(divided.steps() == 1);
     BindingModel bound({10, 3000});
     DistributedDataParallel with_bound{bound, group};
-    CHECK_ERROR((ShardedOptimizer{with_bound, optimizers::Sgd{}, dtrain::zero::Gradients{}}), Errc::unsupported,
+    CHECK_ERROR((ShardedOptimizer{with_bound, optimizers::Sgd{}, dtrain::ShardedOptions{.stage = 2}}), Errc::unsupported,
                 "wrap a model without bind_gradient");
     with_bound.backward(pass);
   });
@@ -559,7 +556,7 @@ TEST_CASE("a model without memory for gradients gives views of them, to steps wi
     CHECK_ERROR(ddp.begin(), Errc::invalid_argument, "give a ShardedOptimizer to each step");
     ShardedOptimizer whole{ddp, optimizers::Sgd{.rate = 1}};
     ddp.backward(pass, whole);
-    ShardedOptimizer divided{ddp, optimizers::Sgd{.rate = 1}, dtrain::zero::Gradients{}};
+    ShardedOptimizer divided{ddp, optimizers::Sgd{.rate = 1}, dtrain::ShardedOptions{.stage = 2}};
     std::string error;
     const auto forgetful = [&](Ready ready) {
       error = sentence_of([&] { ready(1); });
@@ -578,7 +575,7 @@ TEST_CASE("in stage 2 a parameter without ready() counts as zeros, and gradients
   run_well(2, [&](const Group& group) {
     Model model(std::vector<std::size_t>(40, 100));
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 800, .allow_unused_parameters = true}};
-    ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}, dtrain::zero::Gradients{}};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}, dtrain::ShardedOptions{.stage = 2}};
     for (int step = 1; step <= 20; ++step) {
       const auto pass = [&](Ready ready) {
         const auto some = [&](std::size_t first) {
@@ -628,8 +625,8 @@ void check_throwing(const Stage& stage) {
 
 TEST_CASE("an exception of the rule ends the job with its text, and makes no rank take gradients for weights") {
   for (const bool frees : {false, true}) {
-    check_throwing(dtrain::zero::States{.ready_frees_value = frees});
-    check_throwing(dtrain::zero::Gradients{.ready_frees_value = frees});
+    check_throwing(dtrain::ShardedOptions{.early_update = frees});
+    check_throwing(dtrain::ShardedOptions{.stage = 2, .early_update = frees});
   }
 }
 

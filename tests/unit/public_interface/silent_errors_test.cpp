@@ -156,7 +156,7 @@ TEST_CASE("checked steps are right with hooks, sharded optimizers and unused par
       train(model, ddp, plain);
       ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}};
       train(model, ddp, [&](auto& wrapper, auto pass) { wrapper.backward(pass, optimizer); });
-      ShardedOptimizer divided{ddp, optimizers::Sgd{.rate = 1}, dtrain::zero::Gradients{}};
+      ShardedOptimizer divided{ddp, optimizers::Sgd{.rate = 1}, dtrain::ShardedOptions{.stage = 2}};
       train(model, ddp, [&](auto& wrapper, auto pass) { wrapper.backward(pass, divided); });
     });
   }
@@ -196,7 +196,7 @@ TEST_CASE("passes of a library that overwrites its gradients are added by the wr
           ShardedOptimizer optimizer{wrapper, optimizers::Sgd{.rate = 1}, stage};
           check(model, wrapper, [&](auto pass) { wrapper.backward(pass, optimizer); });
         };
-        divides ? sharded(dtrain::zero::Gradients{}) : sharded(dtrain::zero::States{});
+        divides ? sharded(dtrain::ShardedOptions{.stage = 2}) : sharded(dtrain::ShardedOptions{});
         CHECK(model.values[1] == std::vector<float>(3000, -2 * (7.0F + 3 * mean)));
       }
     });

@@ -103,8 +103,8 @@ TEST_CASE("the same with each hook") {
 }
 
 TEST_CASE("the same with a sharded optimizer that has the memory of all gradients") {
-  for (const dtrain::zero::States& stage : {dtrain::zero::States{}, dtrain::zero::States{.overlap_forward = true},
-                                            dtrain::zero::States{.ready_frees_value = true}}) {
+  for (const dtrain::zero::States& stage : {dtrain::ShardedOptions{}, dtrain::ShardedOptions{},
+                                            dtrain::ShardedOptions{.early_update = true}}) {
     expect_ready_waits_for_nobody([&](const Group& group, Model& model, auto pass) {
       DistributedDataParallel ddp{model, group, options};
       ShardedOptimizer optimizer{ddp, AdamW{}, stage};

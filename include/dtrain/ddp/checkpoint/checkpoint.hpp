@@ -51,16 +51,6 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
                  "loading a checkpoint");
 }
 
-/// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
-template <class Group>
-void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) {
-  std::vector<std::span<const std::byte>> memory;
-  for (const NamedTensor& tensor : tensors) {
-    memory.emplace_back(tensor.value.data, tensor.value.bytes());
-  }
-  group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(memory);
-}
-
 /// Collective, blocking: NamedBytes get the length that rank 0 has read.
 template <class Group>
 void resize_bytes_blocking(const Group& group, std::span<const NamedTensor> tensors) {
@@ -130,7 +120,6 @@ void barrier_of_save(const Group& group, const std::string& path) {
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::barrier_of_save(group, path);
-  detail::wait_for_weights(group, tensors);
   static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "writing the file " + sanitize(path), [&] {
     write_checkpoint_file(path, tensors, tensor_access(group), WritingAttempt::of(*group::handle_of(group)));
     return true;
@@ -148,7 +137,6 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 template <class Group>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
-  detail::wait_for_weights(group, tensors);
   const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
   if (!group::handle_of(group)->on_rank_0("rank 0", "reading the checkpoint " + sanitize(path), read)) {
     return false;
@@ -234,7 +222,6 @@ template <class Group>
                                                       std::span<const NamedTensor> tensors) {
   group::GroupAccess::of(group).rank_context()->require_may_block();
   group.check();
-  detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
   const bool writes = group.rank() == 0;
   const auto take_copy = [&] {

@@ -135,8 +135,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   }
 
   /// Whether this step's work uses memory that an exception of the program may free: a hook's or an optimizer's.
-  bool borrows() const noexcept { return work_ != &all_reduce_ || open_.is_some(); }
-  OpenWork<Communicator>& open_work() noexcept { return open_; }
+  bool borrows() const noexcept { return work_ != &all_reduce_; }
 
   /// @param measures_norm requires can_measure_norms
   /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
@@ -222,7 +221,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     check_.require_bound_unchanged();
     check_.release();
     sums_.clear();
-    open_.set(*std::exchange(work_, &own_work()));
+    work_ = &own_work();
     buffers_.finish(copier_);
     norms_.finish_step();
     if constexpr (GradientCopier::copies_on_stream) {
@@ -396,7 +395,6 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
   StepWork<Communicator>* work_ = &all_reduce_;  ///< this step's work; between steps the hook's or all_reduce_
-  OpenWork<Communicator> open_;                  ///< work of the last step
   std::function<void()> on_all_gradients_ready_;
 };
 

@@ -98,20 +98,13 @@ class Reducer final : public Step::Target {
     return Step(*this);
   }
 
-  /// Throws the errors of begin(), and waits for open work of the last step.
+  /// Throws the errors of begin().
   void throw_if_unusable(const char* caller = "begin()") {
     if (lifetime_->is_step_open && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (lifetime_->is_step_open) refuse_begin(caller, ready_.is_open());
-    wait_for_weights();
   }
 
-  /// Blocking: until open work of the last step has stored the new value of a parameter, or of all.
-  void wait_for_weights(std::optional<std::size_t> parameter = {}) {
-    if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
-    if (open_work().is_some()) or_report([&] { open_work().wait_for_weights(parameter, plan()); });
-  }
-  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }         ///< a ShardedOptimizer's
   std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }  ///< a ShardedOptimizer's
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;

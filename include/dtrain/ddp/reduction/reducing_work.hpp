@@ -45,7 +45,6 @@ class ReducingWork : public StepWork<C> {
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
   void finish(C&, Stream) final { buckets_->unpack(); }
-  void wait_until_stored(std::size_t) final {}
 
  protected:
   ~ReducingWork() = default;
@@ -167,7 +166,7 @@ class HookWork final : public ReducingWork<C> {
 DTRAIN_DEFINED void require_reducible(const BucketPlan& plan, const GradientTable& gradients, const char* caller) {
   if (plan.reuses_memory) {
     refuse_work(caller,
-                "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to "
+                "no ShardedOptimizer, but one of stage 2 has left no memory for all gradients; give it to "
                 "each step that reduces");
   }
   if (!gradients.have_memory()) {

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -49,7 +50,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// - Gathering: stage 1 gathers a bucket in its own memory after its update, and buckets that finish() updates
 /// together. Stage 2 keeps this rank's new weights apart, and gathers buckets in finish().
 /// - Storing: in finish(), in stage 1 all buckets together, after all that the streams of the step's gradients hold
-/// then: the backward pass, which uses the present values. With ready_frees_value a step that updates at once gathers
+/// then: the backward pass, which uses the present values. With early_update a step that updates at once gathers
 /// and stores after each update.
 /// - The update's number: the host gives it to kernels. In a step that is captured or has a DeviceLossScaler, and in
 /// each step after one, a function of the host counts the updates in the order of the stream, and a copy brings the
@@ -57,22 +58,22 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// runs. The program changes the rule between other steps, not within one.
 /// - After a failed step, state and values are undefined.
 /// Threads: as StepWork. Lifetime: outlives graphs of its steps.
-template <class C, class R, class Stage>
-class DeviceShardedReduction final : public ShardedWork<C, Stage> {
+template <class C, class R>
+class DeviceShardedReduction final : public ShardedWork<C> {
  public:
-  using typename ShardedWork<C, Stage>::Stream;
+  using typename ShardedWork<C>::Stream;
   using Buckets = typename StepWork<C>::Buckets;
   using OwnShards = DeviceShards;
 
   /// Blocking: allocates. @pre load_kernels() @param shards of the same plan @throws Error (unsupported) if the driver
   /// does not load the kernels; (cuda)
   DeviceShardedReduction(std::unique_ptr<DeviceShards> shards, std::shared_ptr<const R> rule, const BucketPlan& plan,
-                         Stage stage, Stream stream)
-      : ShardedWork<C, Stage>(shards->buckets()),
-        memory_(new Memory{DividedParts(shards->layout(), plan), std::move(shards), std::move(rule), {}, {}, {}}),
-        stage_(stage) {
-    if constexpr (Stage::divides_gradients) {
-      memory_->parts = stream::cuda::DeviceBuffer(memory_->places.bytes(), stream.device().index);
+                         const ShardedOptions& options, Stream stream)
+      : ShardedWork<C>(shards->buckets(), options),
+        memory_(new Memory{{}, std::move(shards), std::move(rule), {}, {}, {}}) {
+    if (options_.divides_gradients()) {
+      memory_->places.emplace(device_shards().layout(), plan);
+      memory_->parts = stream::cuda::DeviceBuffer(memory_->places->bytes(), stream.device().index);
     }
     for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
       const BucketShard& shard = device_shards().shard(bucket);
@@ -163,7 +164,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
         ranges_.size(), type_of, [&](std::size_t i) { return bytes_of(i, shards().shard(i).rest_count); },
         reduce_and_gather);
     add_sums(channel, stream);
-    if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
+    if (!divides()) this->gather_all(channel, stream);
     stream.record(ended_);
   }
 
@@ -179,8 +180,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       return;
     }
     update({bucket, bucket + 1});
-    if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
-    if (stage_.ready_frees_value) store({bucket, bucket + 1}, channel, stream);
+    if (!divides()) this->gather(bucket, channel, stream);
+    if (options_.early_update) store({bucket, bucket + 1}, channel, stream);
   }
 
   void finish(C& channel, Stream stream) override {
@@ -196,9 +197,9 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       const BucketRange all{0, ranges_.size()};
       if (updates_last()) {
         update(all);
-        if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
+        if (!divides()) this->gather_all(channel, stream);
       }
-      if (updates_last() || !stage_.ready_frees_value) {
+      if (updates_last() || !options_.early_update) {
         buckets_->wait_for_producers();
         store(all, channel, stream);
       }
@@ -207,8 +208,6 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     buckets_->unpack();
     if (!stream.is_capturing()) stream.record(ended_);
   }
-
-  void wait_until_stored(std::size_t) override {}  // finish() has enqueued the copies
 
   /// Blocking: until the last step that was not captured has run. @throws as StepWork::Buckets::wait_for_event
   void wait_for_step() {
@@ -220,8 +219,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
  private:
   using Event = typename Stream::Event;
   using BucketRange = DeviceShards::BucketRange;
-  using ShardedWork<C, Stage>::place_of;
-  using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
+  using ShardedWork<C>::place_of;
+  using ShardedWork<C>::inspect_, ShardedWork<C>::options_, ShardedWork<C>::ranges_;
 
   /// In pinned memory and in device memory: numbers that the host writes, and the norm, which kernels write to both.
   struct Live {
@@ -230,7 +229,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   };
   /// Memory that the enqueued work of a step uses, and the rule.
   struct Memory {
-    DividedParts places;
+    std::optional<DividedParts> places;  ///< in stage 2
     std::unique_ptr<DeviceShards> shards;
     std::shared_ptr<const R> rule;
     stream::cuda::DeviceBuffer parts;  ///< stage 2: this rank's gradients, then its new weights
@@ -255,6 +254,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     std::size_t rest;
   };
 
+  bool divides() const noexcept { return memory_->places.has_value(); }
   bool clips() const noexcept { return max_norm_ != 0; }
   /// Whether buckets are updated when all are reduced.
   bool updates_last() const noexcept { return inspect_ || clips(); }
@@ -266,8 +266,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   /// Memory of this rank's reduced gradients of the bucket.
   ShardMemory own_part(std::size_t bucket) const noexcept {
-    if constexpr (Stage::divides_gradients) return memory_->places.of(bucket, memory_->parts.data());
-    return place_of(bucket);
+    return divides() ? memory_->places->of(bucket, memory_->parts.data()) : place_of(bucket);
   }
 
   /// Lets the stream count the update, once a step was captured.
@@ -334,8 +333,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   /// Stores the buckets. In stage 2 they share memory: each is gathered and stored before the next one, in the order of
   /// the forward pass.
-  void store(BucketRange buckets, [[maybe_unused]] C& channel, [[maybe_unused]] Stream stream) {
-    if constexpr (!Stage::divides_gradients) return device_shards().store(buckets, ranges_);
+  void store(BucketRange buckets, C& channel, Stream stream) {
+    if (!divides()) return device_shards().store(buckets, ranges_);
     for (std::size_t bucket = buckets.end; bucket-- > buckets.begin;) {
       const BucketShard& shard = shards().shard(bucket);
       const std::size_t element = shards().element_bytes(bucket);
@@ -397,7 +396,6 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   std::unique_ptr<Memory> memory_;
-  Stage stage_;
   std::vector<Sums> sums_;
   std::size_t own_sums_ = 0;   ///< number of the blocks' sums of squares, equal on all ranks
   std::size_t rest_sums_ = 0;  ///< number of the rests'

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// zero::States, zero::Gradients: stages 1 and 2 of ZeRO (Rajbhandari et al. 2020). DividedGradients of a
-/// ShardedReduction: this rank's reduced gradients in stage 2.
+/// DividedGradients of a ShardedReduction: this rank's share of the reduced gradients in stage 2 of ZeRO. DividedParts:
+/// its places.
 
 #include <atomic>
 #include <cstddef>
@@ -14,47 +14,6 @@
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
 #include "dtrain/kernels/copy.hpp"
-
-/// Stages of a ShardedOptimizer: the data that is divided among the ranks.
-namespace DTRAIN_NAMESPACE::zero {
-
-/// Stage 1: the optimizer's state.
-/// @ingroup sharding
-struct States {
-  /// Whether a step ends when each rank has updated its share. New weights are gathered in the background, the first
-  /// layers' weights first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i;
-  /// before that call the program leaves the parameter's value alone. The program leaves all gradients alone until the
-  /// next backward pass. ShardedOptimizer::wait(), the next step, a checkpoint with a parameter or the optimizer, and
-  /// the optimizer's destructor wait for all parameters.
-  bool overlap_forward = false;
-
-  /// Whether ready(i) also says that the backward pass no longer uses the value of parameter i. A layer no longer uses
-  /// its values once it has computed the gradient of its input. New weights are gathered, and stored in the model,
-  /// during the backward pass; the step ends with all weights stored, whatever overlap_forward is. Steps whose function
-  /// inspects all gradients, or whose rule measures norms, gather after the pass. Values do not move during the pass. A
-  /// job that fails in such a step may leave some weights new and others old.
-  bool ready_frees_value = false;
-
-  static constexpr bool divides_gradients = false;
-};
-
-/// Stage 2: the optimizer's state and the gradients. Each rank keeps 1 / ranks of the reduced gradients. The arena
-/// holds two buckets at a time. ready() waits until bucket k-2 is reduced and copies a gradient of bucket k to the
-/// arena; after the call the model may use the gradient's memory again. New weights are gathered after the backward
-/// pass. With ready_frees_value they are gathered during the pass, and ready() waits until the weights of bucket k-2
-/// are stored.
-/// - A model whose bind_gradient puts gradients into the arena is rejected. Gradients need no memory (see Parameter).
-/// - The wrapper rejects steps without such an optimizer. Steps under no_sync() accumulate in the model's memory.
-/// - A gradient of bucket k that is ready before bucket k-2 is launched is copied to a side buffer.
-/// @ingroup sharding
-struct Gradients {
-  bool overlap_forward = false;    ///< the same as States::overlap_forward
-  bool ready_frees_value = false;  ///< the same as States::ready_frees_value
-
-  static constexpr bool divides_gradients = true;
-};
-
-}  // namespace DTRAIN_NAMESPACE::zero
 
 namespace DTRAIN_NAMESPACE::ddp {
 

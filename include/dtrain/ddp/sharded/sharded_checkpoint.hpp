@@ -107,12 +107,10 @@ std::unique_ptr<TensorAccess> access_of(const Group& group) {
 }
 
 /// Collective, blocking: the ranks agree on the files' names.
-template <class Group, class R, class C, class Stage>
+template <class Group, class R, class C>
 std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string& path,
-                                          std::span<const NamedTensor> tensors,
-                                          ShardedOptimizer<R, C, Stage>& optimizer) {
+                                          std::span<const NamedTensor> tensors, ShardedOptimizer<R, C>& optimizer) {
   optimizer.wait();
-  wait_for_weights(group, tensors);  // weights of other optimizers
   ShardIndex index = ShardIndex::of(optimizer.shares());
   index.files = group.world_size();
   index.id =
@@ -133,9 +131,9 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a share's
 /// file
 /// @ingroup checkpoints
-template <class Group, class R, class C, class Stage>
+template <class Group, class R, class C>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
-                     ShardedOptimizer<R, C, Stage>& optimizer) {
+                     ShardedOptimizer<R, C>& optimizer) {
   detail::barrier_of_save(group, path);
   const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
   save->finish(group, [&] { save->write(); });
@@ -144,10 +142,10 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 /// Saves the same files in the background, and returns when every rank has copied its data; see
 /// save_checkpoint_async(group, path, tensors). Collective, blocking: the copies, and a message of rank 0.
 /// @ingroup checkpoints
-template <class Group, class R, class C, class Stage>
+template <class Group, class R, class C>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors,
-                                                      ShardedOptimizer<R, C, Stage>& optimizer) {
+                                                      ShardedOptimizer<R, C>& optimizer) {
   group.check();
   const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
   return PendingCheckpoint(
@@ -162,9 +160,9 @@ template <class Group, class R, class C, class Stage>
 /// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
 /// shard file is missing or damaged; `tensors` are loaded after such an error, and the optimizer's state is undefined
 /// @ingroup checkpoints
-template <class Group, class R, class C, class Stage>
+template <class Group, class R, class C>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
-                     ShardedOptimizer<R, C, Stage>& optimizer) {
+                     ShardedOptimizer<R, C>& optimizer) {
   optimizer.wait();
   const ShardIndex own = ShardIndex::of(optimizer.shares());
   std::int64_t steps = 0;

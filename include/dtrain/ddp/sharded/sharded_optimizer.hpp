@@ -34,17 +34,13 @@ namespace DTRAIN_NAMESPACE {
 
 namespace ddp {
 
-/// A stage of a ShardedOptimizer: zero::States or zero::Gradients.
-template <class S>
-concept ShardingStage = std::same_as<S, zero::States> || std::same_as<S, zero::Gradients>;
-
 namespace detail {
 
 /// The work of a ShardedOptimizer's steps, by the communicator's stream, and the rules that it takes.
 template <class Stream>
 struct ShardedFor {
-  template <class C, class R, class Stage>
-  using Work = ShardedReduction<C, Stage>;
+  template <class C, class R>
+  using Work = ShardedReduction<C>;
   template <class R>
   static constexpr bool takes = OptimizerRule<R>;
   template <class R>
@@ -54,8 +50,8 @@ struct ShardedFor {
 #if DTRAIN_WITH_CUDA
 template <>
 struct ShardedFor<stream::cuda::StreamRef> {
-  template <class C, class R, class Stage>
-  using Work = DeviceShardedReduction<C, R, Stage>;
+  template <class C, class R>
+  using Work = DeviceShardedReduction<C, R>;
   template <class R>
   static constexpr bool takes = DeviceRule<R>;
   template <class R>
@@ -78,14 +74,14 @@ concept RuleFor = backend::Communicator<C> && ShardedFor<typename C::Stream>::te
 }  // namespace ddp
 
 // Arguments that are none of a ShardedOptimizer: one sentence for each.
-template <class R, class C, class Stage = zero::States>
+template <class R, class C>
 class ShardedOptimizer {
   static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
 
  public:
   static_assert(backend::Communicator<C>,
                 "dtrain: the second argument of ShardedOptimizer is the communicator of its wrapper: write the type "
-                "as DistributedDataParallel<Model, Policy>::Sharded<Rule, Stage>");
+                "as DistributedDataParallel<Model, Policy>::Sharded<Rule>");
   static_assert(
       !backend::Communicator<C> || is_on_device || ddp::OptimizerRule<R>,
       "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
@@ -93,27 +89,25 @@ class ShardedOptimizer {
   static_assert(!is_on_device || ddp::detail::RuleFor<R, C>,
                 "dtrain: the model is in device memory, where the rule needs enqueue(weights, gradients, states, info, "
                 "stream) const (contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
-  static_assert(!backend::Communicator<C> || ddp::ShardingStage<Stage>,
-                "dtrain: the stage of a ShardedOptimizer is dtrain::zero::States or dtrain::zero::Gradients");
 
   template <class... Arguments>
   explicit ShardedOptimizer(Arguments&&...) {}
 };
 
 /// ZeRO (Rajbhandari et al., 2020): each rank keeps 1 / ranks of the optimizer's state and updates the same share of
-/// the weights. Stage 1 is zero::States. With stage 2, zero::Gradients, a rank keeps the same share of the gradients.
+/// the weights. In stage 2 a rank also keeps the same share of the gradients (ShardedOptions).
 ///
 ///   dtrain::DistributedDataParallel ddp{model, group};
-///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};  // and perhaps the stage
+///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};  // and perhaps {.stage = 2}
 ///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);  // the weights are new after it
 ///
 /// In a member the type is DistributedDataParallel<Model, Policy>::Sharded<dtrain::optimizers::AdamW>.
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
 /// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory.
-/// The model's weights change when all its gradients are ready, or during the backward pass if the stage says
-/// ready_frees_value. The content of the gradients' memory is unspecified after the step: set or clear gradients before
-/// the next.
+/// The model's weights change when all its gradients are ready, or during the backward pass with
+/// ShardedOptions::early_update. The content of the gradients' memory is unspecified after the step: set or clear
+/// gradients before the next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: each rank also keeps its share of the weights in f32, from the construction on. Values that
 /// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
@@ -130,7 +124,7 @@ class ShardedOptimizer {
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
 /// rule then, so change the rule when earlier replays have run, on every rank after the same one. For other steps the
 /// program changes the rule between two steps, not within one. The optimizer outlives the graph.
-/// - With zero::Gradients ready() copies the gradient on its stream: later work of that stream may use the memory
+/// - In stage 2 ready() copies the gradient on its stream: later work of that stream may use the memory
 /// again.
 /// - The state, and values that the program sets, are read after the default stream's work when the optimizer is
 /// constructed. So are 16-bit values that have moved, at the next step or checkpoint.
@@ -140,23 +134,25 @@ class ShardedOptimizer {
 /// for the last step's weights. Without `ddp`, save_checkpoint and load_checkpoint still take the optimizer's state.
 /// Threads: the threads of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 /// @ingroup sharding
-template <class R, backend::Communicator C, ddp::ShardingStage Stage>
+template <class R, backend::Communicator C>
 requires ddp::detail::RuleFor<R, C>
-class ShardedOptimizer<R, C, Stage> {
+class ShardedOptimizer<R, C> {
   static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
   static constexpr bool has_doubles = !is_on_device && ddp::HasDoubles<R>;
 
  public:
-  /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
-  /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
-  /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`. With NCCL connects
-  /// the ranks for the collectives of its steps.
+  /// Collective, blocking: every rank constructs the optimizer between the same steps, with the same options. `ddp`
+  /// keeps its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made
+  /// a step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`. With NCCL
+  /// connects the ranks for the collectives of its steps.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 (f64 for a rule of doubles), and in stage
-  /// 2 for bound gradients; (invalid_argument) for two parameters whose values share memory; (disagreement) or
-  /// JobFailed on every rank if two ranks construct different stages, or rules with different state, or if on one the
-  /// device has no memory or its driver does not load the kernels; the error names the two ranks and their optimizers
+  /// 2 for bound gradients; (invalid_argument) for two parameters whose values share memory, and another stage than 1
+  /// and 2; (disagreement) or JobFailed on every rank if two ranks give different options, or rules with different
+  /// state, or if on one the device has no memory or its driver does not load the kernels; the error names the two
+  /// ranks and their optimizers
   template <class Ddp>
-  explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
+  explicit ShardedOptimizer(Ddp& ddp, R rule, const ShardedOptions& options = {})
+      : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(is_on_device || ddp::HasMeasure<R> == ddp::NormedRule<R>,
                   "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
                   "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");
@@ -165,47 +161,34 @@ class ShardedOptimizer<R, C, Stage> {
     auto& driver = ddp::DriverAccess::of(ddp);
     ddp::Reducer<C>& reducer = *driver.reducer;
     reducer.throw_if_unusable("ShardedOptimizer");
-    if (is_on_device && stage.overlap_forward) {
-      throw_error(
-          Errc::unsupported,
-          "a ShardedOptimizer of a model in device memory has overlap_forward, which is for host memory; leave it "
-          "out");
-    }
+    ddp::require_valid(options);
     ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), element_of(ddp.parameters()));
-    agree_on_kernels(ddp, *rule_, stage);
+    agree_on_kernels(ddp, *rule_, options);
     reducer.keep_plan();
-    if constexpr (Stage::divides_gradients) reducer.reuse_memory();
-    const auto& context = group::GroupAccess::of(ddp.group()).rank_context();
-    reduction_ = {make_together(ddp, stage), Completion{&reducer, reducer.lifetime(), context}};
+    if (options.divides_gradients()) reducer.reuse_memory();
+    reduction_ = {make_together(ddp, options),
+                  Completion{reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()}};
     if constexpr (is_on_device) reducer.connect(*reduction_);
     arena_bytes_ = ddp.plan().arena_bytes;
-    if (stage.overlap_forward) {
-      context->pending_weights->add(reduction_.get(), [completion = reduction_.get_deleter(),
-                                                       &reduction = *reduction_](group::PendingWeights::Ranges memory) {
-        if (completion.is_open(reduction) && reduction.shards().has_weights_in(memory)) completion.wait();
-      });
-    }
   }
 
   /// Text that must be equal on all ranks: stage and rule decide which collectives a step calls.
-  static std::string description(const Stage& stage) {
-    return format_text(
-        "a ShardedOptimizer with zero::{}{}{}, whose rule has {} state arrays{}",
-        {Stage::divides_gradients ? "Gradients" : "States", stage.overlap_forward ? ", overlap_forward" : "",
-         stage.ready_frees_value ? ", ready_frees_value" : "", ddp::state_arrays<R>,
-         ddp::NormedRule<R> ? " and measures norms" : ""});
+  static std::string description(const ShardedOptions& options) {
+    return format_text("a ShardedOptimizer of stage {}{}, whose rule has {} state arrays{}",
+                       {options.stage, options.early_update ? ", early_update" : "", ddp::state_arrays<R>,
+                        ddp::NormedRule<R> ? " and measures norms" : ""});
   }
 
   /// Collective, blocking. @throws on every rank if two ranks construct different optimizers, or if the driver of one
   /// does not load the kernels
   template <class Ddp>
-  static void agree_on_kernels(Ddp& ddp, [[maybe_unused]] const R& rule, const Stage& stage) {
+  static void agree_on_kernels(Ddp& ddp, [[maybe_unused]] const R& rule, const ShardedOptions& options) {
     bool loads = true;
     if constexpr (is_on_device) {
       loads = Reduction::load_kernels(ddp.plan(), rule, ddp::DriverAccess::of(ddp).stream.ref());
     }
     ddp::DriverAccess::agree_on_reduction(
-        ddp, description(stage) + (loads ? "" : ", without its kernels, which the driver does not load"));
+        ddp, description(options) + (loads ? "" : ", without its kernels, which the driver does not load"));
     if constexpr (is_on_device) {
       if (!loads) Reduction::OwnShards::refuse_without_kernels(ddp::DriverAccess::of(ddp).stream.ref().device());
     }
@@ -234,11 +217,10 @@ class ShardedOptimizer<R, C, Stage> {
   /// Bytes that dtrain keeps for gradients on this rank: the arena, in stage 2 with the share of reduced gradients.
   std::size_t gradient_bytes() const noexcept { return arena_bytes_ + reduction_->gradient_bytes(); }
 
-  /// Blocking: with overlap_forward, and in device memory, until the model has all new weights of the last step; the
-  /// program waits for replays of a captured step itself. @throws as backward()
+  /// Blocking, in device memory: until the model has all new weights of the last step; the program waits for replays of
+  /// a captured step itself. In host memory a step ends with all of them. @throws as backward()
   void wait() {
     if (const auto context = reduction_.get_deleter().context.lock()) context->require_may_block();
-    reduction_.get_deleter().wait();
     if constexpr (is_on_device) {
       if (!reduction_.get_deleter().lifetime->has_ended) reduction_->wait_for_step();
     }
@@ -305,7 +287,7 @@ class ShardedOptimizer<R, C, Stage> {
 
  private:
   using ShardedFor = ddp::detail::ShardedFor<typename C::Stream>;
-  using Reduction = typename ShardedFor::template Work<C, R, Stage>;
+  using Reduction = typename ShardedFor::template Work<C, R>;
 
   template <class I>
   static const auto& scaler_of(const I& inspect) {
@@ -316,44 +298,26 @@ class ShardedOptimizer<R, C, Stage> {
     }
   }
 
-  /// Destroys the reduction once no work uses it.
+  /// Destroys the reduction, unless work of a step that was abandoned still uses it.
   struct Completion {
-    ddp::Reducer<C>* reducer = nullptr;  ///< valid until lifetime->has_ended
     std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
     std::weak_ptr<group::RankContext> context{};
-    void wait() const {
-      if (!lifetime->has_ended) reducer->wait_for_weights();
-    }
-    /// Whether weights of the last step are still being gathered.
-    bool is_open(const Reduction& reduction) const noexcept {
-      return !lifetime->has_ended && reducer->open_work().is(reduction);
-    }
     void operator()(Reduction* reduction) const noexcept {
-      if (const auto shared = context.lock()) shared->pending_weights->remove(reduction);
-      if (lifetime->leaves_work) return;  // the work still uses the reduction
-      if (is_open(*reduction)) {
-        try {
-          reducer->wait_for_weights();
-        } catch (...) {
-          // The job has failed: its next call throws the cause. No work uses the reduction any more.
-        }
-        reducer->open_work().drop();
-      }
-      delete reduction;
+      if (!lifetime->leaves_work) delete reduction;
     }
   };
 
   /// make_reduction(). On a device, where memory may be missing, collective: throws on every rank if it fails on one.
   template <class Ddp>
-  Reduction* make_together(Ddp& ddp, const Stage& stage) const {
+  Reduction* make_together(Ddp& ddp, const ShardedOptions& options) const {
     if constexpr (!is_on_device) {
-      return make_reduction(ddp, stage);
+      return make_reduction(ddp, options);
     } else {
       std::unique_ptr<Reduction> made;
       std::exception_ptr failure;
       std::string outcome = "a ShardedOptimizer";
       try {
-        made.reset(make_reduction(ddp, stage));
+        made.reset(make_reduction(ddp, options));
       } catch (const Error& error) {
         failure = std::current_exception();
         outcome += format_text(" that cannot be made: {}", {error.what()});
@@ -369,19 +333,19 @@ class ShardedOptimizer<R, C, Stage> {
   }
 
   template <class Ddp>
-  Reduction* make_reduction(Ddp& ddp, const Stage& stage) const {
+  Reduction* make_reduction(Ddp& ddp, const ShardedOptions& options) const {
     auto& driver = ddp::DriverAccess::of(ddp);
     const auto& group = ddp.group();
     if constexpr (is_on_device) {
       auto shards = std::make_unique<typename Reduction::OwnShards>(
           ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>, driver.read_value,
           driver.stream.ref(), group.timeout());
-      return new Reduction(std::move(shards), rule_, ddp.plan(), stage, driver.stream.ref());
+      return new Reduction(std::move(shards), rule_, ddp.plan(), options, driver.stream.ref());
     } else {
       return new Reduction(
           ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
                                  erased_rule(element_of(ddp.parameters())), driver.read_value),
-          ddp.plan(), stage);
+          ddp.plan(), options);
     }
   }
 
@@ -400,7 +364,7 @@ class ShardedOptimizer<R, C, Stage> {
   std::size_t arena_bytes_ = 0;
 };
 
-template <class M, class P, template <class, class> class Ddp, class R, class Stage = zero::States>
-ShardedOptimizer(Ddp<M, P>&, R, Stage = {}) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator, Stage>;
+template <class M, class P, template <class, class> class Ddp, class R>
+ShardedOptimizer(Ddp<M, P>&, R, ShardedOptions = {}) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator>;
 
 }  // namespace DTRAIN_NAMESPACE

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,32 +27,32 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Work of a step with a ShardedOptimizer.
 /// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
 /// reduced; a rule that needs norms of whole parameters, when all are measured.
-/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2, and stage 1 with
-/// overlap_forward, gather buckets when the backward pass has ended. A communicator that CanReadBlocks does the same at
+/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2
+/// gathers buckets when the backward pass has ended. A communicator that CanReadBlocks does the same at
 /// that time, but copies weights from the other ranks' memory instead of gathering them.
-/// - With ready_frees_value, a step that updates buckets at once also gathers and stores each updated bucket at once.
+/// - With early_update, a step that updates buckets at once also gathers and stores each updated bucket at once.
 /// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
 /// memory is not written, because other ranks may still read it.
-template <class C, class Stage = zero::States>
-class ShardedReduction final : public ShardedWork<C, Stage> {
+template <class C>
+class ShardedReduction final : public ShardedWork<C> {
  public:
-  using typename ShardedWork<C, Stage>::Stream;
+  using typename ShardedWork<C>::Stream;
   using Buckets = typename StepWork<C>::Buckets;
 
-  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
-      : ShardedWork<C, Stage>(parameters.buckets()),
+  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, const ShardedOptions& options)
+      : ShardedWork<C>(parameters.buckets(), options),
         parameters_(std::move(parameters)),
-        stage_(stage),
-        divided_(parameters_.layout(), plan),
         updated_(parameters_.buckets()),
         stored_(parameters_.buckets()),
-        own_is_stored_(parameters_.buckets()) {}
+        own_is_stored_(parameters_.buckets()) {
+    if (options_.divides_gradients()) divided_.emplace(parameters_.layout(), plan);
+  }
 
   const Shards& shards() const noexcept override { return parameters_; }
   Shards& shards() noexcept { return parameters_; }
 
   /// Bytes of gradients outside the arena.
-  std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
+  std::size_t gradient_bytes() const noexcept { return divided_ ? divided_->bytes() : 0; }
 
   /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
   std::uint64_t items_per_bucket() const noexcept override { return 7; }
@@ -63,19 +63,19 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
     values_are_free_ = false;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
-    divided_.begin_step();
+    if (divided_) divided_->begin_step();
   }
 
   void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) override {
-    divided_.pack(parameter, gradient, slot, waiting());
+    if (divided_) divided_->pack(parameter, gradient, slot, waiting());
   }
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     ranges_[bucket] = range;
     if (stores_at_once()) values_are_free_ = true;
-    divided_.before_launch(bucket, waiting());
+    if (divided_) divided_->before_launch(bucket, waiting());
     this->reduce(bucket, own_part(bucket), op, channel, stream);
-    if (!stores_at_once()) divided_.launched(bucket, stream);
+    if (divided_ && !stores_at_once()) divided_->launched(bucket, stream);
     if (inspect_) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
     } else if (parameters_.measures()) {
@@ -85,7 +85,7 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
       if (!gathers_last()) gather(bucket, channel, stream);
       if (stores_at_once()) gather_and_store(bucket, channel, stream);
     }
-    if (stores_at_once()) divided_.launched(bucket, stream);
+    if (divided_ && stores_at_once()) divided_->launched(bucket, stream);
   }
 
   void finish(C& channel, Stream stream) override {
@@ -101,40 +101,23 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
       parameters_.throw_if_failed(bucket);
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
-    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket)
-      wait_until_stored(bucket);
+    for (std::size_t bucket = 0; gathers_last() && bucket < ranges_.size(); ++bucket)
+      buckets_->wait_for_event(stored_[bucket]);
     parameters_.end_step();
   }
 
-  bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
-
-  void wait_until_stored(std::size_t bucket) override { buckets_->wait_for_event(stored_[bucket]); }
-
  private:
   using Event = typename Stream::Event;
-  using ShardedWork<C, Stage>::gather, ShardedWork<C, Stage>::part, ShardedWork<C, Stage>::place_of;
-  using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
+  using ShardedWork<C>::gather, ShardedWork<C>::part, ShardedWork<C>::place_of;
+  using ShardedWork<C>::inspect_, ShardedWork<C>::options_, ShardedWork<C>::ranges_;
   static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
-
-  /// Stage 1 in place of DividedGradients: reduced gradients stay in the arena.
-  struct WholeGradients {
-    WholeGradients(const ShardLayout&, const BucketPlan&) noexcept {}
-    std::size_t bytes() const noexcept { return 0; }
-    void begin_step() noexcept {}
-    void pack(std::size_t, const std::byte*, const GradientSlot&, const auto&) noexcept {}
-    void before_launch(std::size_t, const auto&) noexcept {}
-    void launched(std::size_t, Stream) noexcept {}
-  };
 
   auto waiting() const noexcept {
     return [buckets = buckets_](Event& event) { buckets->wait_for_event(event); };
   }
 
   /// Memory of this rank's reduced gradients of the bucket.
-  ShardMemory own_part(std::size_t bucket) noexcept {
-    if constexpr (Stage::divides_gradients) return divided_.part(bucket);
-    return place_of(bucket);
-  }
+  ShardMemory own_part(std::size_t bucket) noexcept { return divided_ ? divided_->part(bucket) : place_of(bucket); }
 
   /// Collective, blocking: whether the step updates.
   bool inspected(C& channel, Stream stream) {
@@ -162,17 +145,15 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   /// Whether launch() also stores new weights in the model.
-  bool stores_at_once() const noexcept { return stage_.ready_frees_value && !inspect_ && !parameters_.measures(); }
+  bool stores_at_once() const noexcept { return options_.early_update && !inspect_ && !parameters_.measures(); }
 
   /// Whether buckets are gathered after the backward pass, which no longer needs the old weights; or at once, if
   /// stores_at_once().
-  bool gathers_last() const noexcept {
-    return Stage::divides_gradients || reads_blocks || stage_.overlap_forward || stage_.ready_frees_value;
-  }
+  bool gathers_last() const noexcept { return options_.divides_gradients() || reads_blocks || options_.early_update; }
 
   /// Gathers and stores one bucket. Buckets of stage 2 share memory: each is stored before the next bucket is gathered.
   void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
-    if constexpr (Stage::divides_gradients) {
+    if (divided_) {
       stream.enqueue([this, bucket, &channel]() noexcept {
         if (!channel.failure()) copy_to_place(bucket);
       });
@@ -246,12 +227,11 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   ShardedParameters parameters_;
-  Stage stage_;
-  std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
-  std::vector<Event> updated_;                ///< event of each bucket, if all are updated together
-  std::vector<Event> stored_;                 ///< event of each bucket, if the stream stores its weights
-  std::vector<unsigned char> own_is_stored_;  ///< each bucket: whether the update stored this rank's weights
-  std::atomic<bool> values_are_free_{false};  ///< whether the backward pass no longer uses the model's values
+  std::optional<DividedGradients<Stream>> divided_;  ///< in stage 2; else reduced gradients stay in the arena
+  std::vector<Event> updated_;                       ///< event of each bucket, if all are updated together
+  std::vector<Event> stored_;                        ///< event of each bucket, if the stream stores its weights
+  std::vector<unsigned char> own_is_stored_;         ///< each bucket: whether the update stored this rank's weights
+  std::atomic<bool> values_are_free_{false};         ///< whether the backward pass no longer uses the model's values
   Buckets* buckets_ = nullptr;
   double squares_ = 0;
 };

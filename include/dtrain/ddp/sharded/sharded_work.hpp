@@ -18,6 +18,7 @@
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
+#include "dtrain/ddp/sharded/sharded_options.hpp"
 #include "dtrain/ddp/sharded/shards.hpp"
 #include "dtrain/ddp/step_work.hpp"
 
@@ -118,12 +119,14 @@ GradientInspection inspection_of(I&& inspect) {
 }
 
 /// Lifetime: as StepWork.
-template <class C, class Stage>
+template <class C>
 class ShardedWork : public StepWork<C> {
  public:
   using Stream = typename C::Stream;
 
-  explicit ShardedWork(std::size_t buckets) : ranges_(buckets) { gathers_.reserve(buckets); }
+  ShardedWork(std::size_t buckets, const ShardedOptions& options) : options_(options), ranges_(buckets) {
+    gathers_.reserve(buckets);
+  }
 
   void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const final {
     if (!shards().is_for(plan)) {
@@ -131,9 +134,9 @@ class ShardedWork : public StepWork<C> {
                   "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed "
                   "from this");
     }
-    if (plan.reuses_memory != Stage::divides_gradients) {
+    if (plan.reuses_memory != options_.divides_gradients()) {
       refuse_work(caller,
-                  "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, "
+                  "a ShardedOptimizer that needs the memory of all gradients, but another one, of stage 2, "
                   "has left none for them; give that");
     }
   }
@@ -193,6 +196,7 @@ class ShardedWork : public StepWork<C> {
     }
   }
 
+  const ShardedOptions options_;
   std::vector<BufferView> ranges_;  ///< ranges of each bucket that is launched
   GradientInspection inspect_;
 

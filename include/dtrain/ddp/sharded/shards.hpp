@@ -54,11 +54,6 @@ class Shards {
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
   std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
 
-  std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
-  /// Whether a weight is in `memory`; see share_memory.
-  bool has_weights_in(std::span<const std::span<const std::byte>> memory) const {
-    return detail::share_memory(memory, parameters());
-  }
   const ShardLayout& layout() const noexcept { return layout_; }
 
   std::uint64_t steps() const noexcept { return __atomic_load_n(&steps_, __ATOMIC_RELAXED); }

@@ -61,18 +61,17 @@ Weights<T> trained(int ranks, const std::string& path, const Stage& stage, bool 
 
 template <class T>
 void expect_resumed() {
-  using dtrain::zero::Gradients;
-  using dtrain::zero::States;
+    using dtrain::ShardedOptions;
   const support::TemporaryDirectory folder;
   const std::string path = folder.path + "/checkpoint";
-  const Weights<T> expected = trained<T, NcclPolicy>(2, path, States{}, true);
-  CHECK(equal_bits(trained<T, NcclPolicy>(1, path, Gradients{}, false), expected));
-  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, States{}, false), expected));
-  CHECK(equal_bits(trained<T, HostPolicy>(1, path, States{}, false), expected));
-  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, Gradients{}, true, true), expected));
-  CHECK(equal_bits(trained<T, HostPolicy>(2, path, States{}, false), expected));
-  CHECK(equal_bits(trained<T, HostPolicy>(1, path, States{}, true), expected));
-  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, States{}, false), expected));
+  const Weights<T> expected = trained<T, NcclPolicy>(2, path, ShardedOptions{}, true);
+  CHECK(equal_bits(trained<T, NcclPolicy>(1, path, ShardedOptions{.stage = 2}, false), expected));
+  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, ShardedOptions{}, false), expected));
+  CHECK(equal_bits(trained<T, HostPolicy>(1, path, ShardedOptions{}, false), expected));
+  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, ShardedOptions{.stage = 2}, true, true), expected));
+  CHECK(equal_bits(trained<T, HostPolicy>(2, path, ShardedOptions{}, false), expected));
+  CHECK(equal_bits(trained<T, HostPolicy>(1, path, ShardedOptions{}, true), expected));
+  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, ShardedOptions{}, false), expected));
 }
 
 TEST_CASE("a training on devices goes on to the bit on other numbers of ranks, on the host, and from the host") {

@@ -10,8 +10,7 @@ namespace cuda_sharded_clipping_test {
 using namespace sharded_model;
 using dtrain::ClipGradients;
 using dtrain::ShardedOptimizer;
-using dtrain::zero::Gradients;
-using dtrain::zero::States;
+using dtrain::ShardedOptions;
 
 /// The updates are proportional to the gradients.
 const dtrain::optimizers::Momentum rule{.rate = 0.1F};
@@ -53,9 +52,9 @@ void expect_clipping(int ranks) {
           }
           CHECK(optimizer.steps() == steps);
         };
-        train(States{});
-        train(States{.ready_frees_value = true});
-        train(Gradients{});
+        train(ShardedOptions{});
+        train(ShardedOptions{.early_update = true});
+        train(ShardedOptions{.stage = 2});
         group.barrier();
       },
       100s);
@@ -82,7 +81,7 @@ TEST_CASE("a captured step clips in each replay, and counts its update") {
   run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model<float> model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reorder_gradients = false}};
-    ShardedOptimizer optimizer{ddp, rule, Gradients{}};
+    ShardedOptimizer optimizer{ddp, rule, ShardedOptions{.stage = 2}};
     std::size_t step = 0;
     const auto eager = [&] {
       ddp.backward(model.backward(static_cast<int>(step), 0), optimizer, ClipGradients(max_norm));

@@ -11,8 +11,7 @@ namespace cuda_sharded_connection_test {
 
 using dtrain::ClipGradients;
 using dtrain::ShardedOptimizer;
-using dtrain::zero::Gradients;
-using dtrain::zero::States;
+using dtrain::ShardedOptions;
 namespace optimizers = dtrain::optimizers;
 
 template <bool in_caller>
@@ -90,10 +89,10 @@ void expect_step_alone(const Stage& stage, Inspect... inspect) {
 
 template <class P, class... Inspect>
 void expect_all_stages_alone(Inspect... inspect) {
-  expect_step_alone<P>(States{}, inspect...);
-  expect_step_alone<P>(States{.ready_frees_value = true}, inspect...);
-  expect_step_alone<P>(Gradients{}, inspect...);
-  expect_step_alone<P>(Gradients{.ready_frees_value = true}, inspect...);
+  expect_step_alone<P>(ShardedOptions{}, inspect...);
+  expect_step_alone<P>(ShardedOptions{.early_update = true}, inspect...);
+  expect_step_alone<P>(ShardedOptions{.stage = 2}, inspect...);
+  expect_step_alone<P>(ShardedOptions{.stage = 2, .early_update = true}, inspect...);
 }
 
 TEST_CASE("a rank enqueues the whole first sharded step without another rank, and allocates nothing") {
@@ -125,10 +124,10 @@ TEST_CASE("a rank captures its first sharded step without another rank, and each
       });
     }
   };
-  expect_capture(States{});
-  expect_capture(States{}, ClipGradients(1.0));
-  expect_capture(Gradients{});
-  expect_capture(Gradients{}, ClipGradients(1.0));
+  expect_capture(ShardedOptions{});
+  expect_capture(ShardedOptions{}, ClipGradients(1.0));
+  expect_capture(ShardedOptions{.stage = 2});
+  expect_capture(ShardedOptions{.stage = 2}, ClipGradients(1.0));
 }
 
 TEST_CASE("gradients in the wrapper's memory keep their values when an optimizer connects the ranks") {

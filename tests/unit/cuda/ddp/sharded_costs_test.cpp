@@ -12,8 +12,7 @@
 namespace cuda_sharded_costs_test {
 
 using dtrain::ShardedOptimizer;
-using dtrain::zero::Gradients;
-using dtrain::zero::States;
+using dtrain::ShardedOptions;
 using NcclGroup = dtrain::ProcessGroup<NcclPolicy>;
 
 /// Parameters of these sizes, with gradients of ones.
@@ -114,10 +113,10 @@ void expect_traffic_of_an_all_reduce(int ranks) {
           CHECK(traffic.all_reduced < ddp.plan().buckets.size() * n * 16 * sizeof(T));  // the rest of each bucket
           CHECK(traffic.other == 0);
         };
-        expect_equal(States{});
-        expect_equal(States{.ready_frees_value = true});
-        expect_equal(Gradients{});
-        expect_equal(Gradients{.ready_frees_value = true});
+        expect_equal(ShardedOptions{});
+        expect_equal(ShardedOptions{.early_update = true});
+        expect_equal(ShardedOptions{.stage = 2});
+        expect_equal(ShardedOptions{.stage = 2, .early_update = true});
       },
       90s);
 }
@@ -193,17 +192,17 @@ TEST_CASE("a sharded step stores all buckets of a type together, and a clipped o
   constexpr int buckets = 2 * pairs;
   constexpr int types = 2;
   constexpr int norm = buckets + 2;  // sums of squares of each bucket; the norm, and the factor
-  const auto [plain, clipped] = launches_for(pairs, States{});
+  const auto [plain, clipped] = launches_for(pairs, ShardedOptions{});
   CHECK(plain.kernels == buckets + buckets + types);  // packing, updates, stores
   CHECK(plain.by_nccl == buckets + buckets);
   CHECK(clipped.kernels == buckets + norm + types + types);
   CHECK(clipped.by_nccl == buckets + 1 + 1);  // reduce-scatters, the all-reduce of sums, the gathers
-  const auto [plain_at_once, clipped_at_the_end] = launches_for(pairs, States{.ready_frees_value = true});
+  const auto [plain_at_once, clipped_at_the_end] = launches_for(pairs, ShardedOptions{.early_update = true});
   CHECK(plain_at_once.kernels == buckets + buckets + buckets);
   CHECK(plain_at_once.by_nccl == buckets + buckets);
   CHECK(clipped_at_the_end.kernels == clipped.kernels);
   CHECK(clipped_at_the_end.by_nccl == clipped.by_nccl);
-  const auto [divided, clipped_divided] = launches_for(pairs, Gradients{});  // whose buckets share memory
+  const auto [divided, clipped_divided] = launches_for(pairs, ShardedOptions{.stage = 2});  // whose buckets share memory
   CHECK(divided.kernels == buckets + buckets + buckets);
   CHECK(clipped_divided.kernels == buckets + norm + types + buckets);
   CHECK(clipped_divided.by_nccl == buckets + 1 + buckets);
@@ -212,7 +211,7 @@ TEST_CASE("a sharded step stores all buckets of a type together, and a clipped o
 TEST_CASE("stores of more parameters than a launch takes are two launches") {
   constexpr int pairs = 129;
   static_assert(pairs > max_scale_entries);
-  const auto [plain, clipped] = launches_for(pairs, States{});
+  const auto [plain, clipped] = launches_for(pairs, ShardedOptions{});
   CHECK(plain.kernels == 2 * pairs + 2 * pairs + 2 * 2);
 }
 
@@ -285,11 +284,11 @@ void expect_formulas(int ranks) {
                      measure();
                    }),
        gradient);
-  near(measured_with<T>(ranks, States{}), gradient + state);
-  near(measured_with<T>(ranks, Gradients{}), gradient * 2 / double{layers} + gradient / ranks + state);
+  near(measured_with<T>(ranks, ShardedOptions{}), gradient + state);
+  near(measured_with<T>(ranks, ShardedOptions{.stage = 2}), gradient * 2 / double{layers} + gradient / ranks + state);
   const double own_state = (sizeof(T) == 2 ? 8.0 : 4.0) / ranks;                // one array, and f32 weights
   const double arrays = (sizeof(T) == 2 ? 4.0 : 8.0) / ranks / double{layers};  // f32, of the largest part
-  near(measured_with<T>(ranks, States{}, OwnSgd{}), gradient + own_state + arrays);
+  near(measured_with<T>(ranks, ShardedOptions{}, OwnSgd{}), gradient + own_state + arrays);
 }
 
 TEST_CASE("what dtrain takes of a device's memory is within 2% of the guide's formulas, for a million parameters") {
@@ -317,7 +316,7 @@ TEST_CASE("ranks whose step fails between two buckets name the first cause, and 
       }
     };
     const std::vector<RankEnd> ends = run_groups<NcclPolicy>(
-        2, [&](const NcclGroup& group) { divides_gradients ? train(group, Gradients{}) : train(group, States{}); });
+        2, [&](const NcclGroup& group) { divides_gradients ? train(group, ShardedOptions{.stage = 2}) : train(group, ShardedOptions{}); });
     for (const RankEnd& end : ends)
       CHECK_CONTAINS(end.text, "on rank 1, device 1: ncclRemoteError");
     CHECK(emulation::allocated_device_bytes() == before);

@@ -9,8 +9,7 @@ namespace cuda_sharded_graph_test {
 using namespace sharded_model;
 using dtrain::ShardedGradients;
 using dtrain::ShardedOptimizer;
-using dtrain::zero::Gradients;
-using dtrain::zero::States;
+using dtrain::ShardedOptions;
 namespace optimizers = dtrain::optimizers;
 
 /// Weights after each step of one rank, the first ones with the first rate.
@@ -67,9 +66,9 @@ TEST_CASE("each replay updates, with the number of its update and the present ra
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   for (const int warm_up : {0, 2}) {
     CAPTURE(warm_up);
-    expect_replays(States{}, warm_up);
-    expect_replays(States{.ready_frees_value = true}, warm_up);
-    expect_replays(Gradients{}, warm_up);
+    expect_replays(ShardedOptions{}, warm_up);
+    expect_replays(ShardedOptions{.early_update = true}, warm_up);
+    expect_replays(ShardedOptions{.stage = 2}, warm_up);
   }
 }
 

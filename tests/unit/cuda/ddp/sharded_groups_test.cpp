@@ -12,8 +12,7 @@ using dtrain::ShardedOptimizer;
 using dtrain::ddp::ParameterElements;
 using dtrain::libtorch::GroupedRule;
 using dtrain::libtorch::ParameterUpdates;
-using dtrain::zero::Gradients;
-using dtrain::zero::States;
+using dtrain::ShardedOptions;
 namespace optimizers = dtrain::optimizers;
 
 using Updates = std::shared_ptr<std::vector<ParameterUpdates>>;
@@ -85,14 +84,14 @@ class OnHost : public HostModel<T> {
 template <class T, class Rule>
 void expect_bits(int ranks, const Rule& rule) {
   CAPTURE(ranks);
-  const auto expected = train<OnHost<T>, HostPolicy>(ranks, 6, rule, States{});
+  const auto expected = train<OnHost<T>, HostPolicy>(ranks, 6, rule, ShardedOptions{});
   const auto equal = [&](const std::vector<Weights<T>>& seen) {
     return std::equal(seen.begin(), seen.end(), expected.begin(), expected.end(), equal_bits<T>);
   };
   CHECK(expected.size() == 6);
   CHECK_FALSE(equal_bits(expected[0], expected[1]));
-  CHECK(equal(train<Model<T>, NcclPolicy>(ranks, 6, rule, States{})));
-  CHECK(equal(train<Model<T>, NcclPolicy>(ranks, 6, rule, Gradients{})));
+  CHECK(equal(train<Model<T>, NcclPolicy>(ranks, 6, rule, ShardedOptions{})));
+  CHECK(equal(train<Model<T>, NcclPolicy>(ranks, 6, rule, ShardedOptions{.stage = 2})));
 }
 
 TEST_CASE("groups of parameters on devices have the weights of the host's groups, to the bit") {

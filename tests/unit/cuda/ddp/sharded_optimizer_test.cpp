@@ -10,8 +10,7 @@ namespace cuda_sharded_optimizer_test {
 using namespace sharded_model;
 using dtrain::ShardedGradients;
 using dtrain::ShardedOptimizer;
-using dtrain::zero::Gradients;
-using dtrain::zero::States;
+using dtrain::ShardedOptions;
 namespace optimizers = dtrain::optimizers;
 
 /// Averages of two ranks' gradients are exact, those of three are not.
@@ -45,11 +44,11 @@ int wrong_steps(int ranks, const Rule& rule, const Stage& stage, const std::vect
 template <class T, class Policy, class Rule>
 void expect_bits(int ranks, int steps, const Rule& rule) {
   const std::vector<Weights<T>> expected = weights_on_host<T>(ranks, rule, op_of(ranks), steps);
-  CHECK(wrong_steps<T, Policy>(ranks, rule, States{}, expected) == 0);
-  CHECK(wrong_steps<T, Policy>(ranks, rule, Gradients{}, expected) == 0);
+  CHECK(wrong_steps<T, Policy>(ranks, rule, ShardedOptions{}, expected) == 0);
+  CHECK(wrong_steps<T, Policy>(ranks, rule, ShardedOptions{.stage = 2}, expected) == 0);
   const std::vector<Weights<T>> few(expected.begin(), expected.begin() + 3);
-  CHECK(wrong_steps<T, Policy>(ranks, rule, States{.ready_frees_value = true}, few) == 0);
-  CHECK(wrong_steps<T, Policy>(ranks, rule, Gradients{.ready_frees_value = true}, few) == 0);
+  CHECK(wrong_steps<T, Policy>(ranks, rule, ShardedOptions{.early_update = true}, few) == 0);
+  CHECK(wrong_steps<T, Policy>(ranks, rule, ShardedOptions{.stage = 2, .early_update = true}, few) == 0);
 }
 
 TEST_CASE("steps on devices over NCCL give the weights that the host's optimizer gives, to the bit") {
@@ -107,14 +106,14 @@ TEST_CASE("gradients that come against the order of the buckets, after a pass wi
     return all;
   };
   run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
-    const std::vector<Weights<float>> expected = train(group, States{}, true);
+    const std::vector<Weights<float>> expected = train(group, ShardedOptions{}, true);
     for (const bool in_order : {true, false}) {
       CAPTURE(in_order);
       const auto equal = [&](const std::vector<Weights<float>>& seen) {
         return std::equal(seen.begin(), seen.end(), expected.begin(), expected.end(), equal_bits<float>);
       };
-      CHECK(equal(train(group, States{}, in_order)));
-      CHECK(equal(train(group, Gradients{}, in_order)));
+      CHECK(equal(train(group, ShardedOptions{}, in_order)));
+      CHECK(equal(train(group, ShardedOptions{.stage = 2}, in_order)));
     }
   });
 }
@@ -128,7 +127,7 @@ TEST_CASE("in stage 2 later work of a stream may use a gradient's memory when re
     run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
       Model<float> model;
       DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
-      ShardedOptimizer optimizer{ddp, rule, Gradients{}};
+      ShardedOptimizer optimizer{ddp, rule, ShardedOptions{.stage = 2}};
       const DeviceBuffer scratch(2049 * sizeof(float));
       std::vector<PinnedBuffer> sources;
       for (const std::size_t size : sizes())
@@ -201,10 +200,10 @@ TEST_CASE("a function that inspects the gradients gets their norm, may scale the
           CHECK(optimizer.steps() == 3);
           group.barrier();
         };
-        train(States{});
-        train(States{.ready_frees_value = true});
-        train(Gradients{});
-        train(Gradients{}, false);
+        train(ShardedOptions{});
+        train(ShardedOptions{.early_update = true});
+        train(ShardedOptions{.stage = 2});
+        train(ShardedOptions{.stage = 2}, false);
       },
       200s);
 }
@@ -234,7 +233,7 @@ TEST_CASE("what an optimizer of device memory does not take is refused in a sent
   run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model<float> model;
     DistributedDataParallel ddp{model, group};
-    CHECK_ERROR((ShardedOptimizer{ddp, optimizers::AdamW{}, States{.overlap_forward = true}}), Errc::unsupported,
+    CHECK_ERROR((ShardedOptimizer{ddp, optimizers::AdamW{}, ShardedOptions{}}), Errc::unsupported,
                 "has overlap_forward, which is for host memory; leave it out");
     Model<double> wide;
     DistributedDataParallel other{wide, group};
@@ -276,7 +275,7 @@ TEST_CASE("a program's own rule enqueues work on buffers of the device") {
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
   const std::vector<Weights<bfloat16>> expected =
       weights_on_host<bfloat16>(2, optimizers::Sgd{.rate = 0.5F}, ReduceOp::average, 3);
-  CHECK(wrong_steps<bfloat16, NcclPolicy>(2, ThroughRule{}, States{}, expected) == 0);
+  CHECK(wrong_steps<bfloat16, NcclPolicy>(2, ThroughRule{}, ShardedOptions{}, expected) == 0);
 }
 
 TEST_CASE("16-bit values that move are read behind the streams that may write them, and end in a timeout") {
@@ -364,8 +363,8 @@ TEST_CASE("a step waits for no device, and the host for nothing of it") {
       group.barrier();
     };
     run_well<NcclPolicy>(ranks, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
-      train(group, States{});
-      train(group, Gradients{});
+      train(group, ShardedOptions{});
+      train(group, ShardedOptions{.stage = 2});
     });
   }
 }
@@ -379,7 +378,7 @@ TEST_CASE("a driver that does not load the kernels refuses the optimizer on cons
     CHECK_ERROR((ShardedOptimizer{ddp, optimizers::AdamW{}}), Errc::unsupported,
                 "ShardedOptimizer needs kernels that the driver of cuda:0 does not load");
     emulation::fail("cuLaunchKernel", 1, 209);
-    CHECK_ERROR((ShardedOptimizer{ddp, optimizers::AdamW{}, Gradients{}}), Errc::unsupported,
+    CHECK_ERROR((ShardedOptimizer{ddp, optimizers::AdamW{}, ShardedOptions{.stage = 2}}), Errc::unsupported,
                 "use an optimizer with all");
     ddp.backward(model.backward(0, 0));
     ShardedOptimizer optimizer{ddp, optimizers::AdamW{}};
@@ -424,8 +423,8 @@ TEST_CASE("a rank that fails or hangs in the middle of a step ends the others wi
     const std::vector<RankEnd> ends = run_groups<NcclPolicy>(
         2,
         [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
-          hangs ? train(group, emulation::Fault::hang, States{})
-                : train(group, emulation::Fault::async_error, Gradients{});
+          hangs ? train(group, emulation::Fault::hang, ShardedOptions{})
+                : train(group, emulation::Fault::async_error, ShardedOptions{.stage = 2});
         },
         90s);
     for (const RankEnd& end : ends)

@@ -18,8 +18,7 @@ using dtrain::DeviceLossScaler;
 using dtrain::LossScaler;
 using dtrain::ShardedGradients;
 using dtrain::ShardedOptimizer;
-using dtrain::zero::Gradients;
-using dtrain::zero::States;
+using dtrain::ShardedOptions;
 namespace optimizers = dtrain::optimizers;
 
 constexpr dtrain::LossScalerOptions options{.initial_scale = 48, .growth_factor = 3, .growth_interval = 2};
@@ -144,10 +143,10 @@ void expect_the_hosts(int ranks, const Rule& rule, double max_norm = 0) {
   CHECK(equal_bits(expected[3].weights, expected[2].weights));
   CHECK_FALSE(equal_bits(expected[5].weights, expected[4].weights));
   const Run run{.max_norm = max_norm};
-  CHECK(trained<T, HostPolicy>(ranks, rule, States{}, run) == expected);
-  trained<T, NcclPolicy>(ranks, rule, States{}, run, expected);
-  trained<T, NcclPolicy>(ranks, rule, States{.ready_frees_value = true}, run, expected);
-  trained<T, NcclPolicy>(ranks, rule, Gradients{}, run, expected);
+  CHECK(trained<T, HostPolicy>(ranks, rule, ShardedOptions{}, run) == expected);
+  trained<T, NcclPolicy>(ranks, rule, ShardedOptions{}, run, expected);
+  trained<T, NcclPolicy>(ranks, rule, ShardedOptions{.early_update = true}, run, expected);
+  trained<T, NcclPolicy>(ranks, rule, ShardedOptions{.stage = 2}, run, expected);
 }
 
 TEST_CASE("a scaler on devices gives the host's weights, scales and numbers of updates, with overflows on one rank") {
@@ -186,11 +185,11 @@ TEST_CASE("a checkpoint after a step that was skipped has the number of updates,
   const Run first{.path = path, .saved = saved};
   const Run second{.path = path, .begin = saved};
   const std::vector<Seen<float>> expected = trained_on_host<float>(2, rule, 0);
-  trained<float, NcclPolicy>(2, rule, States{}, first, expected);
-  trained<float, NcclPolicy>(2, rule, Gradients{}, second, expected);
-  trained<float, HostPolicy>(2, rule, States{}, second, expected);
-  trained<float, HostPolicy>(2, rule, States{}, first, expected);
-  trained<float, NcclPolicy>(2, rule, States{}, second, expected);
+  trained<float, NcclPolicy>(2, rule, ShardedOptions{}, first, expected);
+  trained<float, NcclPolicy>(2, rule, ShardedOptions{.stage = 2}, second, expected);
+  trained<float, HostPolicy>(2, rule, ShardedOptions{}, second, expected);
+  trained<float, HostPolicy>(2, rule, ShardedOptions{}, first, expected);
+  trained<float, NcclPolicy>(2, rule, ShardedOptions{}, second, expected);
 }
 
 TEST_CASE("a captured step skips its update in the replays that overflow") {
@@ -204,7 +203,7 @@ TEST_CASE("a captured step skips its update in the replays that overflow") {
       run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
         Model<float> model;
         DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reorder_gradients = false}};
-        ShardedOptimizer optimizer{ddp, rule, Gradients{}};
+        ShardedOptimizer optimizer{ddp, rule, ShardedOptions{.stage = 2}};
         DeviceLossScaler scaler(options);
         int step = 0;
         const auto check_step = [&] {
@@ -296,7 +295,7 @@ TEST_CASE("a program's own rule reads where no update is to be made") {
   static_assert(!dtrain::ddp::ReadsFoundInf<OtherRule>);
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
   const std::vector<Seen<float>> expected = trained_on_host<float>(2, optimizers::Sgd{.rate = 0.5F}, 0);
-  trained<float, NcclPolicy>(2, OwnRule{}, States{}, {}, expected);
+  trained<float, NcclPolicy>(2, OwnRule{}, ShardedOptions{}, {}, expected);
 }
 
 TEST_CASE("work between the last ready() and finish() reads the scale of its own step") {

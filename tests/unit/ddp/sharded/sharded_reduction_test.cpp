@@ -6,8 +6,7 @@
 
 namespace sharded_reduction_test {
 
-using dtrain::zero::Gradients;
-using dtrain::zero::States;
+using dtrain::ShardedOptions;
 using support::CountingCommunicator;
 using support::Traffic;
 
