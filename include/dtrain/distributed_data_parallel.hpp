@@ -41,7 +41,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
-template <class R, class C, class Stage>
+template <class R, class C>
 class ShardedOptimizer;
 
 namespace zero {

@@ -49,6 +49,7 @@ class Shards {
   /// check_sharded_parameters; an error changes nothing
   void renew_values();
 
+  std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
   bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
