@@ -44,10 +44,6 @@ namespace DTRAIN_NAMESPACE {
 template <class R, class C>
 class ShardedOptimizer;
 
-namespace zero {
-struct States;
-}
-
 /// Wraps a model and averages its gradients over the ranks while the backward pass runs:
 /// `DistributedDataParallel ddp{model, group}`, or `ddp{list, group}` with a std::vector or std::span of Parameter. In
 /// a member a wrapper of a list has the type DistributedDataParallel<ParameterList, P>.
@@ -186,8 +182,7 @@ class DistributedDataParallel {
   }
 
   /// Begins a step in which `optimizer` updates the model's values, in the step's finish(): backward() with an
-  /// optimizer for libraries that call the program. Blocking: until the weights of the last step are stored.
-  /// Lifetime: `optimizer` outlives the step.
+  /// optimizer for libraries that call the program. Lifetime: `optimizer` outlives the step.
   /// @param inspect as of backward(); called in finish()
   template <class R, class I = std::nullptr_t>
   Step begin(ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {

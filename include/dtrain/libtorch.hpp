@@ -276,8 +276,8 @@ class DistributedDataParallel {
     state_->model.drop_gradients();
   }
 
-  /// For stage 2. Collective, blocking: gradients get LibTorch's memory, and dtrain
-  /// copies them to buckets that share memory. @throws as dtrain::ShardedOptimizer
+  /// For stage 2. Collective, blocking: gradients get LibTorch's memory, and dtrain copies them to buckets that share
+  /// memory. @throws as dtrain::ShardedOptimizer
   void unbind_gradients() {
     auto& reducer = *ddp::DriverAccess::of(state_->ddp).reducer;
     reducer.throw_if_unusable("ShardedOptimizer");

@@ -233,7 +233,8 @@ DTRAIN_DEFINED std::optional<std::size_t> GradientTable::first_bound() const noe
 DTRAIN_DEFINED void GradientTable::require_unbound() const {
   if (const std::optional<std::size_t> bound = first_bound()) {
     throw_error(Errc::unsupported,
-                "a ShardedOptimizer of stage 2 uses the memory of reduced gradients again, but bind_gradient has {} there; wrap a "
+                "a ShardedOptimizer of stage 2 uses the memory of reduced gradients again, but bind_gradient has {} "
+                "there; wrap a "
                 "model without bind_gradient, whose ready(i) copies gradients",
                 {names_.describe(*bound)});
   }

@@ -23,8 +23,8 @@ struct ReadyGradient {
 /// The only type of dtrain that a model's backward pass needs; no template, so that models can be in .cpp files.
 /// Threads: any, concurrently for different parameters. Lifetime: the step outlives the Ready that it made.
 /// Blocking: no, with two exceptions. Over NCCL the call that completes a bucket of a size for which the ranks are not
-/// connected yet (backend::ConnectsAtFirstUse) waits until that bucket is complete on all ranks. In stage 2 of a ShardedOptimizer a
-/// call may wait until earlier buckets are reduced, in host memory.
+/// connected yet (backend::ConnectsAtFirstUse) waits until that bucket is complete on all ranks. In stage 2 of a
+/// ShardedOptimizer a call may wait until earlier buckets are reduced, in host memory.
 /// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
 /// @ingroup training
 class Ready {

@@ -1,11 +1,9 @@
 #pragma once
 /// @file
-/// StepWork: interface of a step's work on each full bucket: all-reduce, hook, or sharded update. OpenWork: what a step
-/// leaves open.
+/// StepWork: interface of a step's work on each full bucket: all-reduce, hook, or sharded update.
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/config.hpp"

@@ -26,7 +26,6 @@ DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankCon
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <string_view>

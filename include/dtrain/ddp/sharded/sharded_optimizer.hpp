@@ -2,7 +2,6 @@
 /// @file
 /// ShardedOptimizer: optimizer whose state, in stage 2 also the gradients, is divided among its wrapper's ranks.
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -124,8 +123,7 @@ class ShardedOptimizer {
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
 /// rule then, so change the rule when earlier replays have run, on every rank after the same one. For other steps the
 /// program changes the rule between two steps, not within one. The optimizer outlives the graph.
-/// - In stage 2 ready() copies the gradient on its stream: later work of that stream may use the memory
-/// again.
+/// - In stage 2 ready() copies the gradient on its stream: later work of that stream may use the memory again.
 /// - The state, and values that the program sets, are read after the default stream's work when the optimizer is
 /// constructed. So are 16-bit values that have moved, at the next step or checkpoint.
 /// - After a failed step, the state and the model's values are undefined.

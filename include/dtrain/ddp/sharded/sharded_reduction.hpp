@@ -27,9 +27,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Work of a step with a ShardedOptimizer.
 /// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
 /// reduced; a rule that needs norms of whole parameters, when all are measured.
-/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2
-/// gathers buckets when the backward pass has ended. A communicator that CanReadBlocks does the same at
-/// that time, but copies weights from the other ranks' memory instead of gathering them.
+/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2 gathers buckets when the
+/// backward pass has ended. At that time a communicator that CanReadBlocks copies weights from the other ranks' memory,
+/// in both stages, instead of gathering them.
 /// - With early_update, a step that updates buckets at once also gathers and stores each updated bucket at once.
 /// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
 /// memory is not written, because other ranks may still read it.
@@ -42,8 +42,7 @@ class ShardedReduction final : public ShardedWork<C> {
   ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, const ShardedOptions& options)
       : ShardedWork<C>(parameters.buckets(), options),
         parameters_(std::move(parameters)),
-        updated_(parameters_.buckets()),
-        stored_(parameters_.buckets()),
+        ended_(parameters_.buckets()),
         own_is_stored_(parameters_.buckets()) {
     if (options_.divides_gradients()) divided_.emplace(parameters_.layout(), plan);
   }
@@ -82,27 +81,24 @@ class ShardedReduction final : public ShardedWork<C> {
       measure(bucket, stream);
     } else {
       update(bucket, channel, stream);
-      if (!gathers_last()) gather(bucket, channel, stream);
       if (stores_at_once()) gather_and_store(bucket, channel, stream);
     }
     if (divided_ && stores_at_once()) divided_->launched(bucket, stream);
   }
 
   void finish(C& channel, Stream stream) override {
-    const bool updates_now = inspect_ || parameters_.measures();
     values_are_free_ = true;
     if (inspect_ && !inspected(channel, stream)) return;
-    if (updates_now) update_all(channel, stream);
-    for (std::size_t bucket = ranges_.size(); gathers_last() && !stores_at_once() && bucket-- > 0;) {
-      gather_and_store(bucket, channel, stream);  // the order of the forward pass
+    if (parameters_.measures()) add_up_norms(channel, stream);
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+      if (!updates_at_once()) update(bucket, channel, stream);
+      if (gathers_last() && !stores_at_once()) gather_and_store(bucket, channel, stream);
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      updates_now ? buckets_->wait_for_event(updated_[bucket]) : buckets_->wait_for_bucket(bucket);
+      buckets_->wait_for_event(ended_[bucket]);
       parameters_.throw_if_failed(bucket);
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
-    for (std::size_t bucket = 0; gathers_last() && bucket < ranges_.size(); ++bucket)
-      buckets_->wait_for_event(stored_[bucket]);
     parameters_.end_step();
   }
 
@@ -131,24 +127,20 @@ class ShardedReduction final : public ShardedWork<C> {
     return true;
   }
 
-  /// Updates all buckets, once all are measured if the rule measures.
-  void update_all(C& channel, Stream stream) {
-    if (parameters_.measures()) {
-      const BufferView sums = buffer_view(parameters_.square_sums());
-      channel.enqueue(backend::AllReduce{sums, sums, ReduceOp::sum}, stream);
-    }
-    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      update(bucket, channel, stream);
-      if (!gathers_last()) gather(bucket, channel, stream);
-      stream.record(updated_[bucket]);
-    }
+  /// The parameters' norms, for the rule, once all buckets are measured.
+  void add_up_norms(C& channel, Stream stream) {
+    const BufferView sums = buffer_view(parameters_.square_sums());
+    channel.enqueue(backend::AllReduce{sums, sums, ReduceOp::sum}, stream);
   }
 
+  /// Whether launch() also updates; else finish() does.
+  bool updates_at_once() const noexcept { return !inspect_ && !parameters_.measures(); }
+
   /// Whether launch() also stores new weights in the model.
-  bool stores_at_once() const noexcept { return options_.early_update && !inspect_ && !parameters_.measures(); }
+  bool stores_at_once() const noexcept { return options_.early_update && updates_at_once(); }
 
   /// Whether buckets are gathered after the backward pass, which no longer needs the old weights; or at once, if
-  /// stores_at_once().
+  /// stores_at_once(). Else update() gathers them, and finish() stores them.
   bool gathers_last() const noexcept { return options_.divides_gradients() || reads_blocks || options_.early_update; }
 
   /// Gathers and stores one bucket. Buckets of stage 2 share memory: each is stored before the next bucket is gathered.
@@ -166,7 +158,7 @@ class ShardedReduction final : public ShardedWork<C> {
         if (!channel.failure()) parameters_.store(bucket, ranges_[bucket].data);
       });
     }
-    stream.record(stored_[bucket]);
+    stream.record(ended_[bucket]);
   }
 
   void read(std::size_t bucket, C& channel, Stream stream) {
@@ -205,14 +197,17 @@ class ShardedReduction final : public ShardedWork<C> {
     stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
   }
 
-  /// Updates a bucket. With read_blocks() and free values the update also stores the new weights in the model, while
-  /// they are in the first-level cache.
+  /// Updates a bucket, and gathers it unless gathers_last(). A communicator that CanReadBlocks also lets the update
+  /// store the new weights in the model, if the values are free, while they are in the first-level cache.
   void update(std::size_t bucket, C& channel, Stream stream) {
     stream.enqueue([this, bucket, &channel]() noexcept {
       if (channel.failure()) return;
       own_is_stored_[bucket] = reads_blocks && values_are_free_;
       parameters_.update(bucket, own_part(bucket), own_is_stored_[bucket] != 0);
     });
+    if (gathers_last()) return;
+    gather(bucket, channel, stream);
+    stream.record(ended_[bucket]);
   }
 
   /// Collective, blocking.
@@ -228,8 +223,8 @@ class ShardedReduction final : public ShardedWork<C> {
 
   ShardedParameters parameters_;
   std::optional<DividedGradients<Stream>> divided_;  ///< in stage 2; else reduced gradients stay in the arena
-  std::vector<Event> updated_;                       ///< event of each bucket, if all are updated together
-  std::vector<Event> stored_;                        ///< event of each bucket, if the stream stores its weights
+  std::vector<Event> ended_;                         ///< each bucket: its weights are gathered; if the stream stores
+                                                     ///< them, also stored
   std::vector<unsigned char> own_is_stored_;         ///< each bucket: whether the update stored this rank's weights
   std::atomic<bool> values_are_free_{false};         ///< whether the backward pass no longer uses the model's values
   Buckets* buckets_ = nullptr;

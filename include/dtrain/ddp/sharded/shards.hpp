@@ -20,10 +20,6 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Whether a parameter's value overlaps one of the ranges, which may overlap each other. Sorts ranges and values: half
-/// a million comparisons for 20,000 ranges and as many values.
-bool share_memory(std::span<const std::span<const std::byte>> memory, std::span<const Parameter> parameters);
-
 inline bool is_half(DType dtype) noexcept {
   return dtype == DType::f16 || dtype == DType::bf16;
 }
@@ -109,8 +105,6 @@ class Shards {
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
-#include <array>
-#include <functional>
 #include <string>
 #include <utility>
 
@@ -184,28 +178,6 @@ DTRAIN_DEFINED void Shards::renew_values() {
   parameters_ = std::move(parameters);
   moves_ = std::move(moves);
   load_weights(moved);
-}
-
-DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
-                                         std::span<const Parameter> parameters) {
-  using Range = std::pair<std::span<const std::byte>, bool>;  // memory, and whether it is a parameter's value
-  std::vector<Range> ranges;
-  for (const std::span<const std::byte> range : memory) {
-    if (!range.empty()) ranges.emplace_back(range, false);
-  }
-  for (const Parameter& parameter : parameters) {
-    if (parameter.value.bytes() != 0) ranges.push_back({{parameter.value.data, parameter.value.bytes()}, true});
-  }
-  const std::less<> before;
-  std::sort(ranges.begin(), ranges.end(),
-            [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
-  std::array<const std::byte*, 2> ends{};  // the last end of the ranges so far, by kind
-  for (const auto& [range, is_parameter] : ranges) {
-    if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
-    const std::byte*& end = ends[is_parameter ? 1 : 0];
-    end = std::max(end, range.data() + range.size(), before);
-  }
-  return false;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
