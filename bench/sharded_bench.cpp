@@ -1,7 +1,7 @@
 // What a sharded optimizer costs and saves: a step with ShardedOptimizer and AdamW, in both stages, beside one of plain
 // backward() after which every rank runs AdamW on all weights. In shared memory on published models, whose backward
 // pass only announces the gradients; and on two virtual hosts joined at 1 Gbit/s with the backward pass of
-// overlap_bench. There also steps with a forward pass, with and without overlap_forward.
+// overlap_bench.
 
 #include <algorithm>
 #include <chrono>
@@ -22,7 +22,6 @@
 #include "bench/options.hpp"
 #include "bench/overlap/overlap_rank.hpp"
 #include "bench/result_rows.hpp"
-#include "bench/sharded/forward_rank.hpp"
 #include "bench/sharded/shard_rank.hpp"
 #include "dtrain/core/process/control_groups.hpp"
 
@@ -30,8 +29,7 @@ namespace {
 
 constexpr const char* bench_name = "sharded_bench";
 constexpr const char* usage_line = "[--ranks=2,4] [--samples=N] [--json=FILE]";
-constexpr const char* overlapped = "layers";     ///< the model of overlap_bench, with its computing
-constexpr const char* with_forward = "forward";  ///< the same, with a forward pass
+constexpr const char* overlapped = "layers";  ///< the model of overlap_bench, with its computing
 
 /// Its last arguments are the number of samples and the model.
 template <class P>
@@ -39,10 +37,6 @@ int run_rank(int argc, char** argv) {
   return dtrain::run<P>(argc, argv, [](dtrain::ProcessGroup<P> group, dtrain::Arguments arguments) {
     const int samples = bench::positive("samples", arguments[arguments.size() - 2]);
     const std::string model = arguments.back();
-    if (model == with_forward) {
-      bench::measure_forward(group, samples);
-      return 0;
-    }
     const std::vector<std::int64_t> sizes = model == overlapped
                                                 ? std::vector<std::int64_t>(bench::layers, bench::layer_elements)
                                                 : bench::model_named(model).sizes;
@@ -78,26 +72,25 @@ void add_rows(bench::Told& told, const std::string& backend, const std::string& 
   const double gradients = *std::ranges::max_element(told.facts["gradients"]);
   const double two_buckets = *std::ranges::max_element(told.facts["arena"]);
   add_row("AdamW on every rank", whole, 2 * all, all);
-  add_row("ShardedOptimizer, AdamW", sharded, state, all);
+  add_row("stage 1", sharded, state, all);
   const double divided = bench::median(told.seconds["divided"]);
-  add_row("zero::Gradients, AdamW", divided, state, gradients);
+  add_row("stage 2", divided, state, gradients);
   bench::print_goal(bench::text_of(most, " times the step with AdamW on every rank, at most"), sharded <= most * whole,
                     bench::text_of(sharded / whole, " times"));
   if (told.seconds["freeing"].empty()) {
     const double owning = bench::median(told.seconds["owning"]);
     add_row("AdamW on every rank, own gradients", owning, 2 * all, 2 * all);
-    bench::print_goal("zero::Gradients, of a whole one whose model has gradients of its own too",
-                      divided <= most * owning, bench::text_of(divided / owning, " times"));
+    bench::print_goal("stage 2, of a whole one whose model has gradients of its own too", divided <= most * owning,
+                      bench::text_of(divided / owning, " times"));
   } else {
     const double freeing = bench::median(told.seconds["freeing"]);
-    add_row("zero::Gradients, ready_frees_value", freeing, state, gradients);
-    bench::print_goal("with zero::Gradients and ready_frees_value", freeing <= most * whole,
-                      bench::text_of(freeing / whole, " times"));
+    add_row("stage 2, early_update", freeing, state, gradients);
+    bench::print_goal("stage 2 with early_update", freeing <= most * whole, bench::text_of(freeing / whole, " times"));
   }
   bench::print_goal("a rank's state at most 1.02 times 8 bytes for each weight, divided by the ranks",
                     state <= 1.02 * formula, bench::text_of(state / formula, " times"));
   bench::print_goal(
-      "with zero::Gradients, its gradients at most 1.02 times 4 bytes for each, divided by the ranks, and "
+      "in stage 2 its gradients at most 1.02 times 4 bytes for each, divided by the ranks, and "
       "the two largest buckets",
       gradients <= 1.02 * (all / ranks + two_buckets),
       bench::text_of(gradients / (all / ranks + two_buckets), " times"));
@@ -125,28 +118,6 @@ void measure_one_host(const bench::Options& options, bench::ResultRows& rows) {
   }
 }
 
-/// Of one stage of ZeRO.
-void add_forward_rows(bench::Told& told, const std::string& stage, const std::string& of_stage,
-                      const std::string& backend, const bench::VirtualHosts& hosts, bench::ResultRows& rows) {
-  const auto add_row = [&](const std::string& what, const std::string& told_name, double plain) {
-    const std::vector<double>& seconds = told.seconds[told_name];
-    const double median = bench::median(seconds) / bench::steps_of_a_sample;
-    bench::Row row{bench_name, "dtrain", what, hosts.ranks(), hosts.hosts, bench::all_bytes, median, seconds.size()};
-    rows.add(row.with("backend", backend).with("model", with_forward).with("ratio", plain == 0 ? 1 : median / plain));
-    return median;
-  };
-  const double plain = add_row(stage, of_stage, 0);
-  const double overlaps = add_row(stage + ", overlap_forward", "overlapped-" + of_stage, plain);
-  bench::print_goal("with overlap_forward no slower than without", overlaps <= plain,
-                    bench::text_of(overlaps / plain, " times"));
-}
-
-[[maybe_unused]] void add_forward_rows(bench::Told told, const std::string& backend, const bench::VirtualHosts& hosts,
-                                       bench::ResultRows& rows) {
-  add_forward_rows(told, "zero::States", "states", backend, hosts, rows);
-  add_forward_rows(told, "zero::Gradients", "gradients", backend, hosts, rows);
-}
-
 void measure_two_hosts(const bench::Options& options, [[maybe_unused]] bench::ResultRows& rows) {
   if (!bench::VirtualJob::possible()) {
     std::printf("virtual hosts cannot be made here: nothing was measured between hosts\n");
@@ -158,14 +129,12 @@ void measure_two_hosts(const bench::Options& options, [[maybe_unused]] bench::Re
 #if DTRAIN_WITH_MPI
   bench::Told mpi = job.run_mpi({"mpi", samples, overlapped});
   add_rows(mpi, "mpi", overlapped, bench::all_bytes, hosts.ranks(), hosts.hosts, 1, rows);
-  add_forward_rows(job.run_mpi({"mpi", samples, with_forward}), "mpi", hosts, rows);
 #else
   std::printf("dtrain on Mpi: built without MPI\n");
 #endif
 #if DTRAIN_WITH_GLOO
   bench::Told gloo = job.run_per_node({"gloo", samples, overlapped});
   add_rows(gloo, "gloo", overlapped, bench::all_bytes, hosts.ranks(), hosts.hosts, 1, rows);
-  add_forward_rows(job.run_per_node({"gloo", samples, with_forward}), "gloo", hosts, rows);
 #else
   std::printf("dtrain on Gloo: built without Gloo\n");
 #endif

@@ -11,7 +11,7 @@
 
 namespace bench {
 
-/// With gradients of its own, which each step copies: zero::Gradients binds none.
+/// With gradients of its own, which each step copies: stage 2 binds none.
 class OwningModel : private ShapeModel {
  public:
   explicit OwningModel(const std::vector<std::int64_t>& sizes) : ShapeModel(sizes), gradients_(elements()) {

@@ -26,7 +26,7 @@ namespace bench {
 template <class P>
 class ShardRank {
  public:
-  /// @param computes whether the backward pass takes time: then ready_frees_value is measured too. Else that of a whole
+  /// @param computes whether the backward pass takes time: then early_update is measured too. Else that of a whole
   /// optimizer whose model has gradients of its own, as it has in stage 2.
   ShardRank(dtrain::ProcessGroup<P> group, const std::vector<std::int64_t>& sizes, bool computes)
       : group_(std::move(group)), sizes_(sizes), computes_(computes) {}
@@ -37,7 +37,7 @@ class ShardRank {
     Training<ShapeModel> sharded(*this);
     Training<OwningModel> divided(*this);
     dtrain::ShardedOptimizer states{sharded.ddp, rule_};
-    dtrain::ShardedOptimizer gradients{divided.ddp, rule_, dtrain::ShardedOptions{.stage = 2}};
+    dtrain::ShardedOptimizer gradients{divided.ddp, rule_, {.stage = 2}};
     std::vector<std::function<void(int)>> turns;
     turns.emplace_back([&](int sample) { step("whole", sample, whole.training, [&] { whole.step(*this, sample); }); });
     turns.emplace_back([&](int sample) { step("sharded", sample, sharded, [&] { sharded.step(*this, states); }); });
@@ -107,11 +107,9 @@ class ShardRank {
 
   struct Freeing {
     explicit Freeing(const ShardRank& rank)
-        : training(rank), optimizer(training.ddp, rank.rule_, dtrain::ShardedOptions{.stage = 2, .early_update = true}) {}
+        : training(rank), optimizer(training.ddp, rank.rule_, {.stage = 2, .early_update = true}) {}
     Training<OwningModel> training;
-    dtrain::ShardedOptimizer<dtrain::optimizers::AdamW, typename P::ChannelBackend::Communicator,
-                             dtrain::zero::Gradients>
-        optimizer;
+    dtrain::ShardedOptimizer<dtrain::optimizers::AdamW, typename P::ChannelBackend::Communicator> optimizer;
   };
 
   template <class Model, class Step>

@@ -170,8 +170,8 @@ class BasicModel {
 
 using Model = BasicModel<float>;
 
-/// A model for dtrain::zero::Gradients, which frees memory of gradients: it keeps none, and binds none. Lifetime: the
-/// model outlives it.
+/// A model for stage 2 of ZeRO, which frees memory of gradients: it keeps none, and binds none. Lifetime: the model
+/// outlives it.
 template <class M>
 class ModelWithoutGradients {
  public:

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -30,7 +29,7 @@ class Optimizer {
   /// Collective with a stage. @param stage of ZeRO; 0: none
   /// @param clip the most that the gradients' norm may be; 0: whatever it is
   Optimizer(Ddp& ddp, Model& model, int stage, double clip)
-      : ddp_(&ddp), model_(&model), clip_(clip), chosen_(chosen(ddp, model, stage)) {}
+      : ddp_(&ddp), model_(&model), stage_(stage), clip_(clip), chosen_(chosen(ddp, model, stage)) {}
 
   /// A step of the training: `backward(ready)`, reduction and update. Collective, blocking.
   template <std::invocable<dtrain::Ready> F>
@@ -59,7 +58,7 @@ class Optimizer {
   /// And without communication. In stage 2, where no rank has memory that gradients could add up in, they are computed.
   template <std::invocable<dtrain::Ready> F>
   void step_without_communication(F&& backward) {
-    if (std::holds_alternative<Divided<dtrain::zero::Gradients>>(chosen_)) {
+    if (stage_ == 2) {
       struct Nobody final : dtrain::Ready::Sink {
         void ready(const dtrain::ReadyGradient&) override {}
       } nobody;
@@ -114,16 +113,14 @@ class Optimizer {
   }
 
  private:
-  template <class Stage>
-  using Divided = decltype(dtrain::ShardedOptimizer{std::declval<Ddp&>(), Rule{}, std::declval<Stage>()});
-  using Chosen = std::variant<WholeOptimizer, Divided<dtrain::zero::States>, Divided<dtrain::zero::Gradients>>;
+  using ShardedOptimizer = typename Ddp::template Sharded<Rule>;
+  using Chosen = std::variant<WholeOptimizer, ShardedOptimizer>;
   template <class T>
   static constexpr bool is_whole = std::is_same_v<std::remove_cvref_t<T>, WholeOptimizer>;
 
   static Chosen chosen(Ddp& ddp, Model& model, int stage) {
-    if (stage == 2) return dtrain::ShardedOptimizer{ddp, Rule{}, dtrain::ShardedOptions{.stage = 2}};
-    if (stage == 1) return dtrain::ShardedOptimizer{ddp, Rule{}};
-    return WholeOptimizer(model);
+    if (stage == 0) return WholeOptimizer(model);
+    return ShardedOptimizer(ddp, Rule{}, {.stage = stage});
   }
 
   template <class F>
@@ -131,8 +128,8 @@ class Optimizer {
     ddp_->backward(backward, {.measure_norm = clip_ > 0});
   }
 
-  template <class F, class Sharded>
-  void reduce(F& backward, Sharded& optimizer) {
+  template <class F>
+  void reduce(F& backward, ShardedOptimizer& optimizer) {
     if (clip_ == 0) return ddp_->backward(backward, optimizer);
     ddp_->backward(backward, optimizer, [clip = clip_](dtrain::ShardedGradients& gradients) {
       dtrain::clip_gradients(gradients, clip);
@@ -154,6 +151,7 @@ class Optimizer {
 
   Ddp* ddp_;
   Model* model_;
+  int stage_;
   double clip_;
   Chosen chosen_;
 };

@@ -68,13 +68,13 @@ std::vector<torch::Tensor> updated_alone(const Options& options, double max_norm
   return state_of(*net);
 }
 
-template <class O, class Stage, class Group, class Options>
-std::vector<torch::Tensor> updated_in_shards(const Group& group, const Options& options, double max_norm,
+template <class O, class Group, class Options>
+std::vector<torch::Tensor> updated_in_shards(const Group& group, int stage, const Options& options, double max_norm,
                                              torch::Dtype dtype = torch::kFloat32) {
   nn::Sequential net = conv_net(false, dtype, 7 + static_cast<std::uint64_t>(group.rank()));
   O own = with_groups<O>(*net, options);
   dtrain::libtorch::DistributedDataParallel ddp{net, group, {.bucket_bytes = 4096}};
-  dtrain::libtorch::ShardedOptimizer optimizer{ddp, own, Stage{}};
+  dtrain::libtorch::ShardedOptimizer optimizer{ddp, own, {.stage = stage}};
   for (int step = 0; step < sharded_steps; ++step) {
     lower_rate<O, Options>(own, step);
     const Samples taken = samples(step, dtype).part(group.rank(), group.world_size());
@@ -93,8 +93,8 @@ void check_sharded_class(const Group& group, Checks& checks, const std::string& 
   for (const double max_norm : {0.0, 0.5}) {
     const std::string what = name + (max_norm != 0 ? ", clipped" : "");
     const std::vector<torch::Tensor> alone = updated_alone<O>(options, max_norm);
-    const auto states = updated_in_shards<O, dtrain::zero::States>(group, options, max_norm);
-    const auto gradients = updated_in_shards<O, dtrain::zero::Gradients>(group, options, max_norm);
+    const auto states = updated_in_shards<O>(group, 1, options, max_norm);
+    const auto gradients = updated_in_shards<O>(group, 2, options, max_norm);
     for (std::size_t i = 0; i < alone.size(); ++i)
       checks.require_close(states[i], alone[i], 1e-3, what + ": parameter " + std::to_string(i) + " is LibTorch's own");
     checks.require(is_same_everywhere(group, states), what + ": all ranks have the same bits");
@@ -105,10 +105,8 @@ void check_sharded_class(const Group& group, Checks& checks, const std::string& 
       tensor = tensor.to(torch::kFloat32);
     return tensors;
   };
-  const std::vector<torch::Tensor> halves =
-      in_f32(updated_in_shards<O, dtrain::zero::States>(group, options, 0, torch::kBFloat16));
-  const std::vector<torch::Tensor> other =
-      in_f32(updated_in_shards<O, dtrain::zero::Gradients>(group, options, 0, torch::kBFloat16));
+  const std::vector<torch::Tensor> halves = in_f32(updated_in_shards<O>(group, 1, options, 0, torch::kBFloat16));
+  const std::vector<torch::Tensor> other = in_f32(updated_in_shards<O>(group, 2, options, 0, torch::kBFloat16));
   const std::vector<torch::Tensor> alone = updated_alone<O>(options, 0);
   for (std::size_t i = 0; i < alone.size(); ++i) {
     checks.require((halves[i] - alone[i]).abs().mean().item<double>() < 0.01,

@@ -243,7 +243,7 @@ inline void check_divided_gradients(const Group& group) {
   AdamW described_whole(whole->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
   AdamW described(net->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
   ShardedOptimizer stage_1{ddp_whole, described_whole};
-  ShardedOptimizer optimizer{ddp, described, dtrain::ShardedOptions{.stage = 2}};
+  ShardedOptimizer optimizer{ddp, described, {.stage = 2}};
   const auto loss = [&](nn::Sequential& of, int step, int pass) {
     const torch::Tensor inputs = inputs_of(group.rank(), 2 * step + pass);
     torch::Tensor output = of->children()[0]->as<nn::Linear>()->forward(inputs).tanh();
@@ -301,7 +301,7 @@ inline void check_divided_memory(const Group& group) {
     ddp.backward(ddp(torch::ones({4, 64})).square().mean());
   }
   const torch::Tensor before = gradient.clone();
-  ShardedOptimizer optimizer{ddp, described, dtrain::ShardedOptions{.stage = 2}};
+  ShardedOptimizer optimizer{ddp, described, {.stage = 2}};
   require(torch::equal(net->parameters()[0].grad(), before), ".grad keeps its elements");
   net->zero_grad();
   for (int step = 0; step < 3; ++step) {
@@ -311,12 +311,12 @@ inline void check_divided_memory(const Group& group) {
   }
   const bool is_own = group.world_size() == 1;  // in LibTorch's memory, which zero_grad() may have cleared
   require(is_own || torch::equal(gradient, before), "a .grad that the program keeps stays");
-  require_error("has no overlap_forward", [&] {
-    ShardedOptimizer{ddp, described, dtrain::ShardedOptions{.stage = 2}};
-  });
-  require_error("has no ready_frees_value", [&] {
-    ShardedOptimizer{ddp, described, dtrain::ShardedOptions{.early_update = true}};
-  });
+  require_error("has no early_update", [&] { ShardedOptimizer{ddp, described, {.early_update = true}}; });
+  for (const int stage : {0, 3}) {
+    require_error("ShardedOptions::stage is " + std::to_string(stage) + "; give 1", [&] {
+      ShardedOptimizer{ddp, described, {.stage = stage}};
+    });
+  }
 }
 
 /// Gradients that are sparse, expanded, laid out otherwise than their parameter, or conjugates that LibTorch has not
@@ -345,7 +345,7 @@ inline void check_divided_layouts(const Group& group) {
   torch::optim::SGD described_whole(whole->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   torch::optim::SGD described(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   ShardedOptimizer stage_1{ddp_whole, described_whole};
-  ShardedOptimizer optimizer{ddp, described, dtrain::ShardedOptions{.stage = 2}};
+  ShardedOptimizer optimizer{ddp, described, {.stage = 2}};
   for (int step = 0; step < 3; ++step) {
     const torch::Tensor indices = torch::tensor({group.rank(), 2, 2 + step}, torch::kLong);
     ddp_whole.backward(ddp_whole(indices), stage_1);

@@ -226,7 +226,7 @@ inline void check_refused_without_data(const Group& group) {
   nn::Sequential net = two_layers(0);
   DistributedDataParallel ddp{net, group};
   torch::optim::SGD described(net->parameters(), 0.1);
-  ShardedOptimizer optimizer{ddp, described, dtrain::ShardedOptions{.stage = 2}};
+  ShardedOptimizer optimizer{ddp, described, {.stage = 2}};
   {
     const dtrain::ddp::NoSync held = ddp.no_sync();
     ddp.backward(loss_of(ddp(inputs_of(0, 0))));

@@ -187,12 +187,12 @@ class Model {
 
 /// Trains without end by a ShardedOptimizer, a bucket for each parameter, and waits for no step: hosts run far ahead.
 /// Rank 1 is killed in its eleventh step, when two of the four buckets are on their way, or hangs there.
-template <class Stage, class Group>
-int sharded(const Group& group, bool hangs) {
+template <class Group>
+int sharded(const Group& group, int stage, bool hangs) {
   Model model;
   const dtrain::stream::cuda::Stream stream;
   dtrain::DistributedDataParallel ddp{model, group, {.bucket_bytes = 2000, .reorder_gradients = false}};
-  dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}, Stage{}};
+  dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}, {.stage = stage}};
   for (int step = 0;; ++step) {
     ddp.backward(
         [&](dtrain::Ready ready) {
@@ -266,10 +266,10 @@ int job(int argc, char** argv) {
            : what == "graph"     ? graph(group)
            : what == "stop_once" ? stop_once(group)
            : what == "early"     ? early(group)
-           : what == "states"    ? sharded<dtrain::zero::States>(group, false)
-           : what == "gradients" ? sharded<dtrain::zero::Gradients>(group, false)
+           : what == "states"    ? sharded(group, 1, false)
+           : what == "gradients" ? sharded(group, 2, false)
            : what == "race"      ? race(group)
-           : what == "hang"      ? sharded<dtrain::zero::States>(group, true)
+           : what == "hang"      ? sharded(group, 1, true)
                                  : endless(group, what);
   });
 }

@@ -34,7 +34,7 @@ CALL = re.compile(
     r"|std::(?:fopen|freopen|fread|fwrite|fputs|fputc|fgets|fprintf|printf|fflush|getline|system)(?=\()"
     r"|std::this_thread::sleep_(?:for|until)(?=\()"
     r"|(?:std::thread|\bJoiningThread)(?= \w+(?:\{|;|\())"
-    r"|(?:\.|->)(?:wait(?!\(\))|wait_for|wait_for_weights|wait_until|join|acquire|arrive_and_wait)(?=\()"
+    r"|(?:\.|->)(?:wait(?!\(\))|wait_for|wait_until|join|acquire|arrive_and_wait)(?=\()"
     r"|\b(?:futex_wait|block_until|block_until_complete|block_until_failed)(?=\()"
 )
 CONTROL = re.compile(r"^\s*(?:\} )?(?:if|for|while|switch|else|do|try|catch|return|case|default|throw|co_\w+)\b")

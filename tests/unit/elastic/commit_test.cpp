@@ -38,8 +38,7 @@ struct Training {
   std::vector<float> numbers = std::vector<float>(4);
   dtrain::DistributedDataParallel<Model, Policy> ddp{model, group};
   dtrain::DistributedDataParallel<Model, Policy> sharded{sharded_model, group};
-  dtrain::ShardedOptimizer<dtrain::optimizers::Sgd, Group::Communicator, dtrain::zero::States> optimizer{
-      sharded, dtrain::optimizers::Sgd{}, dtrain::ShardedOptions{}};
+  decltype(sharded)::Sharded<dtrain::optimizers::Sgd> optimizer{sharded, dtrain::optimizers::Sgd{}};
   dtrain::UnevenInputs<Group> inputs{group};
   dtrain::Work<Policy> work = group.all_reduce(std::span<float>(numbers), dtrain::ReduceOp::sum, group.stream());
   dtrain::BackgroundTask<std::string> task = group.spawn(
@@ -82,7 +81,6 @@ const std::vector<Call> refused_calls{
     {"backward with an optimizer", [](Training& of) { of.sharded.backward(of.pass, of.optimizer); }},
     {"step_without_data", [](Training& of) { of.ddp.step_without_data(); }},
     {"ShardedOptimizer::wait", [](Training& of) { of.optimizer.wait(); }},
-    {"wait_for", [](Training& of) { of.sharded.wait_for(0); }},
     {"compare_values", [](Training& of) { of.ddp.compare_values(); }},
     {"summary", [](Training& of) { static_cast<void>(of.ddp.summary()); }},
     {"slowest_rank", [](Training& of) { static_cast<void>(of.ddp.slowest_rank()); }},

@@ -50,10 +50,9 @@ constexpr std::uint64_t save_every = 4;
 
 /// A training of `steps` steps as the guide has it. Calls `at_step(job, group, model)` before each step.
 /// @returns what train() threw
-template <class Stage>
 std::string train(const FormationProcess& launcher, int slot, const std::string& path, Model& model,
-                  std::uint64_t steps, const std::function<void(const Job&, const Group&)>& at_step, Stage stage,
-                  Calls calls = {}) {
+                  std::uint64_t steps, const std::function<void(const Job&, const Group&)>& at_step,
+                  const dtrain::ShardedOptions& stage, Calls calls = {}) {
   const auto process = support::elastic_process(launcher.address().port, slot, 3);
   ElasticWorker worker(process);
   const dtrain::GroupOptions options;
@@ -98,8 +97,7 @@ std::string train(const FormationProcess& launcher, int slot, const std::string&
 }
 
 /// The digest of the weights after so many steps of one rank.
-template <class Stage>
-std::uint32_t undisturbed(const std::string& path, std::uint64_t steps, Stage stage) {
+std::uint32_t undisturbed(const std::string& path, std::uint64_t steps, const dtrain::ShardedOptions& stage) {
   const FormationProcess launcher(of_workers(1));
   Model model;
   CHECK(train(
@@ -108,8 +106,7 @@ std::uint32_t undisturbed(const std::string& path, std::uint64_t steps, Stage st
 }
 
 /// Three workers, one of which is lost in step 7; another one comes in step 13.
-template <class Stage>
-void check_losses(const std::string& path, Stage stage) {
+void check_losses(const std::string& path, const dtrain::ShardedOptions& stage) {
   constexpr std::uint64_t steps = 20;
   const std::uint32_t expected = undisturbed(path + ".undisturbed", steps, stage);
   const FormationProcess launcher(of_workers(3));
@@ -163,11 +160,11 @@ std::string thrown_without(const std::string& path, Calls calls, std::uint64_t l
   };
   std::thread living([&] {
     Model model;
-    thrown = train(launcher, 0, path, model, 6, at_step, dtrain::ShardedOptions{}, calls);
+    thrown = train(launcher, 0, path, model, 6, at_step, {}, calls);
   });
   Model lost;
   const Calls own{.restarts = calls.restarts};
-  CHECK(train(launcher, 1, path, lost, 6, at_step, dtrain::ShardedOptions{}, own) == "a mistake");
+  CHECK(train(launcher, 1, path, lost, 6, at_step, {}, own) == "a mistake");
   living.join();
   return thrown;
 }
@@ -187,10 +184,9 @@ void run_alone(const std::function<void(const Job&, const Group&, Model&)>& func
 
 TEST_CASE_FIXTURE(TemporaryFile,
                   "a sharded training goes on from its checkpoint, with the bits of an undisturbed one") {
-  check_losses(path + "1", dtrain::ShardedOptions{});
-  check_losses(path + "2", dtrain::ShardedOptions{});
-  check_losses(path + "3", dtrain::ShardedOptions{.early_update = true});
-  check_losses(path + "4", dtrain::ShardedOptions{.stage = 2});
+  check_losses(path + "1", {});
+  check_losses(path + "2", {.early_update = true});
+  check_losses(path + "3", {.stage = 2});
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "a later attempt without the checkpoint of a ShardedOptimizer is refused") {
@@ -208,7 +204,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "a ShardedOptimizer needs no checkpoint if a ra
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "a state that was loaded is loaded again if a rank was lost before its first step") {
-  undisturbed(path, save_every, dtrain::ShardedOptions{});
+  undisturbed(path, save_every, {});
   CHECK_CONTAINS(thrown_without(path, {.loads = false, .resumes = true, .restarts = true}, save_every),
                  "backward() got a ShardedOptimizer without a checkpoint in a later attempt");
 }

@@ -43,8 +43,7 @@ void check_scratch_memory(int ranks, Hook... hook) {
 }
 
 /// Steps by begin(optimizer) of a model with memory for gradients or without it, beside the optimizer as a whole.
-template <class Stage>
-void check_begun_steps(int ranks, Stage stage) {
+void check_begun_steps(int ranks, const ShardedOptions& stage) {
   run_well(ranks, [&](const Group& group) {
     const optimizers::AdamW rule{.rate = 0.01F};
     Model whole(sizes);
@@ -98,8 +97,8 @@ TEST_CASE("a step itself takes gradients that lie elsewhere, and says what is wr
 TEST_CASE("a sharded step by begin() gives the weights of the whole optimizer, in both stages") {
   for (const int ranks : {1, 2, 4}) {
     CAPTURE(ranks);
-    check_begun_steps(ranks, dtrain::ShardedOptions{});
-    check_begun_steps(ranks, dtrain::ShardedOptions{.stage = 2});
+    check_begun_steps(ranks, {});
+    check_begun_steps(ranks, {.stage = 2});
   }
 }
 

@@ -62,8 +62,8 @@ class MovingModel {
   static dtrain::TensorView view(std::vector<T>& elements) { return dtrain::tensor_view(elements); }
 };
 
-template <class T, class Stage>
-int wrong_updates(const Group& group, Stage stage) {
+template <class T>
+int wrong_updates(const Group& group, const ShardedOptions& stage) {
   int wrong = 0;
   MovingModel<T> model;
   DistributedDataParallel ddp{model, group};
@@ -84,26 +84,10 @@ TEST_CASE("a sharded optimizer updates values where they are now, those of 16 bi
   for (const int ranks : {1, 2, 3}) {
     CAPTURE(ranks);
     run_well(ranks, [&](const Group& group) {
-      for (const bool frees : {false, true}) {
-        for (const bool overlaps : {false, true}) {
-          const dtrain::ShardedOptions states{.early_update = frees};
-          const dtrain::ShardedOptions gradients{.stage = 2, .early_update = frees};
-          if (!overlaps) {
-            CHECK(wrong_updates<float>(group, states) + wrong_updates<dtrain::bfloat16>(group, states) == 0);
-            CHECK(wrong_updates<float>(group, gradients) + wrong_updates<dtrain::bfloat16>(group, gradients) == 0);
-            continue;
-          }
-          MovingModel<float> model;
-          DistributedDataParallel ddp{model, group};
-          ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}, gradients};
-          for (int step = 0; step < 3; ++step) {
-            ddp.backward([&](Ready ready) { model.step(ready, 1); }, optimizer);
-            optimizer.wait();  // before a value moves
-            model.move(0, 8);
-          }
-          ddp.backward([&](Ready ready) { model.step(ready, 1); }, optimizer);
-          optimizer.wait();
-          CHECK((model.holds(0, 7) && model.holds(1, -4)));
+      for (const int stage : {1, 2}) {
+        for (const bool frees : {false, true}) {
+          const ShardedOptions sharding{.stage = stage, .early_update = frees};
+          CHECK(wrong_updates<float>(group, sharding) + wrong_updates<dtrain::bfloat16>(group, sharding) == 0);
         }
       }
     });

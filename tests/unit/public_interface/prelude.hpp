@@ -30,6 +30,7 @@ using dtrain::GradientNorm;
 using dtrain::Ready;
 using dtrain::ReduceOp;
 using dtrain::ShardedOptimizer;
+using dtrain::ShardedOptions;
 using dtrain::ddp::StepEvent;
 using dtrain::ddp::StepRecord;
 using dtrain::stream::host::Progress;

@@ -87,8 +87,9 @@ bool equal_bits(const std::vector<std::vector<E>>& a, const std::vector<std::vec
 }
 
 /// Steps after which a ShardedOptimizer has not given the bits of the whole one.
-template <class AnyModel, class Stage = dtrain::zero::States, class Rule, class AnyGroup>
-int wrong_steps(const AnyGroup& group, Rule rule, dtrain::DdpOptions options, bool warm, const Stage& stage = {}) {
+template <class AnyModel, class Rule, class AnyGroup>
+int wrong_steps(const AnyGroup& group, Rule rule, dtrain::DdpOptions options, bool warm,
+                const dtrain::ShardedOptions& stage = {}) {
   AnyModel whole(sizes);
   AnyModel sharded(sizes);
   fill_values(whole);

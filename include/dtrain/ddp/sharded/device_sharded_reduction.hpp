@@ -229,7 +229,7 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   };
   /// Memory that the enqueued work of a step uses, and the rule.
   struct Memory {
-    std::optional<DividedParts> places;  ///< in stage 2
+    std::optional<DividedParts> places;  ///< places of `parts`; stage 2 alone
     std::unique_ptr<DeviceShards> shards;
     std::shared_ptr<const R> rule;
     stream::cuda::DeviceBuffer parts;  ///< stage 2: this rank's gradients, then its new weights

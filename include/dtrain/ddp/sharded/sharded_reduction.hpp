@@ -222,7 +222,7 @@ class ShardedReduction final : public ShardedWork<C> {
   }
 
   ShardedParameters parameters_;
-  std::optional<DividedGradients<Stream>> divided_;  ///< in stage 2; else reduced gradients stay in the arena
+  std::optional<DividedGradients<Stream>> divided_;  ///< stage 2; else reduced gradients stay in the arena
   std::vector<Event> ended_;                         ///< each bucket: its weights are gathered; if the stream stores
                                                      ///< them, also stored
   std::vector<unsigned char> own_is_stored_;         ///< each bucket: whether the update stored this rank's weights

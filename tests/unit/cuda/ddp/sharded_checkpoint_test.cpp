@@ -10,6 +10,7 @@ namespace cuda_sharded_checkpoint_test {
 
 using namespace sharded_model;
 using dtrain::ShardedOptimizer;
+using dtrain::ShardedOptions;
 namespace optimizers = dtrain::optimizers;
 
 template <class T, class Policy>
@@ -28,8 +29,9 @@ constexpr int saved_step = 3;
 
 /// Trains from the beginning to `end`, or from the checkpoint on. All ranks have the same gradients, so that numbers
 /// of ranks that are powers of two give the same averages. @returns rank 0's weights at the end
-template <class T, class Policy, class Stage>
-Weights<T> trained(int ranks, const std::string& path, const Stage& stage, bool saves, bool in_background = false) {
+template <class T, class Policy>
+Weights<T> trained(int ranks, const std::string& path, const ShardedOptions& stage, bool saves,
+                   bool in_background = false) {
   Weights<T> end;
   run_well<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& group) {
     ModelOf<T, Policy> model;
@@ -61,17 +63,16 @@ Weights<T> trained(int ranks, const std::string& path, const Stage& stage, bool 
 
 template <class T>
 void expect_resumed() {
-    using dtrain::ShardedOptions;
   const support::TemporaryDirectory folder;
   const std::string path = folder.path + "/checkpoint";
-  const Weights<T> expected = trained<T, NcclPolicy>(2, path, ShardedOptions{}, true);
-  CHECK(equal_bits(trained<T, NcclPolicy>(1, path, ShardedOptions{.stage = 2}, false), expected));
-  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, ShardedOptions{}, false), expected));
-  CHECK(equal_bits(trained<T, HostPolicy>(1, path, ShardedOptions{}, false), expected));
-  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, ShardedOptions{.stage = 2}, true, true), expected));
-  CHECK(equal_bits(trained<T, HostPolicy>(2, path, ShardedOptions{}, false), expected));
-  CHECK(equal_bits(trained<T, HostPolicy>(1, path, ShardedOptions{}, true), expected));
-  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, ShardedOptions{}, false), expected));
+  const Weights<T> expected = trained<T, NcclPolicy>(2, path, {}, true);
+  CHECK(equal_bits(trained<T, NcclPolicy>(1, path, {.stage = 2}, false), expected));
+  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, {}, false), expected));
+  CHECK(equal_bits(trained<T, HostPolicy>(1, path, {}, false), expected));
+  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, {.stage = 2}, true, true), expected));
+  CHECK(equal_bits(trained<T, HostPolicy>(2, path, {}, false), expected));
+  CHECK(equal_bits(trained<T, HostPolicy>(1, path, {}, true), expected));
+  CHECK(equal_bits(trained<T, NcclPolicy>(2, path, {}, false), expected));
 }
 
 TEST_CASE("a training on devices goes on to the bit on other numbers of ranks, on the host, and from the host") {

@@ -42,7 +42,7 @@ void expect_clipping(int ranks) {
   run_well<NcclPolicy>(
       ranks,
       [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
-        const auto train = [&](const auto& stage) {
+        const auto train = [&](const ShardedOptions& stage) {
           Model<T> model;
           DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reduce_op = ReduceOp::sum}};
           ShardedOptimizer optimizer{ddp, rule, stage};
@@ -52,9 +52,9 @@ void expect_clipping(int ranks) {
           }
           CHECK(optimizer.steps() == steps);
         };
-        train(ShardedOptions{});
-        train(ShardedOptions{.early_update = true});
-        train(ShardedOptions{.stage = 2});
+        train({});
+        train({.early_update = true});
+        train({.stage = 2});
         group.barrier();
       },
       100s);
@@ -81,7 +81,7 @@ TEST_CASE("a captured step clips in each replay, and counts its update") {
   run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model<float> model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reorder_gradients = false}};
-    ShardedOptimizer optimizer{ddp, rule, ShardedOptions{.stage = 2}};
+    ShardedOptimizer optimizer{ddp, rule, {.stage = 2}};
     std::size_t step = 0;
     const auto eager = [&] {
       ddp.backward(model.backward(static_cast<int>(step), 0), optimizer, ClipGradients(max_norm));

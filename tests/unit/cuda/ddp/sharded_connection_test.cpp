@@ -53,8 +53,8 @@ struct Model : DeviceModel {
 };
 
 /// Rank 0 calls `first_step` of a new optimizer to its end, then rank 1 does, and both call what it has returned.
-template <class P, class Stage, class FirstStep>
-void expect_alone(const std::vector<std::size_t>& sizes, const Stage& stage, FirstStep first_step) {
+template <class P, class FirstStep>
+void expect_alone(const std::vector<std::size_t>& sizes, const ShardedOptions& stage, FirstStep first_step) {
   const EmulatedDevices emulated(2);
   std::barrier together(2);
   std::atomic<bool> has_ended{false};
@@ -74,8 +74,8 @@ void expect_alone(const std::vector<std::size_t>& sizes, const Stage& stage, Fir
   });
 }
 
-template <class P, class Stage, class... Inspect>
-void expect_step_alone(const Stage& stage, Inspect... inspect) {
+template <class P, class... Inspect>
+void expect_step_alone(const ShardedOptions& stage, Inspect... inspect) {
   for (const auto* sizes : {&of_all_sizes, &of_one_size}) {
     expect_alone<P>(*sizes, stage, [&](const Model& model, auto& ddp, auto& optimizer) {
       ddp.backward(model.pass(), optimizer, inspect...);
@@ -89,10 +89,10 @@ void expect_step_alone(const Stage& stage, Inspect... inspect) {
 
 template <class P, class... Inspect>
 void expect_all_stages_alone(Inspect... inspect) {
-  expect_step_alone<P>(ShardedOptions{}, inspect...);
-  expect_step_alone<P>(ShardedOptions{.early_update = true}, inspect...);
-  expect_step_alone<P>(ShardedOptions{.stage = 2}, inspect...);
-  expect_step_alone<P>(ShardedOptions{.stage = 2, .early_update = true}, inspect...);
+  expect_step_alone<P>({}, inspect...);
+  expect_step_alone<P>({.early_update = true}, inspect...);
+  expect_step_alone<P>({.stage = 2}, inspect...);
+  expect_step_alone<P>({.stage = 2, .early_update = true}, inspect...);
 }
 
 TEST_CASE("a rank enqueues the whole first sharded step without another rank, and allocates nothing") {
@@ -108,7 +108,7 @@ TEST_CASE("a rank enqueues the whole first sharded step without another rank, an
 }
 
 TEST_CASE("a rank captures its first sharded step without another rank, and each replay updates") {
-  const auto expect_capture = [](const auto& stage, const auto&... inspect) {
+  const auto expect_capture = [](const ShardedOptions& stage, const auto&... inspect) {
     for (const auto* sizes : {&of_all_sizes, &of_one_size}) {
       expect_alone<Policy<false>>(*sizes, stage, [&](const Model& model, auto& ddp, auto& optimizer) {
         const auto step = [&] { ddp.backward(model.pass(), optimizer, inspect...); };
@@ -124,10 +124,10 @@ TEST_CASE("a rank captures its first sharded step without another rank, and each
       });
     }
   };
-  expect_capture(ShardedOptions{});
-  expect_capture(ShardedOptions{}, ClipGradients(1.0));
-  expect_capture(ShardedOptions{.stage = 2});
-  expect_capture(ShardedOptions{.stage = 2}, ClipGradients(1.0));
+  expect_capture({});
+  expect_capture({}, ClipGradients(1.0));
+  expect_capture({.stage = 2});
+  expect_capture({.stage = 2}, ClipGradients(1.0));
 }
 
 TEST_CASE("gradients in the wrapper's memory keep their values when an optimizer connects the ranks") {

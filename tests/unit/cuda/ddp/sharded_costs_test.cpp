@@ -97,7 +97,7 @@ void expect_traffic_of_an_all_reduce(int ranks) {
           CHECK(sent_in_ring(traffic, n) == (n - 1) * 2 * bucket_bytes(ddp.plan()));
           CHECK(traffic.other == 0);
         }
-        const auto expect_equal = [&](const auto& stage) {
+        const auto expect_equal = [&](const ShardedOptions& stage) {
           OnesModel<T> model(sizes);
           DistributedDataParallel ddp{model, group, options};
           ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}, stage};
@@ -105,7 +105,7 @@ void expect_traffic_of_an_all_reduce(int ranks) {
           // Storing is in place of copying gradients back. Stage 2 packs each gradient alone. A part may have no
           // elements.
           const int updates = ranks * static_cast<int>(ddp.plan().buckets.size());
-          const int packs = stage.divides_gradients ? ranks * static_cast<int>(sizes.size()) - updates : 0;
+          const int packs = stage.divides_gradients() ? ranks * static_cast<int>(sizes.size()) - updates : 0;
           CHECK(launches_of(model, [&] { ddp.backward(model.pass(), optimizer); }) <= reducing + updates + packs);
           CHECK(sent_in_ring(traffic, n) == (n - 1) * 2 * bucket_bytes(ddp.plan()));
           CHECK(traffic.gathered == traffic.reduce_scattered);
@@ -113,10 +113,10 @@ void expect_traffic_of_an_all_reduce(int ranks) {
           CHECK(traffic.all_reduced < ddp.plan().buckets.size() * n * 16 * sizeof(T));  // the rest of each bucket
           CHECK(traffic.other == 0);
         };
-        expect_equal(ShardedOptions{});
-        expect_equal(ShardedOptions{.early_update = true});
-        expect_equal(ShardedOptions{.stage = 2});
-        expect_equal(ShardedOptions{.stage = 2, .early_update = true});
+        expect_equal({});
+        expect_equal({.early_update = true});
+        expect_equal({.stage = 2});
+        expect_equal({.stage = 2, .early_update = true});
       },
       90s);
 }
@@ -168,8 +168,7 @@ Launches launches_of(std::barrier<>& together, const DeviceModel& model, Step st
 }
 
 /// Of a plain step and a clipped one, for so many buckets of each of two types.
-template <class Stage>
-std::pair<Launches, Launches> launches_for(int pairs, const Stage& stage) {
+std::pair<Launches, Launches> launches_for(int pairs, const ShardedOptions& stage) {
   const EmulatedDevices emulated(2);
   std::barrier together(2);
   std::pair<Launches, Launches> found{};
@@ -192,17 +191,17 @@ TEST_CASE("a sharded step stores all buckets of a type together, and a clipped o
   constexpr int buckets = 2 * pairs;
   constexpr int types = 2;
   constexpr int norm = buckets + 2;  // sums of squares of each bucket; the norm, and the factor
-  const auto [plain, clipped] = launches_for(pairs, ShardedOptions{});
+  const auto [plain, clipped] = launches_for(pairs, {});
   CHECK(plain.kernels == buckets + buckets + types);  // packing, updates, stores
   CHECK(plain.by_nccl == buckets + buckets);
   CHECK(clipped.kernels == buckets + norm + types + types);
   CHECK(clipped.by_nccl == buckets + 1 + 1);  // reduce-scatters, the all-reduce of sums, the gathers
-  const auto [plain_at_once, clipped_at_the_end] = launches_for(pairs, ShardedOptions{.early_update = true});
+  const auto [plain_at_once, clipped_at_the_end] = launches_for(pairs, {.early_update = true});
   CHECK(plain_at_once.kernels == buckets + buckets + buckets);
   CHECK(plain_at_once.by_nccl == buckets + buckets);
   CHECK(clipped_at_the_end.kernels == clipped.kernels);
   CHECK(clipped_at_the_end.by_nccl == clipped.by_nccl);
-  const auto [divided, clipped_divided] = launches_for(pairs, ShardedOptions{.stage = 2});  // whose buckets share memory
+  const auto [divided, clipped_divided] = launches_for(pairs, {.stage = 2});  // whose buckets share memory
   CHECK(divided.kernels == buckets + buckets + buckets);
   CHECK(clipped_divided.kernels == buckets + norm + types + buckets);
   CHECK(clipped_divided.by_nccl == buckets + 1 + buckets);
@@ -211,7 +210,7 @@ TEST_CASE("a sharded step stores all buckets of a type together, and a clipped o
 TEST_CASE("stores of more parameters than a launch takes are two launches") {
   constexpr int pairs = 129;
   static_assert(pairs > max_scale_entries);
-  const auto [plain, clipped] = launches_for(pairs, ShardedOptions{});
+  const auto [plain, clipped] = launches_for(pairs, {});
   CHECK(plain.kernels == 2 * pairs + 2 * pairs + 2 * 2);
 }
 
@@ -257,8 +256,8 @@ struct OwnSgd {
   }
 };
 
-template <class T, class Stage, class Rule = dtrain::optimizers::AdamW>
-double measured_with(int ranks, const Stage& stage, const Rule& rule = {}) {
+template <class T, class Rule = dtrain::optimizers::AdamW>
+double measured_with(int ranks, const ShardedOptions& stage, const Rule& rule = {}) {
   return measured<T>(ranks, [&](auto& ddp, const auto& model, const auto& measure) {
     ShardedOptimizer optimizer{ddp, rule, stage};
     ddp.backward(model.pass(), optimizer);
@@ -284,11 +283,11 @@ void expect_formulas(int ranks) {
                      measure();
                    }),
        gradient);
-  near(measured_with<T>(ranks, ShardedOptions{}), gradient + state);
-  near(measured_with<T>(ranks, ShardedOptions{.stage = 2}), gradient * 2 / double{layers} + gradient / ranks + state);
+  near(measured_with<T>(ranks, {}), gradient + state);
+  near(measured_with<T>(ranks, {.stage = 2}), gradient * 2 / double{layers} + gradient / ranks + state);
   const double own_state = (sizeof(T) == 2 ? 8.0 : 4.0) / ranks;                // one array, and f32 weights
   const double arrays = (sizeof(T) == 2 ? 4.0 : 8.0) / ranks / double{layers};  // f32, of the largest part
-  near(measured_with<T>(ranks, ShardedOptions{}, OwnSgd{}), gradient + own_state + arrays);
+  near(measured_with<T>(ranks, {}, OwnSgd{}), gradient + own_state + arrays);
 }
 
 TEST_CASE("what dtrain takes of a device's memory is within 2% of the guide's formulas, for a million parameters") {
@@ -302,7 +301,7 @@ TEST_CASE("ranks whose step fails between two buckets name the first cause, and 
     CAPTURE(divides_gradients);
     const EmulatedDevices emulated(2);
     const std::size_t before = emulation::allocated_device_bytes();
-    const auto train = [](const NcclGroup& group, const auto& stage) {
+    const auto train = [](const NcclGroup& group, const ShardedOptions& stage) {
       OnesModel<float> model(std::vector<std::size_t>(8, 1000));
       DistributedDataParallel ddp{model, group, {.bucket_bytes = 4000, .reorder_gradients = false}};
       ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}, stage};
@@ -316,7 +315,7 @@ TEST_CASE("ranks whose step fails between two buckets name the first cause, and 
       }
     };
     const std::vector<RankEnd> ends = run_groups<NcclPolicy>(
-        2, [&](const NcclGroup& group) { divides_gradients ? train(group, ShardedOptions{.stage = 2}) : train(group, ShardedOptions{}); });
+        2, [&](const NcclGroup& group) { divides_gradients ? train(group, {.stage = 2}) : train(group, {}); });
     for (const RankEnd& end : ends)
       CHECK_CONTAINS(end.text, "on rank 1, device 1: ncclRemoteError");
     CHECK(emulation::allocated_device_bytes() == before);

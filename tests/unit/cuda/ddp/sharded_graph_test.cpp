@@ -28,8 +28,7 @@ std::vector<Weights<float>> expected_weights(int steps, int steps_with_first, fl
   return all;
 }
 
-template <class Stage>
-void expect_replays(const Stage& stage, int warm_up) {
+void expect_replays(const ShardedOptions& stage, int warm_up) {
   constexpr int replays = 6;
   const std::vector<Weights<float>> expected = expected_weights(warm_up + replays + 3, warm_up + 4, 0.01F, 0.003F);
   run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
@@ -66,9 +65,9 @@ TEST_CASE("each replay updates, with the number of its update and the present ra
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   for (const int warm_up : {0, 2}) {
     CAPTURE(warm_up);
-    expect_replays(ShardedOptions{}, warm_up);
-    expect_replays(ShardedOptions{.early_update = true}, warm_up);
-    expect_replays(ShardedOptions{.stage = 2}, warm_up);
+    expect_replays({}, warm_up);
+    expect_replays({.early_update = true}, warm_up);
+    expect_replays({.stage = 2}, warm_up);
   }
 }
 

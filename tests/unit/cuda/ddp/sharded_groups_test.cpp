@@ -9,10 +9,10 @@ namespace cuda_sharded_groups_test {
 
 using namespace sharded_model;
 using dtrain::ShardedOptimizer;
+using dtrain::ShardedOptions;
 using dtrain::ddp::ParameterElements;
 using dtrain::libtorch::GroupedRule;
 using dtrain::libtorch::ParameterUpdates;
-using dtrain::ShardedOptions;
 namespace optimizers = dtrain::optimizers;
 
 using Updates = std::shared_ptr<std::vector<ParameterUpdates>>;
@@ -45,8 +45,8 @@ std::vector<Rule> two(Rule first) {
 }
 
 /// Rank 0's weights after each step. @param steps number of them
-template <class M, class Policy, class Rule, class Stage>
-auto train(int ranks, int steps, const Rule& rule, const Stage& stage) {
+template <class M, class Policy, class Rule>
+auto train(int ranks, int steps, const Rule& rule, const ShardedOptions& stage) {
   std::vector<std::remove_cvref_t<decltype(M().weights())>> all;
   run_well<Policy>(
       ranks,
@@ -84,14 +84,14 @@ class OnHost : public HostModel<T> {
 template <class T, class Rule>
 void expect_bits(int ranks, const Rule& rule) {
   CAPTURE(ranks);
-  const auto expected = train<OnHost<T>, HostPolicy>(ranks, 6, rule, ShardedOptions{});
+  const auto expected = train<OnHost<T>, HostPolicy>(ranks, 6, rule, {});
   const auto equal = [&](const std::vector<Weights<T>>& seen) {
     return std::equal(seen.begin(), seen.end(), expected.begin(), expected.end(), equal_bits<T>);
   };
   CHECK(expected.size() == 6);
   CHECK_FALSE(equal_bits(expected[0], expected[1]));
-  CHECK(equal(train<Model<T>, NcclPolicy>(ranks, 6, rule, ShardedOptions{})));
-  CHECK(equal(train<Model<T>, NcclPolicy>(ranks, 6, rule, ShardedOptions{.stage = 2})));
+  CHECK(equal(train<Model<T>, NcclPolicy>(ranks, 6, rule, {})));
+  CHECK(equal(train<Model<T>, NcclPolicy>(ranks, 6, rule, {.stage = 2})));
 }
 
 TEST_CASE("groups of parameters on devices have the weights of the host's groups, to the bit") {

@@ -82,8 +82,8 @@ struct Run {
 };
 
 /// Trains, and checks each step on each rank if there is what to expect. @returns what rank 0 has seen
-template <class T, class Policy, class Rule, class Stage>
-std::vector<Seen<T>> trained(int ranks, const Rule& rule, const Stage& stage, const Run& run,
+template <class T, class Policy, class Rule>
+std::vector<Seen<T>> trained(int ranks, const Rule& rule, const ShardedOptions& stage, const Run& run,
                              const std::vector<Seen<T>>& expected = {}) {
   std::vector<Seen<T>> all;
   const auto train = [&](const dtrain::ProcessGroup<Policy>& group) {
@@ -143,10 +143,10 @@ void expect_the_hosts(int ranks, const Rule& rule, double max_norm = 0) {
   CHECK(equal_bits(expected[3].weights, expected[2].weights));
   CHECK_FALSE(equal_bits(expected[5].weights, expected[4].weights));
   const Run run{.max_norm = max_norm};
-  CHECK(trained<T, HostPolicy>(ranks, rule, ShardedOptions{}, run) == expected);
-  trained<T, NcclPolicy>(ranks, rule, ShardedOptions{}, run, expected);
-  trained<T, NcclPolicy>(ranks, rule, ShardedOptions{.early_update = true}, run, expected);
-  trained<T, NcclPolicy>(ranks, rule, ShardedOptions{.stage = 2}, run, expected);
+  CHECK(trained<T, HostPolicy>(ranks, rule, {}, run) == expected);
+  trained<T, NcclPolicy>(ranks, rule, {}, run, expected);
+  trained<T, NcclPolicy>(ranks, rule, {.early_update = true}, run, expected);
+  trained<T, NcclPolicy>(ranks, rule, {.stage = 2}, run, expected);
 }
 
 TEST_CASE("a scaler on devices gives the host's weights, scales and numbers of updates, with overflows on one rank") {
@@ -185,11 +185,11 @@ TEST_CASE("a checkpoint after a step that was skipped has the number of updates,
   const Run first{.path = path, .saved = saved};
   const Run second{.path = path, .begin = saved};
   const std::vector<Seen<float>> expected = trained_on_host<float>(2, rule, 0);
-  trained<float, NcclPolicy>(2, rule, ShardedOptions{}, first, expected);
-  trained<float, NcclPolicy>(2, rule, ShardedOptions{.stage = 2}, second, expected);
-  trained<float, HostPolicy>(2, rule, ShardedOptions{}, second, expected);
-  trained<float, HostPolicy>(2, rule, ShardedOptions{}, first, expected);
-  trained<float, NcclPolicy>(2, rule, ShardedOptions{}, second, expected);
+  trained<float, NcclPolicy>(2, rule, {}, first, expected);
+  trained<float, NcclPolicy>(2, rule, {.stage = 2}, second, expected);
+  trained<float, HostPolicy>(2, rule, {}, second, expected);
+  trained<float, HostPolicy>(2, rule, {}, first, expected);
+  trained<float, NcclPolicy>(2, rule, {}, second, expected);
 }
 
 TEST_CASE("a captured step skips its update in the replays that overflow") {
@@ -203,7 +203,7 @@ TEST_CASE("a captured step skips its update in the replays that overflow") {
       run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
         Model<float> model;
         DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reorder_gradients = false}};
-        ShardedOptimizer optimizer{ddp, rule, ShardedOptions{.stage = 2}};
+        ShardedOptimizer optimizer{ddp, rule, {.stage = 2}};
         DeviceLossScaler scaler(options);
         int step = 0;
         const auto check_step = [&] {
@@ -295,7 +295,7 @@ TEST_CASE("a program's own rule reads where no update is to be made") {
   static_assert(!dtrain::ddp::ReadsFoundInf<OtherRule>);
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
   const std::vector<Seen<float>> expected = trained_on_host<float>(2, optimizers::Sgd{.rate = 0.5F}, 0);
-  trained<float, NcclPolicy>(2, OwnRule{}, ShardedOptions{}, {}, expected);
+  trained<float, NcclPolicy>(2, OwnRule{}, {}, {}, expected);
 }
 
 TEST_CASE("work between the last ready() and finish() reads the scale of its own step") {

@@ -116,7 +116,8 @@ TEST_CASE("a pass that an exception ends counts with its ready gradients, and le
   CHECK(rank.read(2) == 40.0F);
 }
 
-TEST_CASE("with zero::Gradients the library may use a gradient's memory again after its ready() in a pass") {
+TEST_CASE(
+    "in stage 2 of a ShardedOptimizer the library may use a gradient's memory again after its ready() in a pass") {
   SummingRank rank(false, {}, {.late_writes = LateWrites::refused});
   rank.reducer->reuse_memory();
   Step held = rank.accumulation.begin();

@@ -195,7 +195,7 @@ TEST_CASE("gradients that lose their memory after a pass under no_sync are not r
   CheckedRank rank(false);
   Accumulation accumulation = rank.reducer->accumulation();
   rank.held_pass(accumulation);
-  rank.reducer->reuse_memory(true);  // as a libtorch::ShardedOptimizer with zero::Gradients
+  rank.reducer->reuse_memory(true);  // as a libtorch::ShardedOptimizer of stage 2
   accumulation.begin().finish();
 }
 

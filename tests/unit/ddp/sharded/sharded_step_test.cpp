@@ -1,10 +1,9 @@
-// What a sharded step waits for, on a stream that runs only what somebody waits for: the memory of an earlier bucket,
-// and with overlap_forward the weights of one parameter.
+// What a sharded step waits for, on a stream that runs only what somebody waits for.
 
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
 #include "unit/ddp/prelude.hpp"
 
-namespace overlap_forward_test {
+namespace sharded_step_test {
 
 /// The only rank: a reduction copies.
 class OnlyRank {
@@ -50,9 +49,9 @@ dtrain::ddp::ShardedParameters::Rule erased(R rule) {
 }
 
 /// Six parameters, each a bucket, whose update is value - gradient.
-template <class Stage, class Channel = OnlyRank>
+template <class Channel = OnlyRank>
 struct Rank {
-  explicit Rank(Stage stage) {
+  explicit Rank(const dtrain::ShardedOptions& options) {
     for (std::size_t i = 0; i < 6; ++i) {
       values.emplace_back(32, 0.0F);
       gradients.emplace_back(32, 1.0F);
@@ -63,13 +62,13 @@ struct Rank {
     reducer = std::make_unique<dtrain::ddp::Reducer<Channel>>(
         channel, stream.host_ref(), parameters,
         dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), {0, 0}), dtrain::DdpOptions(), context);
-    if (Stage::divides_gradients) reducer->reuse_memory();
+    if (options.divides_gradients()) reducer->reuse_memory();
     const auto rule = [](std::span<float> weights, std::span<const float> g, const dtrain::StepInfo&) {
       for (std::size_t k = 0; k < weights.size(); ++k)
         weights[k] -= g[k];
     };
-    update = std::make_unique<dtrain::ddp::ShardedReduction<Channel, Stage>>(
-        dtrain::ddp::ShardedParameters(parameters, reducer->plan(), 0, 1, 0, erased(rule)), reducer->plan(), stage);
+    update = std::make_unique<dtrain::ddp::ShardedReduction<Channel>>(
+        dtrain::ddp::ShardedParameters(parameters, reducer->plan(), 0, 1, 0, erased(rule)), reducer->plan(), options);
   }
 
   dtrain::Step begin() { return reducer->begin("begin()", {}, update.get()); }
@@ -94,54 +93,23 @@ struct Rank {
   std::vector<std::vector<float>> gradients;
   std::vector<dtrain::Parameter> parameters;
   std::unique_ptr<dtrain::ddp::Reducer<Channel>> reducer;
-  std::unique_ptr<dtrain::ddp::ShardedReduction<Channel, Stage>> update;
+  std::unique_ptr<dtrain::ddp::ShardedReduction<Channel>> update;
 };
 
-template <class Stage>
-void check_overlap() {
-  Rank<Stage> rank(Stage{.overlap_forward = true});
-  rank.run_step();
-  CHECK(rank.weights() == Weights{0, 0, 0, 0, 0, 0});  // reduced and updated, but nothing is gathered
-  rank.reducer->wait_for_weights(0);
-  CHECK(rank.weights() == Weights{-1, 0, 0, 0, 0, 0});
-  rank.reducer->wait_for_weights(2);
-  CHECK(rank.weights() == Weights{-1, -1, -1, 0, 0, 0});
-  rank.reducer->wait_for_weights(1);
-  CHECK(rank.weights() == Weights{-1, -1, -1, 0, 0, 0});
-  CHECK_THROWS_WITH_AS(rank.reducer->wait_for_weights(6),
-                       doctest::Contains("wait_for(6) was called, but the model has 6"), dtrain::Error);
-  {
-    dtrain::Step step = rank.begin();  // waits for the rest first
+TEST_CASE("a step ends with all weights stored, in both stages") {
+  for (const int stage : {1, 2}) {
+    CAPTURE(stage);
+    Rank<> rank({.stage = stage});
+    rank.run_step();
     CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
-    for (std::size_t i = 6; i-- > 0;)
-      step.ready(i);
-    step.finish();
+    rank.run_step();
+    CHECK(rank.weights() == Weights{-2, -2, -2, -2, -2, -2});
   }
-  CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
-  rank.reducer->wait_for_weights();
-  CHECK(rank.weights() == Weights{-2, -2, -2, -2, -2, -2});
-  CHECK(rank.stream.completed() == rank.stream.enqueued());
-  CHECK_FALSE(rank.reducer->open_work().is_some());
 }
 
-TEST_CASE(
-    "with overlap_forward a step leaves new weights to wait_for, and they come in the order of the forward pass") {
-  check_overlap<dtrain::zero::States>();
-  check_overlap<dtrain::zero::Gradients>();
-}
-
-TEST_CASE("without it the step ends with all weights") {
-  Rank<dtrain::zero::States> one({});
-  one.run_step();
-  CHECK(one.weights() == Weights{-1, -1, -1, -1, -1, -1});
-  Rank<dtrain::zero::Gradients> two({});
-  two.run_step();
-  CHECK(two.weights() == Weights{-1, -1, -1, -1, -1, -1});
-}
-
-template <class Stage, class Channel>
-void check_storing(bool at_once) {
-  Rank<Stage, Channel> rank(Stage{.ready_frees_value = at_once});
+template <class Channel>
+void check_storing(int stage, bool at_once) {
+  Rank<Channel> rank({.stage = stage, .early_update = at_once});
   dtrain::Step step = rank.begin();
   step.ready(5);
   step.ready(4);
@@ -154,18 +122,18 @@ void check_storing(bool at_once) {
   CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
 }
 
-TEST_CASE("new weights are stored during the backward pass with ready_frees_value, and only then") {
+TEST_CASE("new weights are stored during the backward pass with early_update, and only then") {
   for (const bool at_once : {false, true}) {
-    check_storing<dtrain::zero::States, OnlyRank>(at_once);
-    check_storing<dtrain::zero::Gradients, OnlyRank>(at_once);
-    check_storing<dtrain::zero::States, ReadingRank>(at_once);
-    check_storing<dtrain::zero::Gradients, ReadingRank>(at_once);
+    for (const int stage : {1, 2}) {
+      check_storing<OnlyRank>(stage, at_once);
+      check_storing<ReadingRank>(stage, at_once);
+    }
   }
 }
 
-template <class Stage, class Channel>
-void check_failed_channel() {
-  Rank<Stage, Channel> rank(Stage{.ready_frees_value = true});
+template <class Channel>
+void check_failed_channel(int stage) {
+  Rank<Channel> rank({.stage = stage, .early_update = true});
   dtrain::Step step = rank.begin();
   step.ready(5);
   rank.stream.run();
@@ -176,14 +144,14 @@ void check_failed_channel() {
 }
 
 TEST_CASE("after a failure of the channel, whose gradients are then not reduced, no new weights are stored") {
-  check_failed_channel<dtrain::zero::States, OnlyRank>();
-  check_failed_channel<dtrain::zero::Gradients, OnlyRank>();
-  check_failed_channel<dtrain::zero::States, ReadingRank>();
-  check_failed_channel<dtrain::zero::Gradients, ReadingRank>();
+  for (const int stage : {1, 2}) {
+    check_failed_channel<OnlyRank>(stage);
+    check_failed_channel<ReadingRank>(stage);
+  }
 }
 
 TEST_CASE("in stage 2 a gradient waits for the bucket two before its own, and for no later one") {
-  Rank<dtrain::zero::Gradients> rank({});
+  Rank<> rank({.stage = 2});
   dtrain::Step step = rank.begin();
   step.ready(5);
   const std::size_t of_first = rank.stream.enqueued();
@@ -206,7 +174,7 @@ TEST_CASE("in stage 2 a gradient waits for the bucket two before its own, and fo
 }
 
 TEST_CASE("in stage 2 a gradient whose bucket is two behind the next one to be launched is copied, too") {
-  Rank<dtrain::zero::Gradients> rank({});
+  Rank<> rank({.stage = 2});
   dtrain::Step step = rank.begin();
   step.ready(5);
   step.ready(4);
@@ -221,4 +189,4 @@ TEST_CASE("in stage 2 a gradient whose bucket is two behind the next one to be l
   CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
 }
 
-}  // namespace overlap_forward_test
+}  // namespace sharded_step_test
