@@ -130,18 +130,6 @@ inline bool can_run(AllReduceAlgorithm algorithm, const CollectiveShape& shape, 
   }
 }
 
-/// The choice by Tuning's thresholds.
-inline AllReduceAlgorithm fixed_algorithm(const CollectiveShape& shape, const Tuning& tuning) noexcept {
-  const bool few = shape.ranks <= tuning.direct_exchange_ranks;
-  if (few && shape.bytes() <= tuning.small_bytes) {
-    return AllReduceAlgorithm::direct_exchange;
-  }
-  if (shape.partial_bytes() <= tuning.small_bytes) {
-    return AllReduceAlgorithm::recursive_doubling;
-  }
-  return few && tuning.direct_reduce_scatter ? AllReduceAlgorithm::direct_reduce_scatter : AllReduceAlgorithm::ring;
-}
-
 /// The time that the cost model gives.
 inline double modelled_seconds(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning,
                                const LinkCost& link) noexcept {

@@ -13,7 +13,7 @@ using passing::Tuning;
 using support::RankTraffic;
 using support::RoutineRun;
 
-constexpr int sizes[] = {2, 3, 5, 7, 12, 16, 32, 33, 48, 64};
+constexpr int sizes[] = {2, 3, 4, 5, 7, 12, 16, 32, 33, 48, 64};
 constexpr std::size_t counts[] = {1, 16, 100, 64 * 33, 5003};
 
 struct Reduction {
@@ -91,6 +91,20 @@ passing::Routine halving(passing::OperationContext<RoutineEndpoint>& context, co
   co_await routine;
 }
 
+passing::Routine round_ring(passing::OperationContext<RoutineEndpoint>& context, const passing::Buffers& buffers) {
+  passing::Routine routine = passing::ring_all_reduce(context, buffers);
+  co_await routine;
+}
+
+passing::Routine direct(passing::OperationContext<RoutineEndpoint>& context, const passing::Buffers& buffers) {
+  const Operation& what = context.operation;
+  const passing::BlockCollective work{buffers.input, buffers.output,
+                                      passing::Blocks(what.count, what.dtype, context.size(), context.channel.tuning),
+                                      true, true};
+  passing::Routine routine = passing::direct_reduce_scatter(context, work);
+  co_await routine;
+}
+
 CollectiveShape shape_of(int size, std::size_t count, const Reduction& reduction) {
   return {size, count, reduction.dtype,
           dtrain::kernels::partial_type(reduction.dtype, ReduceOp::sum, reduction.accumulate)};
@@ -152,18 +166,47 @@ TEST_CASE("an all_reduce by halving-doubling sends what its formula says") {
 
 TEST_CASE("an all_reduce by ring sends what its formula says") {
   const Tuning tuning = fine(0);
-  check_all_reduce(64, tuning, any_length, selected, [&](const CollectiveShape& shape) {
+  check_all_reduce(64, tuning, any_length, round_ring, [&](const CollectiveShape& shape) {
     return support::RingTraffic{shape, tuning, true, true};
   });
 }
 
 TEST_CASE("an all_reduce by direct reduce-scatter sends what its formula says") {
-  Tuning tuning = fine(0);
-  tuning.direct_exchange_ranks = passing::max_direct_exchange_ranks;
-  tuning.direct_reduce_scatter = true;
-  check_all_reduce(passing::max_direct_exchange_ranks, tuning, any_length, selected, [&](const CollectiveShape& shape) {
+  const Tuning tuning = fine(0);
+  check_all_reduce(passing::max_direct_exchange_ranks, tuning, any_length, direct, [&](const CollectiveShape& shape) {
     return support::DirectReduceScatterTraffic{shape, tuning, true};
   });
+}
+
+/// Of the algorithm of algorithm_of().
+struct SelectedTraffic {
+  CollectiveShape shape;
+  Tuning tuning;
+
+  RankTraffic sent_by(int rank) const noexcept {
+    switch (algorithm_of(shape, tuning)) {
+      case passing::AllReduceAlgorithm::direct_exchange: return support::DirectExchangeTraffic{shape}.sent_by(rank);
+      case passing::AllReduceAlgorithm::recursive_doubling:
+        return support::RecursiveDoublingTraffic{shape}.sent_by(rank);
+      case passing::AllReduceAlgorithm::halving_doubling:
+        return support::HalvingDoublingTraffic{shape, tuning}.sent_by(rank);
+      case passing::AllReduceAlgorithm::direct_reduce_scatter:
+        return support::DirectReduceScatterTraffic{shape, tuning, true}.sent_by(rank);
+      default: return {};
+    }
+  }
+};
+
+TEST_CASE("an all_reduce of any length runs the algorithm of its length and number of ranks") {
+  for (const bool one_host : {false, true}) {
+    CAPTURE(one_host);
+    Tuning tuning = fine(256);
+    tuning.direct_exchange_ranks = 8;
+    tuning.direct_reduce_scatter = one_host;
+    check_all_reduce(64, tuning, any_length, selected, [&](const CollectiveShape& shape) {
+      return SelectedTraffic{shape, tuning};
+    });
+  }
 }
 
 TEST_CASE("reduce_scatter and all_gather send what their formulas say") {

@@ -13,24 +13,121 @@ constexpr std::size_t counts[] = {0, 1, 7, 16, 17, 100, 1000, 4099};
 
 /// What every rank's output is after `what`.
 std::vector<Bytes> outputs(const Operation& what, const passing::Tuning& tuning, const std::vector<Bytes>& given,
-                           std::size_t output_bytes, bool in_place, Accumulate accumulate = Accumulate::element) {
-  return memory_ranks::outputs(passing::collective<MemoryEndpoint>, what,
-                               support::test_channel(tuning, given.size(), accumulate), given, output_bytes, in_place);
+                           std::size_t output_bytes, bool in_place) {
+  return memory_ranks::outputs(passing::collective<MemoryEndpoint>, what, support::test_channel(tuning, given.size()),
+                               given, output_bytes, in_place);
 }
 
-TEST_CASE("direct exchange and all-to-all reduce every type and operation in rank order, to the bit") {
+constexpr std::size_t kib = 1024;
+constexpr auto exchange = passing::AllReduceAlgorithm::direct_exchange;
+constexpr auto doubling = passing::AllReduceAlgorithm::recursive_doubling;
+constexpr auto halving = passing::AllReduceAlgorithm::halving_doubling;
+constexpr auto direct = passing::AllReduceAlgorithm::direct_reduce_scatter;
+
+/// `at` for up to `bytes`, `above` for one element more.
+struct Boundary {
+  int ranks;
+  std::size_t bytes;
+  passing::AllReduceAlgorithm at;
+  passing::AllReduceAlgorithm above;
+};
+
+void check(const passing::Tuning& tuning, const std::vector<Boundary>& boundaries) {
+  for (const Boundary& boundary : boundaries) {
+    CAPTURE(boundary.ranks);
+    CAPTURE(boundary.bytes);
+    const std::size_t count = boundary.bytes / 4;
+    CHECK(algorithm_of({boundary.ranks, count, DType::f32, DType::f32}, tuning) == boundary.at);
+    CHECK(algorithm_of({boundary.ranks, count + 1, DType::f32, DType::f32}, tuning) == boundary.above);
+  }
+}
+
+/// Lengths that are in no boundary.
+void check_longer(const passing::Tuning& tuning, int ranks, std::size_t from, passing::AllReduceAlgorithm expected) {
+  for (std::size_t bytes = from; bytes <= std::size_t{1} << 34U; bytes *= 2) {
+    CAPTURE(ranks);
+    CAPTURE(bytes);
+    CHECK(algorithm_of({ranks, bytes / 4, DType::f32, DType::f32}, tuning) == expected);
+  }
+}
+
+TEST_CASE("the algorithm of an all_reduce is by its length and the number of ranks, on one host and on several") {
+  passing::Tuning tuning;
+  REQUIRE(tuning.small_bytes == 8 * kib);  // a backend's on several hosts
+  check(tuning, {{2, 8 * kib, exchange, halving},
+                 {3, 8 * kib, exchange, halving},
+                 {4, 8 * kib, exchange, halving},
+                 {6, 8 * kib, exchange, halving},
+                 {8, 8 * kib, exchange, halving},
+                 {9, 8 * kib, doubling, halving},
+                 {64, 8 * kib, doubling, halving}});
+  for (const int ranks : {2, 3, 4, 6, 8, 9, 64})
+    check_longer(tuning, ranks, 16 * kib, halving);
+
+  tuning.direct_reduce_scatter = true;  // Gloo's on one host
+  check(tuning, {{2, 8 * kib, exchange, direct},
+                 {3, 8 * kib, exchange, direct},
+                 {4, 8 * kib, exchange, halving},
+                 {4, 512 * kib, halving, direct},
+                 {6, 8 * kib, exchange, halving},
+                 {6, 768 * kib, halving, direct},
+                 {8, 8 * kib, exchange, halving},
+                 {8, 1024 * kib, halving, direct},
+                 {9, 8 * kib, doubling, halving},
+                 {64, 8 * kib, doubling, halving}});
+  for (const int ranks : {2, 3, 4, 6, 8})
+    check_longer(tuning, ranks, 2048 * kib, direct);
+  for (const int ranks : {9, 64})
+    check_longer(tuning, ranks, 16 * kib, halving);
+}
+
+TEST_CASE("where a backend sends more at once, an all_reduce is small for longer") {
+  passing::Tuning tuning;
+  tuning.direct_reduce_scatter = true;
+  tuning.small_bytes = 32 * kib;  // Mpi's on one host, as are those below
+  check(tuning, {{2, 32 * kib, exchange, direct},
+                 {3, 32 * kib, exchange, direct},
+                 {4, 32 * kib, exchange, halving},
+                 {4, 512 * kib, halving, direct}});
+  tuning.small_bytes = 128 * kib / 6;
+  check(tuning, {{6, 128 * kib / 6, exchange, halving}, {6, 768 * kib, halving, direct}});
+  tuning.small_bytes = 16 * kib;
+  check(tuning, {{8, 16 * kib, exchange, halving}, {8, 1024 * kib, halving, direct}});
+  tuning.small_bytes = 128 * kib / 9;
+  check(tuning, {{9, 128 * kib / 9, doubling, halving}});
+  tuning.small_bytes = 8 * kib;
+  check(tuning, {{64, 8 * kib, doubling, halving}});
+}
+
+TEST_CASE("recursive doubling is for partial results that fit in a header, however short the elements are") {
+  const passing::Tuning tuning;
+  CHECK(algorithm_of({9, 2048, DType::bf16, DType::f32}, tuning) == doubling);
+  CHECK(algorithm_of({9, 2049, DType::bf16, DType::f32}, tuning) == halving);
+  CHECK(algorithm_of({8, 4096, DType::bf16, DType::f32}, tuning) == exchange);
+  CHECK(algorithm_of({8, 4097, DType::bf16, DType::f32}, tuning) == halving);
+  CHECK(algorithm_of({64, 1024, DType::u8, DType::i64}, tuning) == doubling);
+  CHECK(algorithm_of({64, 1025, DType::u8, DType::i64}, tuning) == halving);
+}
+
+TEST_CASE("direct exchange and direct reduce-scatter reduce every type and operation in rank order, to the bit") {
+  struct Length {
+    int ranks;
+    std::size_t count;
+  };
   passing::Tuning tuning = fine;
   tuning.direct_reduce_scatter = true;
-  support::Combinations(std::array{2, 3, 8}, support::all_dtypes, support::all_ops,
-                        std::array{std::size_t{7}, std::size_t{1000}})
-      .for_each([&](int size, DType dtype, ReduceOp op, std::size_t count) {
-        CAPTURE(size);
+  support::Combinations(
+      std::array{Length{2, 7}, Length{3, 7}, Length{8, 7}, Length{2, 1000}, Length{3, 1000}, Length{7, 1000}},
+      support::all_dtypes, support::all_ops)
+      .for_each([&](const Length& length, DType dtype, ReduceOp op) {
+        CAPTURE(length.ranks);
+        CAPTURE(length.count);
         CAPTURE(dtrain::name(dtype));
         CAPTURE(dtrain::name(op));
-        const std::vector<Bytes> given = inputs(size, dtype, count);
+        const std::vector<Bytes> given = inputs(length.ranks, dtype, length.count);
         const Bytes expected = support::scalar_reduction(dtype, op, given);
-        for (const Bytes& output :
-             outputs(operation(OperationKind::all_reduce, count, dtype, op), tuning, given, expected.size(), false)) {
+        for (const Bytes& output : outputs(operation(OperationKind::all_reduce, length.count, dtype, op), tuning, given,
+                                           expected.size(), false)) {
           CHECK(output == expected);
         }
       });
@@ -68,14 +165,16 @@ TEST_CASE("a ring reduces every type and operation in its own order, the same on
         const std::size_t count = 1003;
         const std::vector<Bytes> given = inputs(size, dtype, count);
         const Bytes expected = ring_reduction(dtype, op, given, accumulate);
-        for (const Bytes& output : outputs(operation(OperationKind::all_reduce, count, dtype, op), fine, given,
-                                           expected.size(), false, accumulate)) {
+        for (const Bytes& output : memory_ranks::outputs(
+                 passing::ring_all_reduce<MemoryEndpoint>, operation(OperationKind::all_reduce, count, dtype, op),
+                 support::test_channel(fine, given.size(), accumulate), given, expected.size(), false)) {
           CHECK(output == expected);
         }
       });
 }
 
 TEST_CASE("an average of values whose sum overflows is right on 9 and 10 ranks, whatever the type and the length") {
+  const std::array<Make, 2> makes{passing::collective<MemoryEndpoint>, passing::ring_all_reduce<MemoryEndpoint>};
   support::Combinations(std::array{Accumulate::element, Accumulate::f32}, std::array{9, 10}, support::all_dtypes,
                         std::array{std::size_t{1}, std::size_t{7}, std::size_t{2003}})
       .for_each([&](Accumulate accumulate, int size, DType dtype, std::size_t count) {
@@ -85,19 +184,23 @@ TEST_CASE("an average of values whose sum overflows is right on 9 and 10 ranks, 
         CAPTURE(count);
         const std::vector<Bytes> given(static_cast<std::size_t>(size), support::large_values(dtype, count));
         const Operation average = operation(OperationKind::all_reduce, count, dtype, ReduceOp::average);
-        for (const Bytes& output : outputs(average, fine, given, given[0].size(), true, accumulate)) {
-          const bool is_half = dtype == DType::f16 || dtype == DType::bf16;
-          CHECK(support::is_large_value(dtype, output, is_half && accumulate == Accumulate::f32 ? 0 : 2 * size));
+        const passing::ChannelInfo channel = support::test_channel(fine, given.size(), accumulate);
+        for (const Make& make : makes) {
+          for (const Bytes& output : memory_ranks::outputs(make, average, channel, given, given[0].size(), true)) {
+            const bool is_half = dtype == DType::f16 || dtype == DType::bf16;
+            CHECK(support::is_large_value(dtype, output, is_half && accumulate == Accumulate::f32 ? 0 : 2 * size));
+          }
         }
       });
 }
 
 /// Integers: every order gives the same.
-TEST_CASE("all_reduce is right for any length and number of ranks, by every algorithm, in place and not") {
-  for (const bool direct : {false, true}) {
+TEST_CASE(
+    "all_reduce is right for any length and number of ranks, by each algorithm that is selected, in place and not") {
+  for (const bool one_host : {false, true}) {
     for (const int direct_exchange_ranks : {0, 8}) {
       passing::Tuning tuning = fine;
-      tuning.direct_reduce_scatter = direct;
+      tuning.direct_reduce_scatter = one_host;
       tuning.direct_exchange_ranks = direct_exchange_ranks;
       support::Combinations(sizes, counts, std::array{false, true})
           .for_each([&](int size, std::size_t count, bool in_place) {
@@ -133,9 +236,9 @@ TEST_CASE("an average of integers by recursive doubling divides once, at the end
 }
 
 TEST_CASE("reduce_scatter gives each rank its block, all_gather puts them together") {
-  for (const bool direct : {false, true}) {
+  for (const bool one_host : {false, true}) {
     passing::Tuning tuning = fine;
-    tuning.direct_reduce_scatter = direct;
+    tuning.direct_reduce_scatter = one_host;
     for (const int size : sizes) {
       const auto ranks = static_cast<std::size_t>(size);
       for (const std::size_t count : counts) {

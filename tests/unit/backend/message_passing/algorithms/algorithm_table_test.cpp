@@ -63,16 +63,6 @@ TEST_CASE("a buffer whose partial results are wider than the table knows is redu
   CHECK(table.at(bytes, tuning) == AllReduceAlgorithm::halving_doubling);
 }
 
-TEST_CASE("the fixed choice is by thresholds") {
-  Tuning tuning;
-  CHECK(passing::fixed_algorithm(floats(8, 8192), tuning) == AllReduceAlgorithm::direct_exchange);
-  CHECK(passing::fixed_algorithm(floats(9, 8192), tuning) == AllReduceAlgorithm::recursive_doubling);
-  CHECK(passing::fixed_algorithm(floats(9, 8196), tuning) == AllReduceAlgorithm::ring);
-  tuning.direct_reduce_scatter = true;
-  CHECK(passing::fixed_algorithm(floats(8, 8196), tuning) == AllReduceAlgorithm::direct_reduce_scatter);
-  CHECK(passing::fixed_algorithm(floats(9, 8196), tuning) == AllReduceAlgorithm::ring);
-}
-
 passing::Routine twice(passing::OperationContext<RoutineEndpoint>& context, const passing::Buffers& buffers) {
   passing::Routine first = passing::collective(context, buffers);
   co_await first;
