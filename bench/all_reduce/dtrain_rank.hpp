@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "bench/all_reduce/limit.hpp"
@@ -37,20 +36,6 @@ class ForeignMemory {
   void* data_ = nullptr;
 };
 
-/// How a channel of the benchmark selects the algorithm of an all_reduce (GroupOptions::algorithms).
-enum class AlgorithmsOf : bool { thresholds, measured_cost };
-
-/// Collective, blocking. The group has AlgorithmChoice::measured().
-template <class P>
-typename dtrain::ProcessGroup<P>::Communicator open_channel(const dtrain::ProcessGroup<P>& group,
-                                                            AlgorithmsOf algorithms) {
-  using Preference = dtrain::backend::AlgorithmPreference;
-  const bool by_thresholds = algorithms == AlgorithmsOf::thresholds;
-  return dtrain::group::GroupAccess::of(group).open_channel(
-      by_thresholds ? "bench" : "measured", dtrain::Accumulate::element, {},
-      by_thresholds ? Preference::reproducible : Preference::as_chosen);
-}
-
 /// Carries out requests on a channel of its own.
 template <class P>
 class DtrainRank {
@@ -58,7 +43,7 @@ class DtrainRank {
   /// @param bytes the most that a request's buffers take together
   DtrainRank(const dtrain::ProcessGroup<P>& group, std::size_t bytes)
       : group_(group),
-        communicator_(open_channel(group, AlgorithmsOf::thresholds)),
+        communicator_(dtrain::group::GroupAccess::of(group).open_channel("bench")),
         bound_(communicator_.allocate_blocking(bytes, dtrain::Deadline::after(group.timeout()))),
         foreign_(bytes) {}
 
@@ -97,13 +82,9 @@ class DtrainRank {
     const dtrain::DType dtype = request.dtype == "f16"    ? dtrain::DType::f16
                                 : request.dtype == "bf16" ? dtrain::DType::bf16
                                                           : dtrain::DType::f32;
-    if (request.memory == "measured" && !measured_) {
-      measured_.emplace(open_channel(group_, AlgorithmsOf::measured_cost));
-    }
-    auto& channel = request.memory == "measured" ? *measured_ : communicator_;
     const auto reduce = [&](std::byte* buffer) {
       const dtrain::BufferView view{buffer, request.bytes / pattern.element_bytes(), dtype, {}};
-      channel.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, group_.stream());
+      communicator_.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, group_.stream());
       wait();
     };
     std::byte* const memory = request.memory == "bound" ? bound_.data() : foreign_.data();
@@ -122,7 +103,6 @@ class DtrainRank {
 
   const dtrain::ProcessGroup<P>& group_;
   typename dtrain::ProcessGroup<P>::Communicator communicator_;
-  std::optional<typename dtrain::ProcessGroup<P>::Communicator> measured_{};
   typename dtrain::ProcessGroup<P>::Communicator::Allocation bound_;
   ForeignMemory foreign_;
   std::uint64_t iteration_ = 0;
@@ -139,7 +119,7 @@ int run_rank(int argc, char** argv) {
     DtrainRank<P>(group, std::stoull(arguments[3])).serve(source);
     return 0;
   };
-  return dtrain::run<P>(argc, argv, body, {.algorithms = dtrain::AlgorithmChoice::measured()});
+  return dtrain::run<P>(argc, argv, body);
 }
 
 }  // namespace bench

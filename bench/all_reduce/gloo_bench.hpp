@@ -41,8 +41,8 @@ class GlooBench {
   }
 
  private:
-  /// dtrain's with thresholds, Gloo's choice, its other algorithm, and dtrain's by measured cost.
-  static constexpr std::array<const char*, 4> ways{"foreign", "ring", "bcube", "measured"};
+  /// dtrain's, Gloo's choice, and its other algorithm.
+  static constexpr std::array<const char*, 3> ways{"foreign", "ring", "bcube"};
   using Seconds = std::array<std::vector<double>, ways.size()>;
 
   void measure(int ranks) {
@@ -50,8 +50,8 @@ class GlooBench {
                    {{DTRAIN_BENCH_GLOO, "--nproc-per-node=" + std::to_string(ranks), "{socket}",
                      std::to_string(message_memory(sizes_))},
                     {}});
-    std::printf("\n%d ranks, f32, microseconds over Gloo\n%10s %12s %12s %12s %14s %12s\n", ranks, "bytes", "dtrain",
-                "gloo ring", "gloo bcube", "better/dtrain", "by cost");
+    std::printf("\n%d ranks, f32, microseconds over Gloo\n%10s %12s %12s %12s %14s\n", ranks, "bytes", "dtrain",
+                "gloo ring", "gloo bcube", "better/dtrain");
     for (const std::uint64_t bytes : sizes_) {
       keep(take_turns(team, bytes), ranks, bytes);
     }
@@ -75,23 +75,19 @@ class GlooBench {
   void keep(const Seconds& seconds, int ranks, std::uint64_t bytes) {
     const double own = median(seconds[0]);
     const double ratio = std::min(median(seconds[1]), median(seconds[2])) / own;
-    std::printf("%10s %12.2f %12.2f %12.2f %14.3f %12.2f\n", bytes_text(bytes).c_str(), own * 1e6,
-                median(seconds[1]) * 1e6, median(seconds[2]) * 1e6, ratio, median(seconds[3]) * 1e6);
+    std::printf("%10s %12.2f %12.2f %12.2f %14.3f\n", bytes_text(bytes).c_str(), own * 1e6, median(seconds[1]) * 1e6,
+                median(seconds[2]) * 1e6, ratio);
     std::fflush(stdout);
     if (bytes >= 1 * mebi) {
       goal_.see(ranks, bytes, ratio);
     }
     for (std::size_t way = 0; way < ways.size(); ++way) {
-      const bool by_cost = way == 3;
-      Row row{bench_, way == 0 || by_cost ? "dtrain" : "gloo", "all_reduce", ranks, 1, bytes, median(seconds[way])};
+      const bool is_own = way == 0;
+      Row row{bench_, is_own ? "dtrain" : "gloo", "all_reduce", ranks, 1, bytes, median(seconds[way])};
       row.samples = seconds[way].size();
       row = row.with("dtype", std::string("f32")).with("backend", std::string("gloo"));
-      if (by_cost) {
-        row = row.with("algorithms", std::string(ways[way]));
-      }
-      rows_.keep(way == 0 || by_cost
-                     ? row
-                     : row.with("algorithm", std::string(ways[way])).with("ratio", median(seconds[way]) / own));
+      rows_.keep(is_own ? row
+                        : row.with("algorithm", std::string(ways[way])).with("ratio", median(seconds[way]) / own));
     }
   }
 

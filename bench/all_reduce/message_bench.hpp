@@ -53,8 +53,7 @@ class MessageBench {
 
  private:
   struct Contender {
-    std::string system;  ///< "by cost": dtrain that selects algorithms by their measured cost
-    std::string memory;  ///< in Request
+    std::string system;
     std::string settings;
     std::shared_ptr<RankGroup> team;
     std::vector<double> seconds{};
@@ -67,15 +66,14 @@ class MessageBench {
       own.words.insert(own.words.end() - 1, launched_word);
       own.words.push_back(std::to_string(message_memory(sizes_)));
       const auto team = std::make_shared<RankGroup>("dtrain", ranks, std::move(own));
-      contenders.push_back({"dtrain", "foreign", one.text, team});
-      contenders.push_back({"by cost", "measured", one.text, team});
+      contenders.push_back({"dtrain", one.text, team});
       contenders.push_back(
-          {"openmpi", "foreign", one.text,
+          {"openmpi", one.text,
            std::make_shared<RankGroup>("openmpi", ranks,
                                        openmpi_command(DTRAIN_BENCH_MPIRUN, DTRAIN_BENCH_OPENMPI, ranks, one))});
     }
-    std::printf("\n%d ranks, f32, microseconds over MPI\n%10s %12s %12s %8s %12s  settings of each\n", ranks, "bytes",
-                "dtrain", "openmpi", "ratio", "by cost");
+    std::printf("\n%d ranks, f32, microseconds over MPI\n%10s %12s %12s %8s  settings of each\n", ranks, "bytes",
+                "dtrain", "openmpi", "ratio");
     for (const std::uint64_t bytes : sizes_) {
       take_turns(contenders, bytes);
       keep(contenders, ranks, bytes);
@@ -91,7 +89,6 @@ class MessageBench {
     for (int round = 0; round < rounds; ++round) {
       for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
         Contender& contender = contenders[(turn + static_cast<std::size_t>(round)) % contenders.size()];
-        request.memory = contender.memory;
         const Answer answer = contender.team->ask(request);
         contender.seconds.insert(contender.seconds.end(), answer.seconds.begin(), answer.seconds.end());
       }
@@ -111,21 +108,16 @@ class MessageBench {
     const Contender& own = fastest(contenders, "dtrain");
     const Contender& peer = fastest(contenders, "openmpi");
     const double ratio = median(peer.seconds) / median(own.seconds);
-    const Contender& by_cost = fastest(contenders, "by cost");
-    std::printf("%10s %12.2f %12.2f %8.3f %12.2f  %s | %s\n", bytes_text(bytes).c_str(), median(own.seconds) * 1e6,
-                median(peer.seconds) * 1e6, ratio, median(by_cost.seconds) * 1e6, own.settings.c_str(),
-                peer.settings.c_str());
+    std::printf("%10s %12.2f %12.2f %8.3f  %s | %s\n", bytes_text(bytes).c_str(), median(own.seconds) * 1e6,
+                median(peer.seconds) * 1e6, ratio, own.settings.c_str(), peer.settings.c_str());
     std::fflush(stdout);
     if (bytes >= 1 * mebi) {
       goal_.see(ranks, bytes, ratio);
     }
-    for (const Contender* one : {&own, &peer, &by_cost}) {
+    for (const Contender* one : {&own, &peer}) {
       Row row{bench_, one == &peer ? "openmpi" : "dtrain", "all_reduce", ranks, 1, bytes, median(one->seconds)};
       row.samples = one->seconds.size();
       row = row.with("dtype", std::string("f32")).with("backend", std::string("mpi")).with("settings", one->settings);
-      if (one == &by_cost) {
-        row = row.with("algorithms", std::string("measured"));
-      }
       rows_.keep(one == &peer ? row.with("ratio", ratio) : row);
     }
   }

@@ -22,7 +22,7 @@ namespace bench {
 /// `samples` times: fill `buffers` buffers of `bytes` bytes, meet the other ranks, reduce one buffer after the other
 /// and check all of them.
 struct Request {
-  /// bound, foreign, measured (foreign, by measured cost) or limit-KERNEL; a peer has only its own
+  /// bound, foreign or limit-KERNEL; a peer has only its own
   std::string memory = "own";
   std::string dtype = "f32";
   std::size_t bytes = 0;

@@ -1,7 +1,5 @@
-// A rank of all_reduce_bench --backend=gloo, or its launcher: dtrain over Gloo ("foreign" selects algorithms by
-// thresholds, "measured" by their cost), and Gloo's own algorithms in the same process, over connections of the same
-// kind
-// ("ring", which is its choice, and "bcube").
+// A rank of all_reduce_bench --backend=gloo, or its launcher: dtrain over Gloo ("foreign"), and Gloo's own
+// algorithms in the same process, over connections of the same kind ("ring", which is its choice, and "bcube").
 
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
@@ -81,26 +79,24 @@ int main(int argc, char** argv) {
     const bench::ForeignMemory memory(std::stoull(arguments[2]));
     const bench::Pattern pattern(group.rank(), group.world_size(), "f32");
     GlooRank gloo(group);
-    auto communicator = bench::open_channel(group, bench::AlgorithmsOf::thresholds);
-    auto measured = bench::open_channel(group, bench::AlgorithmsOf::measured_cost);
+    auto communicator = dtrain::group::GroupAccess::of(group).open_channel("bench");
     std::uint64_t iteration = 0;
-    const auto wait = [&](auto& on) {
+    const auto wait = [&] {
       dtrain::stream::host::Event event;
       group.stream().record(event);
-      dtrain::backend::block_until_complete(event, on, *dtrain::group::GroupAccess::of(group).failure(),
+      dtrain::backend::block_until_complete(event, communicator, *dtrain::group::GroupAccess::of(group).failure(),
                                             group.timeout(), group.rank());
     };
     for (bench::Request request; source.next(request);) {
       const auto meet = [&] {
         communicator.enqueue(dtrain::backend::Barrier{}, group.stream());
-        wait(communicator);
+        wait();
       };
       const auto reduce = [&](std::byte* buffer) {
-        if (request.memory == "foreign" || request.memory == "measured") {
-          auto& channel = request.memory == "measured" ? measured : communicator;
+        if (request.memory == "foreign") {
           const dtrain::BufferView view{buffer, request.bytes / sizeof(float), dtrain::DType::f32, {}};
-          channel.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, group.stream());
-          wait(channel);
+          communicator.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, group.stream());
+          wait();
         } else {
           gloo.all_reduce(buffer, request.bytes, request.memory == "bcube");
         }
@@ -109,5 +105,5 @@ int main(int argc, char** argv) {
     }
     return 0;
   };
-  return dtrain::run<Policy>(argc, argv, body, {.algorithms = dtrain::AlgorithmChoice::measured()});
+  return dtrain::run<Policy>(argc, argv, body);
 }

@@ -3,7 +3,6 @@
 /// What one all-reduce takes on a cluster: the latency-bandwidth model of its paths.
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 
 #include "dtrain/backend/message_passing/algorithms/halving_stages.hpp"
@@ -57,18 +56,9 @@ inline double exchange_seconds(const Cluster& cluster, int distance, double byte
              : cluster.between.latency_seconds + cluster.ranks_per_host * bytes / cluster.between.bytes_per_second;
 }
 
-/// All bytes to ranks at distances of 1, 2, 4, ...; two exchanges more if the number of ranks is no power of two.
-inline double recursive_doubling_seconds(const Cluster& cluster, double bytes) {
-  const int whole = static_cast<int>(std::bit_floor(static_cast<unsigned>(cluster.ranks())));
-  double seconds = whole < cluster.ranks() ? 2 * exchange_seconds(cluster, whole, bytes) : 0;
-  for (int distance = 1; distance < whole; distance *= 2) {
-    seconds += exchange_seconds(cluster, distance, bytes);
-  }
-  return seconds;
-}
-
-/// Shorter parts to more distant ranks, and back: see HalvingStages. Neighbours share a host, so if it has a power of
-/// two ranks, its link carries 2 (h - 1) / h of the bytes, as in hierarchical_seconds().
+/// What Mpi and Gloo do with long buffers. Shorter parts to more distant ranks, and back: see HalvingStages. Neighbours
+/// share a host, so if it has a power of two ranks, its link carries 2 (h - 1) / h of the bytes, as in
+/// hierarchical_seconds().
 inline double halving_doubling_seconds(const Cluster& cluster, double bytes) {
   const dtrain::backend::message_passing::HalvingStages stages(cluster.ranks());
   double seconds = stages.extra_ranks() > 0 ? 2 * exchange_seconds(cluster, 1, bytes) : 0;
@@ -79,12 +69,6 @@ inline double halving_doubling_seconds(const Cluster& cluster, double bytes) {
     }
   }
   return seconds;
-}
-
-/// As AlgorithmChoice chooses for each length, with a model that knows the hosts.
-inline double cheapest_seconds(const Cluster& cluster, double bytes) {
-  return std::min({ring_seconds(cluster, bytes), recursive_doubling_seconds(cluster, bytes),
-                   halving_doubling_seconds(cluster, bytes)});
 }
 
 }  // namespace bench

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstddef>
 
-#include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
+#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
 
 /// Each `sent_by(rank)` is exact for every length.
 namespace support {

@@ -71,8 +71,7 @@ class ProcessGroup<support::FakePolicy> {
 
   support::FakeStreamOwner open_stream(stream::host::StreamKind) const { return {}; }
   support::FakeCommunicator open_channel(const std::string& purpose, Accumulate = Accumulate::element,
-                                         const backend::DescribeOperation& = {},
-                                         backend::AlgorithmPreference = {}) const {
+                                         const backend::DescribeOperation& = {}) const {
     state_->opened.push_back(purpose);
     state_->channel->rank = rank();
     state_->channel->size = world_size();

@@ -107,8 +107,7 @@ inline constexpr bool joins_again<B> = B::joins_again;
 /// @ingroup backends
 enum class Determinism {
   none,        ///< no promise
-  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout, number of ranks and
-               ///< AlgorithmChoice, unless that is measured
+  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout and number of ranks
   always,      ///< equal for all buckets, threads and timing
 };
 

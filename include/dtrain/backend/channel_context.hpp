@@ -9,7 +9,6 @@
 #include <memory>
 #include <string>
 
-#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/cause.hpp"
@@ -38,7 +37,6 @@ struct ChannelContext {
   Accumulate accumulate{};       ///< the same on every rank; a backend without f32 rejects it in open_blocking
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
-  AlgorithmChoice algorithms{};  ///< the same on every rank
 
   /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
   void run_other_streams() const {

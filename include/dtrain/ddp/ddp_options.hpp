@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 
-#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -73,7 +72,6 @@ struct DdpOptions {
   /// - With topology::Hierarchical on several hosts, one of them with several ranks: Hierarchical or Flat. With a wire
   ///   type also FlatOver: 16 bits or f32. The policy's variant stays unless another one is expected to shorten the
   ///   step by more than 1%. Each further variant takes two steps more. Only all_reduce changes, also in hooks.
-  /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
   /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
   /// from run to run where a sum's bits depend on the choice (see backend::Determinism). In a model of several element
   /// types, bound gradients may move up to eight times. If a program has other wrappers too, every rank must finish
@@ -110,10 +108,6 @@ struct DdpOptions {
   stream::host::Progress progress = stream::host::Progress::automatic;  ///< the thread that runs the communication
 
   BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
-  backend::AlgorithmPreference algorithms() const noexcept {
-    using Preference = backend::AlgorithmPreference;
-    return deterministic ? Preference::reproducible : plan.is_measured() ? Preference::measured : Preference::as_chosen;
-  }
 };
 
 /// @throws Error (invalid_argument).

@@ -2,7 +2,6 @@
 /// @file
 /// GroupOptions: a program's choices for all groups of a job.
 
-#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
@@ -13,10 +12,6 @@ namespace DTRAIN_NAMESPACE::group {
 /// @ingroup jobs
 struct GroupOptions {
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
-  /// How Mpi and Gloo select the algorithm of an all_reduce; other backends have one. Selection by cost pays with many
-  /// ranks. A measured choice, and with it the bits, may differ from run to run: DdpOptions::deterministic uses the
-  /// fixed choice, and a wrapper with a measured DdpOptions::plan a measured choice unless `given`.
-  backend::AlgorithmChoice algorithms{};
   /// Whether a thread runs collectives that are given a host stream, from the call on. Without one (no free core, or
   /// `caller`) they begin when a thread of this rank waits in dtrain, and after 20 ms at the latest. May differ.
   stream::host::Progress progress = stream::host::Progress::automatic;
@@ -25,7 +20,5 @@ struct GroupOptions {
 }  // namespace DTRAIN_NAMESPACE::group
 
 namespace DTRAIN_NAMESPACE {
-using backend::AlgorithmChoice;
-using backend::LinkCost;
 using group::GroupOptions;
 }  // namespace DTRAIN_NAMESPACE

@@ -40,8 +40,7 @@ namespace DTRAIN_NAMESPACE::group {
 
 template <class P>
 RequiredSettings required_settings(const GroupOptions& options) {
-  return {P::Launcher::name(), P::Backend::name(), P::Topology::name(), options.accumulate,
-          to_string(options.algorithms)};
+  return {P::Launcher::name(), P::Backend::name(), P::Topology::name(), options.accumulate};
 }
 
 /// The part of a GroupState that is compiled once. Threads: as GroupState.
@@ -108,8 +107,7 @@ class GroupStateBase : public RankContext::Closable,
 
   /// channel_context() for a further channel of the group. @param accumulate f32: even if the group's is not
   backend::ChannelContext next_channel_context(const std::string& purpose, Accumulate accumulate,
-                                               const backend::DescribeOperation& describe,
-                                               backend::AlgorithmPreference algorithms) const;
+                                               const backend::DescribeOperation& describe) const;
 
   /// Prefix of the group that the next split with this color makes.
   std::string next_split_prefix(int color);
@@ -213,10 +211,9 @@ class GroupState final : public GroupStateBase {
   /// own if the backend can. Every rank opens the same channels in the same order. Error sentences contain `purpose`,
   /// and the text of `describe` for an operation unless it is empty. @param accumulate f32: even if the group's is not
   Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {},
-                            backend::AlgorithmPreference algorithms = {}) const {
+                            const backend::DescribeOperation& describe = {}) const {
     Communicator& own = live();
-    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, algorithms);
+    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe);
     const Deadline deadline = Deadline::after(rank_context_->timeout);
     if constexpr (backend::CanDuplicate<Backend>) {
       return Backend::duplicate_blocking(own, context, deadline);
@@ -401,27 +398,20 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
     const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
   const std::string name = prefix_ + purpose;
   run_unattended();  // other ranks may wait for this work before they open their channels
-  backend::ChannelContext context{
-      members_,
-      name,
-      with_call_purpose(rank_context_->store().with_prefix(name + "/"), format_text("channel '{}'", {name})),
-      failure(),
-      rank_context_->timeout,
-      [streams = rank_context_->streams] { streams->run_unattended(); },
-      describe,
-      accumulate};
-  context.algorithms = options_.algorithms;
-  return context;
+  return {members_,
+          name,
+          with_call_purpose(rank_context_->store().with_prefix(name + "/"), format_text("channel '{}'", {name})),
+          failure(),
+          rank_context_->timeout,
+          [streams = rank_context_->streams] { streams->run_unattended(); },
+          describe,
+          accumulate};
 }
 
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(
-    const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe,
-    backend::AlgorithmPreference algorithms) const {
-  backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
-                                                    std::max(accumulate, options_.accumulate), describe);
-  if (algorithms == backend::AlgorithmPreference::reproducible) context.algorithms = context.algorithms.reproducible();
-  if (algorithms == backend::AlgorithmPreference::measured) context.algorithms = context.algorithms.or_measured();
-  return context;
+    const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
+  return channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
+                         std::max(accumulate, options_.accumulate), describe);
 }
 
 DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {

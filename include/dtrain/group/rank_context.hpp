@@ -162,7 +162,6 @@ struct RequiredSettings {
   std::string_view backend;
   std::string_view topology;
   Accumulate accumulate;
-  std::string algorithms;
 };
 
 /// For rendezvous::first_difference: RequiredSettings, and those of the process.
@@ -397,11 +396,9 @@ DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optiona
 
 DTRAIN_DEFINED std::string settings_text(const rendezvous::ControlPlaneOptions& worker,
                                          const RequiredSettings& required) {
-  return format_text(
-      "launcher={}\nbackend={}\ntopology={}\nDTRAIN_TIMEOUT_SECONDS={}\nGroupOptions::accumulate={}\n"
-      "GroupOptions::algorithms={}\n",
-      {required.launcher, required.backend, required.topology, std::chrono::duration<double>(worker.timeout).count(),
-       name(required.accumulate), required.algorithms});
+  return format_text("launcher={}\nbackend={}\ntopology={}\nDTRAIN_TIMEOUT_SECONDS={}\nGroupOptions::accumulate={}\n",
+                     {required.launcher, required.backend, required.topology,
+                      std::chrono::duration<double>(worker.timeout).count(), name(required.accumulate)});
 }
 
 DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,

@@ -32,7 +32,6 @@ using dtrain::Error;
 using dtrain::Parameter;
 using dtrain::Step;
 using dtrain::tensor_view;
-using dtrain::backend::LinkCost;
 using support::FakeJob;
 using support::FakeStore;
 using support::TemporaryFile;

@@ -17,29 +17,8 @@ TEST_CASE("failures over Gloo") {
 
 #include "support/communicator_contract.hpp"
 
-namespace {
-
-/// Its channel measures the cost of messages in its first all_reduce.
-struct MeasuringRank : GlooRank {
-  template <class... Options>
-  MeasuringRank(const std::shared_ptr<FakeJob>& job, int rank, int size, const Options&... options)
-      : GlooRank(job->latch(rank), open(support::channel_context(job, rank, size, options...))) {}
-
- private:
-  static Communicator open(dtrain::backend::ChannelContext context) {
-    context.algorithms = dtrain::backend::AlgorithmChoice::measured();
-    return dtrain::backend::Gloo::open_blocking(context, Deadline::after(60s));
-  }
-};
-
-}  // namespace
-
 COMMUNICATOR_FAILURE_CONTRACT(GlooRank)
 HOST_STREAM_CONTRACT(GlooRank)
-
-TEST_CASE("a rank that calls something else in the first operation is named, also while algorithms are measured") {
-  communicator_contract::disagreements<MeasuringRank>();
-}
 
 TEST_CASE("opening with a rank that never comes ends with the deadline, or with the job") {
   for (const bool job_fails : {false, true}) {

@@ -50,16 +50,3 @@ TEST_CASE("groups that accumulate differently are an error on every rank that na
   for (const std::string& error : errors)
     CHECK_CONTAINS(error, " has GroupOptions::accumulate=element", " has GroupOptions::accumulate=f32");
 }
-
-TEST_CASE("groups that select algorithms differently are an error on every rank that names both") {
-  rendezvous_test::StoreProcess store(2);
-  const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
-    dtrain::GroupOptions options;
-    options.algorithms = rank == 0 ? dtrain::AlgorithmChoice{} : dtrain::AlgorithmChoice::given({2e-6, 1e-10});
-    dtrain::ProcessGroup<One>::join(support::rank_process_of(rank, 2, store.port(), std::chrono::seconds(30)), options);
-  });
-  for (const std::string& error : errors) {
-    CHECK_CONTAINS(error, " has GroupOptions::algorithms=fixed",
-                   " has GroupOptions::algorithms=alpha 2e-06 s, beta 1e-10 s/byte");
-  }
-}

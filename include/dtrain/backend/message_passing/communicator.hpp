@@ -21,7 +21,6 @@
 #include "dtrain/backend/failure/timeout_diagnosis.hpp"
 #include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
-#include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
 #include "dtrain/backend/message_passing/algorithms/exchange_blocks.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
@@ -55,7 +54,6 @@ class Channel final : public OrderedChannel {
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
       : OrderedChannel(context),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
-        algorithms_{context.algorithms},
         notice_(context.notice_after),
         timeout_diagnosis_(context),
         transport_(context, info_.job_ranks, deadline) {}
@@ -130,8 +128,7 @@ class Channel final : public OrderedChannel {
 
   template <class Make>
   void execute(const Operation& operation, const Make& make) noexcept {
-    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation,
-                                       algorithms_.is_fixed() ? nullptr : &algorithms_};
+    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation};
     OperationCancellationToken token(*this, operation);
     try {
       Routine routine = make(context, *this);
@@ -198,7 +195,6 @@ class Channel final : public OrderedChannel {
 
   const OwningProcess process_;
   const ChannelInfo info_;
-  ChannelAlgorithms algorithms_;
   WaitNotice notice_;
   const TimeoutDiagnosis<> timeout_diagnosis_;
   T transport_;

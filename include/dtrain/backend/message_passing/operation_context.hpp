@@ -94,8 +94,6 @@ struct Buffers {
   const BlockExchange* blocks = nullptr;  ///< the exchange of an operation that has one
 };
 
-struct ChannelAlgorithms;
-
 /// One operation on one rank. Lifetime: as its Routine.
 template <Endpoint E>
 struct OperationContext {
@@ -103,7 +101,6 @@ struct OperationContext {
   Scratch& scratch;
   const ChannelInfo& channel;
   Operation operation;
-  ChannelAlgorithms* algorithms = nullptr;  ///< the channel's; null: Tuning alone selects
 
   FramePool& frames() noexcept { return endpoint.frames(); }
   int rank() const noexcept { return endpoint.rank(); }

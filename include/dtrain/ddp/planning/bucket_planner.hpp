@@ -96,9 +96,8 @@ NamedTensor plan_tensor(BucketPlanner* planner);
 
 /// The measured plan as a tensor for save_checkpoint and load_checkpoint. A plan that is loaded before the first step
 /// is used from the second step on, and no steps are measured. Conditions: the same number of ranks, in the job and on
-/// rank 0's host; the same gradients; the same variants of all_reduce. Thresholds of Mpi and Gloo are still measured:
-/// GroupOptions::algorithms. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
-/// PlanChoice::measured()
+/// rank 0's host; the same gradients; the same variants of all_reduce. Lifetime: refers to memory of `ddp`. @throws
+/// Error (invalid_argument) without PlanChoice::measured()
 /// @ingroup training
 template <class Ddp>
 NamedTensor plan_state(Ddp& ddp) {

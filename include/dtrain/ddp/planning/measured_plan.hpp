@@ -47,6 +47,12 @@ T median(std::span<T> values) {
   return *middle;
 }
 
+/// "alpha 2e-06 s, beta 1e-10 s/byte".
+inline std::string cost_text(const LinkCost& cost) {
+  return format_text("alpha {} s, beta {} s/byte",
+                     {number_text(cost.message_seconds, 3), number_text(cost.byte_seconds, 3)});
+}
+
 /// "12.345 ms".
 inline std::string milliseconds(double seconds) {
   return number_text(seconds * 1e3, 5) + " ms";
@@ -166,9 +172,9 @@ class MeasuredPlan final : public BucketPlanner {
     const PlannedStep given = plan_step(gradients, given_.caps, all.costs.front());
     const PlannedStep best = choose_settings(gradients, given_.caps, all.costs);
     const PlanSettings settings{best.caps, best.variant};
-    std::string costs = to_string(all.costs.front());
+    std::string costs = detail::cost_text(all.costs.front());
     for (std::size_t variant = 0; variant < variants_.size(); ++variant) {
-      const std::string cost = format_text("{} by {}", {to_string(all.costs[variant]), variants_[variant]});
+      const std::string cost = format_text("{} by {}", {detail::cost_text(all.costs[variant]), variants_[variant]});
       costs = variant == 0 ? cost : format_text("{}, {}", {costs, cost});
     }
     log(LogLevel::info,
@@ -245,7 +251,7 @@ class MeasuredPlan final : public BucketPlanner {
     return own;
   }
 
-  backend::LinkCost cost_of(std::size_t variant) const {
+  LinkCost cost_of(std::size_t variant) const {
     std::vector<ReductionSample> samples;
     for (const BucketCaps& caps : {given_.caps, probing_}) {
       const BucketPlan plan = plan_of(caps);

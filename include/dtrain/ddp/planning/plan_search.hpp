@@ -12,7 +12,6 @@
 #include <span>
 #include <vector>
 
-#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
@@ -21,6 +20,17 @@
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// A message of n bytes takes alpha + n beta seconds. Source: R. Hockney, "The communication challenge for MPP: Intel
+/// Paragon and Meiko CS-2", Parallel Computing 20 (1994).
+struct LinkCost {
+  double message_seconds = 0;  ///< alpha
+  double byte_seconds = 0;     ///< beta
+
+  constexpr double seconds(double messages, double bytes) const noexcept {
+    return messages * message_seconds + bytes * byte_seconds;
+  }
+};
 
 /// Times of a measured step, in seconds from the step's begin.
 struct StepProfile {
@@ -104,9 +114,9 @@ inline constexpr std::size_t max_ready_groups = 256;
 
 /// Measurements of one rank.
 struct RankTiming {
-  std::vector<backend::LinkCost> costs;  ///< costs by variant
-  double compute = 0;                    ///< seconds from a step's begin
-  std::vector<double> ready;             ///< group times in ready order; all `compute` if no bucket starts before it
+  std::vector<LinkCost> costs;  ///< costs by variant
+  double compute = 0;           ///< seconds from a step's begin
+  std::vector<double> ready;    ///< group times in ready order; all `compute` if no bucket starts before it
 };
 
 /// Medians of the duration of steps.
@@ -168,7 +178,7 @@ inline std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
 }  // namespace detail
 
 inline void fields(Serializer& of, RankTiming& timing) {
-  of.list(timing.costs, 1, max_variants, [&of](backend::LinkCost& cost) {
+  of.list(timing.costs, 1, max_variants, [&of](LinkCost& cost) {
     detail::seconds_field(of, cost.message_seconds);
     detail::seconds_field(of, cost.byte_seconds);
   });
@@ -215,13 +225,13 @@ inline std::vector<double> times_of_parameters(std::span<const double> groups, s
 /// @param timings at least one; all with as many variants and groups as the first
 /// @param buckets,bytes of a plan, for which costs are compared
 inline RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
-  const auto communication = [=](const backend::LinkCost& cost) {
+  const auto communication = [=](const LinkCost& cost) {
     return cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
   };
   RankTiming all = timings.front();
   for (const RankTiming& timing : timings) {
     for (std::size_t variant = 0; variant < all.costs.size(); ++variant) {
-      const backend::LinkCost& cost = timing.costs[variant];
+      const LinkCost& cost = timing.costs[variant];
       if (communication(cost) < communication(all.costs[variant])) all.costs[variant] = cost;
     }
     all.compute = std::max(all.compute, timing.compute);
@@ -234,7 +244,7 @@ inline RankTiming combined(std::span<const RankTiming> timings, std::size_t buck
 
 /// alpha and beta of a reduction, not negative, with the least sum of squared relative errors. Small and large buckets
 /// have equal weight in this sum. Samples of one size give alpha 0. Samples that are not positive are ignored.
-inline backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
+inline LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
   double s = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;  // sums with the weights 1 / y^2
   for (const ReductionSample& sample : samples) {
     if (!(sample.bytes > 0) || !(sample.seconds > 0)) continue;
@@ -247,14 +257,14 @@ inline backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> sam
   }
   if (s == 0) return {};
   const double determinant = s * sxx - sx * sx;
-  const backend::LinkCost through_zero{0, sxy / sxx};
+  const LinkCost through_zero{0, sxy / sxx};
   if (!(determinant > 1e-6 * s * sxx)) return through_zero;  // one size
-  const backend::LinkCost line{(sxx * sy - sx * sxy) / determinant, (s * sxy - sx * sy) / determinant};
+  const LinkCost line{(sxx * sy - sx * sxy) / determinant, (s * sxy - sx * sy) / determinant};
   if (line.message_seconds < 0) return through_zero;
-  return line.byte_seconds < 0 ? backend::LinkCost{sy / s, 0} : line;
+  return line.byte_seconds < 0 ? LinkCost{sy / s, 0} : line;
 }
 
-inline PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost) {
+inline PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const LinkCost& cost) {
   const BucketPlan plan = plan_buckets(gradients.sizes, gradients.order, caps);
   const auto seconds = [&cost](std::size_t bytes) {
     return bytes == 0 ? 0 : cost.seconds(1, static_cast<double>(bytes));
@@ -265,7 +275,7 @@ inline PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& c
 /// Sizes with the shortest modelled step; pure. Among sizes within half a percent of the shortest step, the sizes with
 /// the shortest communication are chosen; among equal sizes, the largest. `given` is kept if no sizes gain more than
 /// 1%: the model is not more precise.
-inline PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost) {
+inline PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const LinkCost& cost) {
   std::vector<PlannedStep> steps;
   double shortest = std::numeric_limits<double>::max();
   for (const BucketCaps& caps :
@@ -289,7 +299,7 @@ inline PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps&
 /// by more than 1%.
 /// @param costs by variant, at least one
 inline PlannedStep choose_settings(const GradientTimes& gradients, const BucketCaps& given,
-                                   std::span<const backend::LinkCost> costs) {
+                                   std::span<const LinkCost> costs) {
   PlannedStep best = choose_caps(gradients, given, costs.front());
   for (std::size_t variant = 1; variant < costs.size(); ++variant) {
     const PlannedStep step = choose_caps(gradients, given, costs[variant]);

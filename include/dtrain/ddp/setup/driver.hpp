@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/config.hpp"
@@ -223,8 +222,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.running = std::make_shared<RunningBucket>();
   auto communicator = group.open_channel(
       "ddp", options.accumulate,
-      [running = parts.running](const backend::Operation& operation) { return running->describe(operation); },
-      options.algorithms());
+      [running = parts.running](const backend::Operation& operation) { return running->describe(operation); });
   if constexpr (Reducer<Communicator>::GradientCopier::copies_on_stream) {
     Reducer<Communicator>::GradientCopier::order_behind(stream.ref(), options.producer_stream);
   }

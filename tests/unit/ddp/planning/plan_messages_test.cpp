@@ -52,8 +52,8 @@ TEST_CASE("a measurement survives its bytes, and what no rank sends is refused")
   CHECK_FALSE(dtrain::try_from_bytes<RankTiming>(
       dtrain::to_bytes(RankTiming{{{0, 0}}, 0, std::vector<double>(max_ready_groups + 1)})));
   for (const std::size_t variants : {std::size_t{0}, max_variants + 1}) {
-    CHECK_FALSE(dtrain::try_from_bytes<RankTiming>(
-        dtrain::to_bytes(RankTiming{std::vector<dtrain::backend::LinkCost>(variants), 0, {}})));
+    CHECK_FALSE(
+        dtrain::try_from_bytes<RankTiming>(dtrain::to_bytes(RankTiming{std::vector<LinkCost>(variants), 0, {}})));
   }
 }
 

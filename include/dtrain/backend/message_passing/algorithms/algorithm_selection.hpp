@@ -1,16 +1,12 @@
 #pragma once
 /// @file
-/// collective(): selects and runs an algorithm over messages, by size and number of ranks or by measured cost, equally
-/// on every rank.
+/// collective(): selects and runs an algorithm over messages, by size and number of ranks, equally on every rank.
 
-#include <algorithm>
-#include <chrono>
 #include <concepts>
 #include <cstddef>
-#include <limits>
+#include <cstdint>
 #include <span>
 
-#include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/broadcast.hpp"
 #include "dtrain/backend/message_passing/algorithms/direct_exchange.hpp"
@@ -22,98 +18,40 @@
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/log.hpp"
-#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
-namespace detail {
 
-/// Rank 0 sends the message to `peer`, which sends it back. @param shortest seconds of a round trip until now
-template <Endpoint E>
-Routine round_trip(OperationContext<E>& context, int peer, std::span<std::byte> message, double& shortest) {
-  const auto begin = std::chrono::steady_clock::now();
-  for (int turn = 0; turn < 2; ++turn) {
-    const bool sends = (context.rank() == 0) == (turn == 0);
-    const typename E::MessageHandle handle = sends ? context.endpoint.send(message, peer, TagClass::collective)
-                                                   : context.endpoint.recv(message, peer, TagClass::collective);
-    const std::size_t bytes = co_await context.endpoint.done(handle);
-    if (!sends) {
-      check_length(context, peer, bytes, message.size());
-    }
-  }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  shortest = std::min(shortest, seconds.count());
-}
+/// A buffer and the ranks that reduce it.
+struct CollectiveShape {
+  int ranks;
+  std::size_t count;  ///< elements of the whole buffer
+  DType dtype;
+  DType partial;  ///< type of partial results
 
-/// Measures between rank 0 and the last rank, which is on another host if there are several. After their headers both
-/// ranks are in the operation.
-template <Endpoint E>
-Routine measure_link(OperationContext<E>& context, LinkCost& link) {
-  constexpr int short_trips = 5;
-  constexpr int long_trips = 2;
-  constexpr std::size_t short_bytes = 64;
-  constexpr std::size_t long_bytes = std::size_t{64} * 1024;
-  const int last = context.size() - 1;
-  if (context.rank() != 0 && context.rank() != last) {
-    co_return;
-  }
-  const int peer = context.rank() == 0 ? last : 0;
-  std::byte* const memory = context.scratch.at_least(2 * header_bytes(context) + long_bytes);
-  const HeaderMessage received{memory + header_bytes(context)};
-  Routine headers = exchange_headers(context, peer, {memory}, peer, received);
-  co_await headers;
-  double shortest[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
-  const std::span<std::byte> message(memory + 2 * header_bytes(context), long_bytes);
-  std::fill(message.begin(), message.end(), std::byte{0});
-  for (int trip = 0; trip < short_trips + long_trips; ++trip) {
-    const bool is_long = trip >= short_trips;
-    Routine routine =
-        round_trip(context, peer, message.first(is_long ? long_bytes : short_bytes), shortest[is_long ? 1 : 0]);
-    co_await routine;
-  }
-  link.message_seconds = shortest[0] / 2;
-  link.byte_seconds = std::max(0.0, shortest[1] - shortest[0]) / 2 / static_cast<double>(long_bytes - short_bytes);
-}
+  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
+  constexpr std::size_t partial_bytes() const noexcept { return count * size_bytes(partial); }
+};
 
-}  // namespace detail
+enum class AllReduceAlgorithm : std::uint8_t {
+  direct_exchange,
+  direct_reduce_scatter,
+  recursive_doubling,
+  halving_doubling,
+};
 
-/// Collective: the context's first all_reduce begins with this call. Afterwards all ranks have rank 0's table.
-template <Endpoint E>
-Routine settle_algorithms(OperationContext<E>& context, ChannelAlgorithms& algorithms) {
-  LinkCost link = algorithms.choice.link;
-  if (algorithms.choice.basis == AlgorithmChoice::Basis::measured) {
-    Routine routine = detail::measure_link(context, link);
-    co_await routine;
-  }
-  AlgorithmTable table;
-  if (context.rank() == 0) {
-    table = AlgorithmTable::cheapest(context.size(), context.channel.tuning, link);
-  }
-  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(&table, 1));
-  Routine routine = bytes.size() <= context.channel.tuning.small_bytes ? broadcast_small(context, bytes)
-                                                                       : broadcast_large(context, bytes);
-  co_await routine;
-  if (!table.is_valid()) {
-    detail::disagree(context, 0, "sent a table with an unknown algorithm; do all ranks run one program?");
-  }
-  algorithms.table = table;
-  algorithms.is_settled = true;
-  if (context.rank() == 0) {
-    log(LogLevel::info, format_text("channel '{}': all_reduce by {}", {context.channel.name, table.description()}));
-  }
-}
-
-/// The fixed choice for an all_reduce of S bytes, P bytes of partial results, on n ranks. Few ranks: at most
-/// Tuning::direct_exchange_ranks.
+/// For an all_reduce of S bytes, P bytes of partial results, on n ranks. Few: up to Tuning::direct_exchange_ranks.
 /// 1. Few ranks and S up to small_bytes: direct exchange, in which no rank waits for what another one forwards.
 /// 2. P up to small_bytes: recursive doubling, log2(n) messages that are their own headers.
 /// 3. Few ranks on one host: direct reduce-scatter, in which each element is read and written once. But where halving
 ///    has two or more stages (4, 6 and 8 ranks), it has fewer messages, which saves more up to 128 KiB for each rank.
 /// 4. Otherwise halving-doubling: it sends as little as a ring, in log2(n) steps, and its longest parts go to
-///    neighbours, which share a host. By the formulas in algorithm_table.hpp it is the cheapest above small_bytes for
-///    every link with alpha of 0.4 us to 100 us and beta of 6e-11 to 8e-8 s/byte, so the choice needs no measurement.
+///    neighbours, which share a host.
+/// No measured cost of messages would choose otherwise: above small_bytes, with several hosts or n > 8,
+/// halving-doubling is the cheapest for every alpha of 0.4 us to 100 us and beta of 6e-11 to 8e-8 s/byte if
+/// HalvingStages have no extra ranks. Source of the formulas: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
+/// collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.
 inline AllReduceAlgorithm algorithm_of(const CollectiveShape& shape, const Tuning& tuning) noexcept {
   constexpr std::size_t halved_bytes_per_rank = std::size_t{128} * 1024;
   const bool few = shape.ranks <= tuning.direct_exchange_ranks;
@@ -165,29 +103,16 @@ Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::s
 }
 
 template <Endpoint E>
-AllReduceAlgorithm all_reduce_algorithm(const OperationContext<E>& context) noexcept {
-  const Operation& operation = context.operation;
-  const CollectiveShape shape{context.size(), operation.count, operation.dtype, context.partial_reduction().type()};
-  const Tuning& tuning = context.channel.tuning;
-  return context.algorithms == nullptr ? algorithm_of(shape, tuning) : context.algorithms->table.at(shape, tuning);
-}
-
-template <Endpoint E>
 Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
-  if (context.algorithms != nullptr && !context.algorithms->is_settled) {
-    Routine routine = settle_algorithms(context, *context.algorithms);
-    co_await routine;
+  const Operation& operation = context.operation;
+  const std::size_t count = operation.count;
+  const CollectiveShape shape{context.size(), count, operation.dtype, context.partial_reduction().type()};
+  switch (algorithm_of(shape, context.channel.tuning)) {
+    case AllReduceAlgorithm::direct_exchange: return direct_exchange(context, buffers);
+    case AllReduceAlgorithm::recursive_doubling: return recursive_doubling(context, buffers);
+    case AllReduceAlgorithm::direct_reduce_scatter: return reduce_long(context, buffers, count, true, true);
+    default: return halving_doubling(context, buffers);
   }
-  const std::size_t count = context.operation.count;
-  Routine routine;
-  switch (all_reduce_algorithm(context)) {
-    case AllReduceAlgorithm::direct_exchange: routine = direct_exchange(context, buffers); break;
-    case AllReduceAlgorithm::recursive_doubling: routine = recursive_doubling(context, buffers); break;
-    case AllReduceAlgorithm::halving_doubling: routine = halving_doubling(context, buffers); break;
-    case AllReduceAlgorithm::direct_reduce_scatter: routine = reduce_long(context, buffers, count, true, true); break;
-    case AllReduceAlgorithm::ring: routine = reduce_long(context, buffers, count, true, false); break;
-  }
-  co_await routine;
 }
 
 template <Endpoint E>
@@ -242,8 +167,8 @@ inline void copy_own(const Operation& operation, const Buffers& buffers) noexcep
 }  // namespace detail
 
 /// Runs the context's collective. The result's bits are equal on every rank, and depend only on the operation, the
-/// number of ranks, Tuning and rank 0's AlgorithmTable, unless the endpoint implements the collective. Lifetime:
-/// `context` and `buffers` outlive the routine.
+/// number of ranks and Tuning, unless the endpoint implements the collective. Lifetime: `context` and `buffers` outlive
+/// the routine.
 template <Endpoint E>
 Routine collective(OperationContext<E>& context, const Buffers& buffers) {
   if (buffers.blocks != nullptr) {

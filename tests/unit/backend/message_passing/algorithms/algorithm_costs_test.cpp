@@ -5,10 +5,8 @@
 /// says.
 namespace {
 
-using dtrain::backend::LinkCost;
 using memory_ranks::operation;
 using passing::CollectiveShape;
-using passing::CriticalPath;
 using passing::Tuning;
 using support::RankTraffic;
 using support::RoutineRun;
@@ -192,8 +190,8 @@ struct SelectedTraffic {
         return support::HalvingDoublingTraffic{shape, tuning}.sent_by(rank);
       case passing::AllReduceAlgorithm::direct_reduce_scatter:
         return support::DirectReduceScatterTraffic{shape, tuning, true}.sent_by(rank);
-      default: return {};
     }
+    return {};
   }
 };
 
@@ -290,31 +288,6 @@ TEST_CASE("broadcasts and barriers send what their formulas say") {
                                      operation(OperationKind::barrier, 0, DType::u8), nothing, 0, true, selected),
                BarrierCost{size});
   }
-}
-
-TEST_CASE("with long messages the critical paths have the textbook lengths") {
-  Tuning tuning;
-  tuning.chunk_bytes = std::size_t{1} << 40U;
-  for (const int size : {2, 8, 64, 1024}) {
-    CAPTURE(size);
-    const double n = size;
-    const double steps = std::bit_width(static_cast<unsigned>(size)) - 1;
-    const CollectiveShape shape{size, std::size_t{1} << 20U, DType::f32, DType::f32};
-    const double bytes = 4.0 * (1U << 20U);
-    const auto check = [](const CriticalPath& path, double messages, double path_bytes) {
-      CHECK(path.messages == doctest::Approx(messages));
-      CHECK(path.bytes == doctest::Approx(path_bytes));
-    };
-    check(passing::direct_exchange_path(shape), 1, (n - 1) * bytes);
-    check(passing::recursive_doubling_path(shape), steps, steps * bytes);
-    check(passing::halving_doubling_path(shape, tuning), 2 * steps, 2 * (n - 1) / n * bytes);
-    check(passing::ring_path(shape, tuning), 2 * (n - 1), 2 * (n - 1) / n * bytes);
-    check(passing::direct_reduce_scatter_path(shape, tuning), 2 * (n - 1), 2 * (n - 1) / n * bytes);
-  }
-  const CollectiveShape odd{13, 1200, DType::f32, DType::f32};  // 12 ranks in stages of 2, 2 and 3, and a pair
-  CHECK(passing::halving_doubling_path(odd, tuning).messages == 2 + 2 * (1 + 1 + 2));
-  CHECK(passing::halving_doubling_path(odd, tuning).bytes == 2 * 4800 + 2 * 11 * 400);
-  CHECK(CriticalPath{3, 100}.seconds(LinkCost{2, 0.5}) == 56);
 }
 
 }  // namespace
