@@ -39,6 +39,7 @@ enum class AllReduceAlgorithm : std::uint8_t {
   direct_reduce_scatter,
   recursive_doubling,
   halving_doubling,
+  ring,
 };
 
 /// For an all_reduce of S bytes, P bytes of partial results, on n ranks. Few: up to Tuning::direct_exchange_ranks.
@@ -47,13 +48,13 @@ enum class AllReduceAlgorithm : std::uint8_t {
 /// 3. Few ranks on one host: direct reduce-scatter, in which each element is read and written once. But where halving
 ///    has two or more stages (4, 6 and 8 ranks), it has fewer messages, which saves more up to 128 KiB for each rank.
 /// 4. Otherwise halving-doubling: it sends as little as a ring, in log2(n) steps, and its longest parts go to
-///    neighbours, which share a host.
-/// No measured cost of messages would choose otherwise: above small_bytes, with several hosts or n > 8,
-/// halving-doubling is the cheapest for every alpha of 0.4 us to 100 us and beta of 6e-11 to 8e-8 s/byte if
-/// HalvingStages have no extra ranks. Source of the formulas: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
-/// collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.
+///    neighbours, which share a host. But where HalvingStages have extra ranks (n = 11, 13, 17, 19, 22, ...), whose
+///    partners send everything twice, a ring above 128 KiB for each rank.
+/// A measured cost of messages would hardly choose otherwise: above small_bytes, with several hosts or n > 8,
+/// halving-doubling without extra ranks is the cheapest for every alpha of 0.4 us to 100 us and beta of 6e-11 to 8e-8
+/// s/byte. Source of the formulas: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
+/// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.
 inline AllReduceAlgorithm algorithm_of(const CollectiveShape& shape, const Tuning& tuning) noexcept {
-  constexpr std::size_t halved_bytes_per_rank = std::size_t{128} * 1024;
   const bool few = shape.ranks <= tuning.direct_exchange_ranks;
   if (few && shape.bytes() <= tuning.small_bytes) {
     return AllReduceAlgorithm::direct_exchange;
@@ -61,13 +62,13 @@ inline AllReduceAlgorithm algorithm_of(const CollectiveShape& shape, const Tunin
   if (shape.partial_bytes() <= tuning.small_bytes) {
     return AllReduceAlgorithm::recursive_doubling;
   }
-  if (!few || !tuning.direct_reduce_scatter) {
-    return AllReduceAlgorithm::halving_doubling;
+  const HalvingStages stages(shape.ranks);
+  const bool is_long = shape.bytes() > static_cast<std::size_t>(shape.ranks) * 128 * 1024;
+  if (few && tuning.direct_reduce_scatter) {
+    return stages.count() == 1 || is_long ? AllReduceAlgorithm::direct_reduce_scatter
+                                          : AllReduceAlgorithm::halving_doubling;
   }
-  const bool saves_messages = HalvingStages(shape.ranks).count() > 1;
-  return saves_messages && shape.bytes() <= static_cast<std::size_t>(shape.ranks) * halved_bytes_per_rank
-             ? AllReduceAlgorithm::halving_doubling
-             : AllReduceAlgorithm::direct_reduce_scatter;
+  return stages.extra_ranks() > 0 && is_long ? AllReduceAlgorithm::ring : AllReduceAlgorithm::halving_doubling;
 }
 
 // clang-format off
@@ -111,6 +112,7 @@ Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
     case AllReduceAlgorithm::direct_exchange: return direct_exchange(context, buffers);
     case AllReduceAlgorithm::recursive_doubling: return recursive_doubling(context, buffers);
     case AllReduceAlgorithm::direct_reduce_scatter: return reduce_long(context, buffers, count, true, true);
+    case AllReduceAlgorithm::ring: return reduce_long(context, buffers, count, true, false);
     default: return halving_doubling(context, buffers);
   }
 }

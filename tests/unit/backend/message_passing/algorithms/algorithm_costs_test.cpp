@@ -190,6 +190,7 @@ struct SelectedTraffic {
         return support::HalvingDoublingTraffic{shape, tuning}.sent_by(rank);
       case passing::AllReduceAlgorithm::direct_reduce_scatter:
         return support::DirectReduceScatterTraffic{shape, tuning, true}.sent_by(rank);
+      case passing::AllReduceAlgorithm::ring: return support::RingTraffic{shape, tuning, true, true}.sent_by(rank);
     }
     return {};
   }
@@ -205,6 +206,17 @@ TEST_CASE("an all_reduce of any length runs the algorithm of its length and numb
       return SelectedTraffic{shape, tuning};
     });
   }
+}
+
+TEST_CASE("an all_reduce of long buffers on 11 ranks sends what the formula of a ring says") {
+  const std::size_t count = 11 * 32768 + 1;
+  const Tuning tuning;
+  const std::vector<ByteVector> given = inputs(11, count, DType::f32);
+  const RoutineRun run =
+      support::run_routines(support::test_channel(tuning, 11), operation(OperationKind::all_reduce, count, DType::f32),
+                            given, count * 4, false, selected);
+  CHECK(run.outputs[10] == support::scalar_reduction(DType::f32, ReduceOp::sum, given));
+  check_sent(run, support::RingTraffic{shape_of(11, count, reductions[0]), tuning, true, true});
 }
 
 TEST_CASE("reduce_scatter and all_gather send what their formulas say") {

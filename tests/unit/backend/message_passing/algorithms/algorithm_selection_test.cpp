@@ -23,6 +23,7 @@ constexpr auto exchange = passing::AllReduceAlgorithm::direct_exchange;
 constexpr auto doubling = passing::AllReduceAlgorithm::recursive_doubling;
 constexpr auto halving = passing::AllReduceAlgorithm::halving_doubling;
 constexpr auto direct = passing::AllReduceAlgorithm::direct_reduce_scatter;
+constexpr auto ring = passing::AllReduceAlgorithm::ring;
 
 /// `at` for up to `bytes`, `above` for one element more.
 struct Boundary {
@@ -79,6 +80,21 @@ TEST_CASE("the algorithm of an all_reduce is by its length and the number of ran
     check_longer(tuning, ranks, 2048 * kib, direct);
   for (const int ranks : {9, 64})
     check_longer(tuning, ranks, 16 * kib, halving);
+}
+
+TEST_CASE("a long all_reduce goes round a ring where halving-doubling would send it twice for extra ranks") {
+  for (const bool one_host : {false, true}) {
+    CAPTURE(one_host);
+    passing::Tuning tuning;
+    tuning.direct_reduce_scatter = one_host;
+    for (const int ranks : {11, 13, 22, 33}) {
+      const std::size_t boundary = static_cast<std::size_t>(ranks) * 128 * kib;
+      check(tuning, {{ranks, 8 * kib, doubling, halving}, {ranks, boundary, halving, ring}});
+      check_longer(tuning, ranks, 2 * boundary, ring);
+    }
+    for (const int ranks : {9, 10, 12, 64})
+      check_longer(tuning, ranks, 16 * kib, halving);
+  }
 }
 
 TEST_CASE("where a backend sends more at once, an all_reduce is small for longer") {
