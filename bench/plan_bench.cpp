@@ -1,7 +1,7 @@
 // What DdpOptions::plan gains: the step with a measured plan beside steps with buckets of each size of a sweep, in
 // shared memory, on two virtual hosts joined at 1 Gbit/s, and on two of two ranks each joined at 1 Gbit/s and at 100
 // Mbit/s. With each topology among whose ways to reduce the plan chooses: there Flat, Hierarchical, and Hierarchical
-// with 16 bits between the hosts; in shared memory Flat, and FlatOver with 16 bits.
+// with 16 bits between the hosts; elsewhere Flat.
 
 #include <algorithm>
 #include <chrono>
@@ -29,8 +29,6 @@ constexpr const char* usage_line = "[--samples=N] [--json=FILE]";
 constexpr double of_the_best = 1.05;
 constexpr double of_the_longer = 1.05;
 
-using FlatOver = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory,
-                                dtrain::topology::FlatOver<dtrain::wire::Bf16>>;
 #if DTRAIN_WITH_GLOO
 template <class WireType>
 using Hierarchical = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::Gloo,
@@ -63,10 +61,7 @@ struct Topology {
 };
 
 std::vector<Topology> topologies(const Link& link) {
-  if (link.hosts.hosts == 1) {
-    return {{"shared_memory", "Flat", {"Flat"}},
-            {"shared_memory_wire", "FlatOver in 16 bits", {"FlatOver in 16 bits", "Flat"}}};
-  }
+  if (link.hosts.hosts == 1) return {{"shared_memory", "Flat", {"Flat"}}};
   if (link.hosts.ranks_per_host == 1) return {{"gloo", "Flat", {"Flat"}}};
   return {{"gloo", "Flat", {"Flat"}},
           {"gloo_hierarchical", "Hierarchical", {"Hierarchical", "Flat"}},
@@ -91,9 +86,6 @@ int run_rank(int argc, char** argv) {
 int run_launched(int argc, char** argv) {
   if (bench::is_launched_with("shared_memory", argc, argv)) {
     return run_rank<bench::Policy>(argc, argv);
-  }
-  if (bench::is_launched_with("shared_memory_wire", argc, argv)) {
-    return run_rank<FlatOver>(argc, argv);
   }
 #if DTRAIN_WITH_GLOO
   if (bench::is_launched_with("gloo", argc, argv)) {

@@ -126,7 +126,6 @@ int run_launched_on(const std::string& backend, int argc, char** argv) {
     }
   };
   run_if("Flat", std::type_identity<topology::Flat>{});
-  run_if("FlatOverBf16", std::type_identity<topology::FlatOver<dtrain::wire::Bf16>>{});
   run_if("Ring", std::type_identity<topology::Ring>{});
   run_if("Tree", std::type_identity<topology::Tree>{});
   run_if("Hierarchical", std::type_identity<topology::Hierarchical<dtrain::backend::SharedMemory>>{});
@@ -180,8 +179,7 @@ class Bench {
  private:
   template <class Run>
   void run_backend(const char* backend, Run run) {
-    for (const char* topology :
-         {"Hierarchical", "HierarchicalBf16", "Ring", "Tree", "ParameterServer", "Flat", "FlatOverBf16"}) {
+    for (const char* topology : {"Hierarchical", "HierarchicalBf16", "Ring", "Tree", "ParameterServer", "Flat"}) {
       bench::Told told = run(std::string(backend) + "-" + topology);
       const double times = add("dtrain", backend, topology, all_reduce, told);
       for (const Goal& goal : goals) {

@@ -111,7 +111,6 @@
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
-#include "dtrain/topology/flat_over.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/message_algorithms.hpp"
 #include "dtrain/topology/topology.hpp"

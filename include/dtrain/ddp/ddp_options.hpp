@@ -70,7 +70,7 @@ struct DdpOptions {
   /// info has the reasons. If a step with the chosen plan is not shorter, the given plan returns.
   /// - The sizes of buckets, in place of the two members above.
   /// - With topology::Hierarchical on several hosts, one of them with several ranks: Hierarchical or Flat. With a wire
-  ///   type also FlatOver: 16 bits or f32. The policy's variant stays unless another one is expected to shorten the
+  ///   type also 16 bits or f32. The policy's variant stays unless another one is expected to shorten the
   ///   step by more than 1%. Each further variant takes two steps more. Only all_reduce changes, also in hooks.
   /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
   /// from run to run where a sum's bits depend on the choice (see backend::Determinism). In a model of several element

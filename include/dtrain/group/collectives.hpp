@@ -113,8 +113,8 @@ class Collectives {
   }
   void all_reduce(WriteBuffer values, ReduceOp op = ReduceOp::sum) const { all_reduce(values, values, op); }
 
-  /// all_reduce in place of values that are not gradients (weights, an optimizer's state): a topology with a wire type
-  /// (FlatOver, Hierarchical) does not round them to 16 bits. With other topologies it is all_reduce.
+  /// all_reduce in place of values that are not gradients (weights, an optimizer's state): Hierarchical with a wire
+  /// type does not round them to 16 bits. With other topologies it is all_reduce.
   Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
       require_meaning(values, values, op);

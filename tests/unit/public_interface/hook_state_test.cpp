@@ -122,10 +122,11 @@ TEST_CASE("state() keeps what the ranks owe in sum, and gives it to each alike")
 /// The most of an error's elements that a bf16 can hold, by tensor, after three steps with a topology that sends bf16.
 template <class Make>
 double largest_share_of_short_errors(Make make) {
-  using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory,
-                                dtrain::topology::FlatOver<dtrain::wire::Bf16>>;
+  using Nodes = dtrain::topology::Hierarchical<dtrain::backend::SharedMemory, dtrain::wire::Bf16>;
+  using Policy = dtrain::Policy<dtrain::launch::PerProcess, support::CountingBackend, Nodes>;
+  support::CountedNetworks::instance().clear();
   std::vector<double> shares(2, 1);
-  run_well<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+  const auto body = [&](const dtrain::ProcessGroup<Policy>& group) {
     auto hook = make();
     Matrices model;
     DistributedDataParallel ddp{model, group, {}, hook};
@@ -139,7 +140,8 @@ double largest_share_of_short_errors(Make make) {
       const auto count = std::count_if(error.begin(), error.end(), is_short);
       share = std::min(share, static_cast<double>(count) / static_cast<double>(error.size()));
     }
-  });
+  };
+  run_well<Policy>(2, body, std::chrono::seconds(30), {"a", "b"});
   return std::max(shares[0], shares[1]);
 }
 

@@ -26,13 +26,13 @@ struct NoHook {};
 template <class Topology, class Backend = SharedMemory, class Hook = NoHook>
 std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}, std::uint64_t saved = 0) {
   using Policy = dtrain::Policy<PerProcess, Backend, Topology>;
+  support::CountedNetworks::instance().clear();
   std::vector<std::vector<float>> ends(static_cast<std::size_t>(ranks));
   const auto failures = support::run_groups<Policy>(
       ranks,
       [&](const dtrain::ProcessGroup<Policy>& group) {
         SineModel model;
-        const dtrain::DdpOptions options{.bucket_bytes = 4096,
-                                         .deterministic = !std::is_same_v<Backend, support::StoreBackend>};
+        const dtrain::DdpOptions options{.bucket_bytes = 4096, .deterministic = std::is_same_v<Backend, SharedMemory>};
         auto ddp = [&] {
           if constexpr (std::is_same_v<Hook, NoHook>) {
             return dtrain::DistributedDataParallel(model, group, options);
@@ -80,28 +80,28 @@ TEST_CASE("training on two nodes of two, and on uneven ones, gives the same bits
   check_training<Nodes, support::StoreBackend>(4, {"a", "a", "b", "c"});
 }
 
-TEST_CASE("FlatOver is Flat with hooks::Cast, to the bit, deterministic as Flat, and counts what it saves") {
+TEST_CASE(
+    "16 bits between hosts of a rank each are Flat with hooks::Cast, to the bit, and counted with what they save") {
   std::uint64_t elements = 0;  // in whole cache lines
   for (const std::uint64_t size : {1U, 1000U, 17U, 4097U})
     elements += (size + 15) / 16 * 16;
-  using Bf16 = topology::FlatOver<dtrain::wire::Bf16>;
-  using F16 = topology::FlatOver<dtrain::wire::F16>;
-  for (const int ranks : {2, 3}) {
-    CHECK(train<Bf16>(ranks, {}, 10 * 2 * elements) ==
-          train<topology::Flat, SharedMemory, dtrain::hooks::Cast<dtrain::bfloat16>>(ranks));
-    CHECK(train<F16>(ranks, {}, 10 * 2 * elements) ==
-          train<topology::Flat, SharedMemory, dtrain::hooks::Cast<dtrain::float16>>(ranks));
-  }
+  using Bf16 = topology::Hierarchical<SharedMemory, dtrain::wire::Bf16>;
+  using F16 = topology::Hierarchical<SharedMemory, dtrain::wire::F16>;
+  CHECK(train<Bf16, support::CountingBackend>(2, {"a", "b"}, 10 * 2 * elements) ==
+        train<topology::Flat, SharedMemory, dtrain::hooks::Cast<dtrain::bfloat16>>(2));
+  CHECK(train<F16, support::CountingBackend>(2, {"a", "b"}, 10 * 2 * elements) ==
+        train<topology::Flat, SharedMemory, dtrain::hooks::Cast<dtrain::float16>>(2));
 }
 
 namespace {
 
 /// The sums of two ranks' values by a group's calls, with a cast or without, and with a stream or without.
-template <class Topology>
+template <class Topology, class Backend>
 void check_group(bool casts) {
-  using Policy = dtrain::Policy<PerProcess, SharedMemory, Topology>;
+  using Policy = dtrain::Policy<PerProcess, Backend, Topology>;
   static constexpr float value = 1.0F + 0x1p-20F;
-  run_well<Policy>(2, [casts](const dtrain::ProcessGroup<Policy>& group) {
+  support::CountedNetworks::instance().clear();
+  const auto body = [casts](const dtrain::ProcessGroup<Policy>& group) {
     const auto sum_of = [&](auto reduce) {
       std::vector<float> values(100, value);
       reduce(values);
@@ -117,15 +117,16 @@ void check_group(bool casts) {
     CHECK(sum_of([&](auto& values) {
             group.all_reduce_without_cast(values, dtrain::ReduceOp::average, group.stream()).wait();
           }) == value);
-  });
+  };
+  run_well<Policy>(2, body, std::chrono::seconds(30), {"a", "b"});
 }
 
 }  // namespace
 
 TEST_CASE("a group's all_reduce_without_cast rounds nothing; with Flat it is all_reduce") {
-  check_group<topology::FlatOver<dtrain::wire::Bf16>>(true);
-  check_group<topology::FlatOver<dtrain::wire::F16>>(true);
-  check_group<topology::Flat>(false);
+  check_group<topology::Hierarchical<SharedMemory, dtrain::wire::Bf16>, support::CountingBackend>(true);
+  check_group<topology::Hierarchical<SharedMemory, dtrain::wire::F16>, support::CountingBackend>(true);
+  check_group<topology::Flat, support::CountingBackend>(false);
 }
 
 namespace {

@@ -3,7 +3,6 @@
 /// The headers and names that most tests of topology/ use.
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/topology/flat_over.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/message_algorithms.hpp"
 #include "support/backend_archetypes.hpp"

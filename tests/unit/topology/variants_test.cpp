@@ -13,11 +13,8 @@ using Nodes = std::vector<int>;
 using Names = std::vector<std::string>;
 template <class Wire = wire::Same>
 using Hierarchical = typename dtrain::topology::Hierarchical<SharedMemory, Wire>::template Rebind<SharedMemory>;
-template <class Wire>
-using FlatOver = typename dtrain::topology::FlatOver<Wire>::template Rebind<SharedMemory>;
 
 static_assert(HasVariants<Hierarchical<>::Communicator>);
-static_assert(HasVariants<FlatOver<wire::F16>::Communicator>);
 static_assert(!HasVariants<SharedMemory::Communicator>);
 static_assert(!HasVariants<dtrain::topology::Ring::Rebind<SharedMemory>::Communicator>);
 
@@ -37,9 +34,6 @@ TEST_CASE("a communicator has the variants that make a difference on its nodes, 
   check_names<Hierarchical<wire::Bf16>>({0, 0}, {});
   check_names<Hierarchical<wire::Bf16>>({0, 1}, {"Hierarchical in bf16", "Hierarchical in f32"});
   check_names<Hierarchical<wire::F16>>({0, 0, 1, 1}, {"Hierarchical in f16", "Hierarchical in f32", "Flat"});
-  check_names<FlatOver<wire::Bf16>>({0}, {});
-  check_names<FlatOver<wire::F16>>({0, 0}, {"FlatOver in f16", "Flat"});
-  check_names<FlatOver<wire::Bf16>>({0, 0}, {"FlatOver in bf16", "Flat"});
 }
 
 /// Reduces once by each variant, and by the first again, all enqueued before any runs. 16 bits lose the 2^-20.
@@ -77,15 +71,13 @@ TEST_CASE("each all_reduce goes by the variant in use when it was enqueued, and 
   check_variants<Hierarchical<wire::Bf16>>({0, 0, 1, 1}, {true, false, false});
   check_variants<Hierarchical<wire::F16>>({0, 1, 0, 1}, {true, false, false});
   check_variants<Hierarchical<wire::Bf16>>({0, 1}, {true, false});
-  check_variants<FlatOver<wire::Bf16>>({0, 0, 0, 0}, {true, false});
 }
 
 static_assert(dtrain::backend::CanReduceWithoutCast<Hierarchical<>::Communicator>);
-static_assert(dtrain::backend::CanReduceWithoutCast<FlatOver<wire::F16>::Communicator>);
 static_assert(!dtrain::backend::CanReduceWithoutCast<SharedMemory::Communicator>);
 static_assert(dtrain::backend::CanReadBlocks<SharedMemory::Communicator>);
 static_assert(!dtrain::backend::CanReadBlocks<Hierarchical<>::Communicator>);
-static_assert(!dtrain::backend::CanSumSquares<FlatOver<wire::F16>::Communicator>);
+static_assert(!dtrain::backend::CanSumSquares<Hierarchical<wire::F16>::Communicator>);
 
 /// By every variant, sums without a cast between sums with one.
 template <class Backend>
@@ -109,8 +101,6 @@ void check_without_cast(const Nodes& nodes, std::size_t variants, std::size_t co
 }
 
 TEST_CASE("all_reduce_without_cast rounds nothing, whatever the variant, and changes no later all_reduce") {
-  check_without_cast<FlatOver<wire::Bf16>>({0, 0, 0, 0}, 2, 1003);
-  check_without_cast<FlatOver<wire::F16>>({0, 0}, 2, 1003);
   check_without_cast<Hierarchical<wire::Bf16>>({0, 1}, 2, 1003);
   check_without_cast<Hierarchical<wire::F16>>({0, 0, 1, 1}, 3, 1003);
   check_without_cast<Hierarchical<wire::Bf16>>({0, 1, 0, 1}, 3, 4'300'001);  // in segments
@@ -124,21 +114,6 @@ TEST_CASE("in segments, too, the variant in f32 rounds nothing") {
     REQUIRE(self.all_reduce(view, view, ReduceOp::average));
     CHECK(std::count(values.begin(), values.end(), 1.0F + 0x1p-20F) == 4'300'001);
   });
-}
-
-TEST_CASE("FlatOver without its wire type has Flat's bits") {
-  constexpr std::size_t count = 20'011;
-  std::vector<std::vector<float>> ends;
-  const auto body = [&](auto& self, int rank) {
-    std::vector<float> values = topology_test::uneven_floats(count, rank);
-    const auto view = dtrain::buffer_view(std::span(values));
-    if constexpr (HasVariants<decltype(self.communicator)>) self.communicator.use_variant(1);
-    REQUIRE(self.all_reduce(view, view, ReduceOp::average));
-    if (rank == 0) ends.push_back(values);
-  };
-  support::run_topology_ranks<FlatOver<wire::F16>>(3, {0, 0, 0}, body);
-  support::run_topology_ranks<SharedMemory>(3, {0, 0, 0}, body);
-  CHECK(std::memcmp(ends.at(0).data(), ends.at(1).data(), count * sizeof(float)) == 0);
 }
 
 TEST_CASE("a variant concerns all_reduce alone, in the communicator's memory too, and not what a split makes") {

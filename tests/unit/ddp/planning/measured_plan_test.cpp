@@ -322,7 +322,7 @@ TEST_CASE("a saved variant is used again where the variants are the same, and th
   }
   CHECK(Simulation{}.run(saved)[1].settled_after == last_step);
   Simulation others = simulation;
-  others.variants = {"FlatOver", "Flat"};
+  others.variants = {"Hierarchical in f16", "Flat"};
   CHECK(others.run(saved)[0].settled_after == 31);
   CHECK(simulation.run(Simulation{}.run()[0].saved)[0].settled_after == 31);
   dtrain::ddp::SavedPlanNumbers third = saved;  // the conditions hold, but there is no such variant
