@@ -37,8 +37,6 @@ bool measure(dtrain::ProcessGroup<P> group, const std::string& hook, int samples
   } else if (hook == "TopK(0.01)") {  // whose step reduces a hundredth of the elements: none is checked
     constexpr float any = std::numeric_limits<float>::infinity();
     OverlapRank<P>(std::move(group), bench::no_timeline, any, dtrain::hooks::TopK({.fraction = 0.01})).measure(samples);
-  } else if (hook == "Adasum") {  // the average of these gradients, but for a rank of zeros: then the other's whole
-    OverlapRank<P>(std::move(group), bench::no_timeline, 1.0F, dtrain::hooks::Adasum()).measure(samples);
   } else {
     return false;
   }
@@ -70,8 +68,7 @@ void measure_hooks(const char* backend, const std::string& samples, Run run, ben
                                    {"bf16", 0.55},
                                    {"bf16, error feedback", 0.55},
                                    {"PowerSgd(4)", 0.15},
-                                   {"TopK(0.01)", 0.15},
-                                   {"Adasum", no_goal}}) {
+                                   {"TopK(0.01)", 0.15}}) {
     bench::Told told = run({backend, samples, hook});
     const double communication = bench::median(told.seconds["communication"]);
     const double step = bench::median(told.seconds["step"]);

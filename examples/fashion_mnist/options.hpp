@@ -54,8 +54,7 @@ inline constexpr std::string_view help_text =
   --hook=NAME              how gradients are reduced: none (default); bf16, f16 or bf16:error-feedback (16 bits travel);
                            powersgd:RANK (two thin factors of each gradient travel); topk:PERCENT (after 100 steps, the
                            part of its elements that are the largest); local:STEPS (after 100 steps, weights are
-                           averaged each so many steps); adasum (gradients that are orthogonal are added, equal ones
-                           averaged; 1, 2, 4, ... ranks); in host memory, with --precision=f32
+                           averaged each so many steps); in host memory, with --precision=f32
   --save-parameters=FILE   write the parameters: raw little-endian elements
   --summary=FILE           write what was reached as JSON
   --timeline=FILE          write what the last steps did when, on all ranks, as a trace for Perfetto

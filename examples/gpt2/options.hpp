@@ -60,8 +60,7 @@ starts.
   --hook=NAME           how gradients are reduced: none (default); bf16, f16 or bf16:error-feedback (16 bits travel);
                         powersgd:RANK (two thin factors of each gradient travel); topk:PERCENT (after 100 steps, the
                         part of its elements that are the largest); local:STEPS (after 100 steps, weights are averaged
-                        each so many steps); adasum (gradients that are orthogonal are added, equal ones averaged;
-                        1, 2, 4, ... ranks); not with --zero or --dtype=bf16
+                        each so many steps); not with --zero or --dtype=bf16
   --plan=NAME           sizes of buckets: default, or measured (the first 29 steps choose them); not with --zero
   --checkpoint=FILE     save the training there, and go on from it where it exists, on any number of ranks
   --checkpoint-steps=N  save after every N steps and at the end (default 50)

@@ -36,7 +36,6 @@ class ChosenHook {
       hook_.emplace<LocalSgd>(
           LocalSgdOptions{.every = static_cast<std::uint64_t>(argument), .start_after = plain_steps});
     }
-    if (name == "adasum") hook_.emplace<Adasum>();
   }
 
   std::string description() const { return "--hook=" + choice_.text; }
@@ -122,7 +121,7 @@ class ChosenHook {
 
   HookChoice choice_;
   std::variant<None, dtrain::hooks::Cast<dtrain::bfloat16>, dtrain::hooks::Cast<dtrain::float16>,
-               dtrain::hooks::PowerSgd, dtrain::hooks::TopK, dtrain::hooks::LocalSgd, dtrain::hooks::Adasum>
+               dtrain::hooks::PowerSgd, dtrain::hooks::TopK, dtrain::hooks::LocalSgd>
       hook_;
   std::uint64_t weight_bytes_ = 0;
   std::uint64_t averaged_bytes_ = 0;

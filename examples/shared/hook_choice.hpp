@@ -20,13 +20,13 @@ struct HookChoice {
 };
 
 inline constexpr std::string_view hook_names =
-    "none, bf16, f16, bf16:error-feedback, powersgd:RANK, topk:PERCENT, local:STEPS or adasum";
+    "none, bf16, f16, bf16:error-feedback, powersgd:RANK, topk:PERCENT or local:STEPS";
 
 /// @throws dtrain::Error (usage) in one sentence for a value that is none of hook_names
 inline HookChoice hook_choice(std::string_view flag, std::string_view value) {
   const std::size_t colon = value.find(':');
   HookChoice choice{std::string(value), std::string(value), 0};
-  if (value == "none" || value == "bf16" || value == "f16" || value == "bf16:error-feedback" || value == "adasum") {
+  if (value == "none" || value == "bf16" || value == "f16" || value == "bf16:error-feedback") {
     return choice;
   }
   choice.name = value.substr(0, colon);

@@ -87,7 +87,6 @@
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
 #include "dtrain/ddp/data/uneven_inputs.hpp"
-#include "dtrain/ddp/hooks/adasum.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/local_sgd.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"

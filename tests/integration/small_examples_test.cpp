@@ -248,6 +248,22 @@ TEST_CASE("write_a_hook clips each rank's gradient before it is averaged") {
     CHECK_CONTAINS(result.output, std::string(rank) + " the averaged gradient is 1.000 1.000 1.000 1.000\n");
 }
 
+TEST_CASE(
+    "adasum adds orthogonal gradients, keeps equal ones, and refuses other numbers of ranks than 1, 2, 4, 8, ...") {
+  for (const int ranks : {1, 2, 4, 8}) {
+    const Result result = support::run(examples + "adasum", {"--nproc-per-node=" + std::to_string(ranks)});
+    CAPTURE(result.output);
+    support::check_quiet(result);
+    std::string line = "] equal gradients and orthogonal ones have become 3 3 3 3";
+    for (int element = 0; element < 4; ++element)
+      line += element < ranks ? " 2" : " 0";
+    for (int rank = 0; rank < ranks; ++rank)
+      CHECK_CONTAINS(result.output, "[" + std::to_string(rank) + line + "\n");
+  }
+  support::check_failed(support::run(examples + "adasum", {"--nproc-per-node=3"}),
+                        {"Adasum combines pairs of ranks: start 1, 2, 4, 8, ... of them"});
+}
+
 TEST_CASE("write_an_optimizer trains with a part of the state on each rank, and goes on with another number of ranks") {
   const support::TemporaryDirectory folder;
   for (const int ranks : {2, 3}) {

@@ -121,9 +121,6 @@ TEST_CASE("a step with gradients that are not finite is one skipped step, with e
     check([] { return Cast<dtrain::float16>{{.error_feedback = every_parameter}}; });
     check([] { return Cast<dtrain::float16>{}; });
   }
-  SUBCASE("Adasum") {
-    check([] { return Adasum{}; });
-  }
 }
 
 TEST_CASE("after a step that is not finite, the errors of TopK are finite, and no element is lost but those") {
