@@ -71,7 +71,7 @@ struct HostOperands {
   std::byte* output = nullptr;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
-  std::unique_ptr<const BlockExchange> blocks{};  ///< null unless the operation has blocks
+  std::unique_ptr<const BlockExchange> blocks{};  ///< null unless the operation reduces blocks
 };
 
 /// Copies of a chunk, and operands of the inner operation in the same host memory.
@@ -79,7 +79,7 @@ struct ChunkCopies {
   StridedCopy to_host{};
   StridedCopy to_device{};
   HostOperands host{};
-  std::vector<StridedCopy> blocks_to_host{};  ///< further copies, of an operation with blocks
+  std::vector<StridedCopy> blocks_to_host{};  ///< further copies, of a reduction of blocks
   std::vector<StridedCopy> blocks_to_device{};
 };
 
@@ -128,19 +128,16 @@ class PackedPieces {
   PackedPieces(std::byte* host, std::size_t element, std::vector<StridedCopy>& copies) noexcept
       : host_(host), element_(element), copies_(copies) {}
 
-  /// Adds a piece of the device memory, once if it is added several times in turn. @returns its place in host memory
+  /// Adds a piece of the device memory. @returns its place in host memory
   BlockRange add(const std::byte* device, const BlockRange& piece) {
     if (piece.count == 0) {
       return {};
     }
-    if (piece.offset != last_.offset || piece.count != last_.count) {
-      packed_ = {end_, piece.count};
-      end_ += piece.count;
-      last_ = piece;
-      copies_.push_back({const_cast<std::byte*>(device) + piece.offset * element_, host_ + packed_.offset * element_,
-                         piece.count * element_, 1, 0});
-    }
-    return packed_;
+    const BlockRange packed{end_, piece.count};
+    end_ += piece.count;
+    copies_.push_back({const_cast<std::byte*>(device) + piece.offset * element_, host_ + packed.offset * element_,
+                       piece.count * element_, 1, 0});
+    return packed;
   }
 
   std::uint64_t elements() const noexcept { return end_; }
@@ -149,64 +146,10 @@ class PackedPieces {
   std::byte* host_;
   std::size_t element_;
   std::vector<StridedCopy>& copies_;
-  BlockRange last_{};
-  BlockRange packed_{};
   std::uint64_t end_ = 0;
 };
 
 }  // namespace detail
-
-/// All blocks are cut at the same length. The first chunk is the inner backend's operation, which compares the calls.
-/// Ranks have different numbers of further chunks, which are messages between pairs of ranks
-/// (OperationKind::send_recv).
-class ExchangeChunks {
- public:
-  explicit ExchangeChunks(const BlockOperands& operands) noexcept
-      : operands_(operands),
-        length_(std::max<std::size_t>(1, operands.room / 2 / operands.element() / operands.blocks.sent.size())) {
-    for (std::size_t peer = 0; peer < operands.blocks.sent.size(); ++peer) {
-      const std::uint64_t longest = std::max(operands.blocks.sent[peer].count, operands.blocks.received[peer].count);
-      chunks_ = std::max<std::size_t>(chunks_, (longest + length_ - 1) / length_);
-    }
-  }
-
-  std::size_t size() const noexcept { return chunks_; }
-
-  /// @param slot host memory of the chunk
-  ChunkCopies operator()(std::size_t index, std::byte* slot) const {
-    const BlockExchange& blocks = operands_.blocks;
-    ChunkCopies made;
-    made.host.input = slot;
-    made.host.output = slot + operands_.room / 2;
-    detail::PackedPieces sent(made.host.input, operands_.element(), made.blocks_to_host);
-    detail::PackedPieces received(made.host.output, operands_.element(), made.blocks_to_device);
-    BlockExchange packed{index == 0 ? blocks.kind : OperationKind::send_recv, blocks.root, blocks.count, {}, {}};
-    for (std::size_t peer = 0; peer < blocks.sent.size(); ++peer) {
-      const bool stays = static_cast<int>(peer) == operands_.rank && is_in_place(peer);
-      packed.sent.push_back(stays ? BlockRange{} : sent.add(operands_.input.data, piece(blocks.sent[peer], index)));
-      packed.received.push_back(stays ? BlockRange{}
-                                      : received.add(operands_.output.data, piece(blocks.received[peer], index)));
-    }
-    made.host.input_count = sent.elements();
-    made.host.output_count = received.elements();
-    made.host.blocks = std::make_unique<const BlockExchange>(std::move(packed));
-    return made;
-  }
-
- private:
-  BlockRange piece(const BlockRange& block, std::size_t index) const noexcept {
-    const std::uint64_t begin = std::min<std::uint64_t>(block.count, index * length_);
-    return {block.offset + begin, std::min<std::uint64_t>(length_, block.count - begin)};
-  }
-  bool is_in_place(std::size_t own) const noexcept {
-    return operands_.input.data + operands_.blocks.sent[own].offset * operands_.element() ==
-           operands_.output.data + operands_.blocks.received[own].offset * operands_.element();
-  }
-
-  BlockOperands operands_;
-  std::size_t length_;
-  std::size_t chunks_ = 1;
-};
 
 /// All ranks have the same chunks, and each is the inner backend's operation.
 class ReductionChunks {

@@ -161,17 +161,26 @@ class Communicator {
     submit("an all_gather", call.input.dtype, start, chunks.size(), true, describe, stream);
   }
 
-  void enqueue(const ExchangeBlocks& call, Stream stream) requires CanStageBlocks<Inner> {
+  /// By messages, also of empty blocks: in step d, rank r sends to r + d and receives from r - d, so that ranks cannot
+  /// wait for each other in a circle. A rank that calls something else is named with these messages.
+  void enqueue(const ExchangeBlocks& call, Stream stream) requires CanSendRecv<Inner> {
     check(call, stream);
-    const ExchangeChunks chunks({call.blocks, call.input, call.output, rank(), pipeline_->room()});
-    const auto start = [](Inner& inner, const ChunkOperands& chunk, HostStream to) {
-      if (chunk.blocks->kind == OperationKind::send_recv) {
-        start_messages(inner, chunk, to);
-      } else {
-        inner.enqueue(ExchangeBlocks{*chunk.blocks, chunk.input, chunk.output}, to);
-      }
-    };
-    submit("an exchange of blocks", call.input.dtype, start, chunks.size(), true, chunks, stream);
+    const std::size_t element = size_bytes(call.input.dtype);
+    for (int distance = 0; distance < size(); ++distance) {
+      const int to = (rank() + distance) % size();
+      const int from = (rank() - distance + size()) % size();
+      const BlockRange& sent = call.blocks.sent[static_cast<std::size_t>(to)];
+      const BlockRange& received = call.blocks.received[static_cast<std::size_t>(from)];
+      const bool sends = call.blocks.connects(rank(), to);
+      const bool receives = call.blocks.connects(from, rank());
+      SendRecv messages{call.input, sends ? to : -1, call.output, receives ? from : -1};
+      messages.input.data += sent.offset * element;
+      messages.input.count = sent.count;
+      messages.output.data += received.offset * element;
+      messages.output.count = received.count;
+      const bool stays = distance == 0 && messages.input.data == messages.output.data;
+      if ((sends || receives) && !stays) transfer(messages, stream);
+    }
   }
 
   void enqueue(const ReduceBlocks& call, Stream stream) requires CanReduceBlocks<Inner> {

@@ -39,7 +39,7 @@ namespace DTRAIN_NAMESPACE::backend::staged {
 struct ChunkOperands {
   ConstBufferView input;
   BufferView output;
-  const BlockExchange* blocks;  ///< null unless the operation has blocks
+  const BlockExchange* blocks;  ///< null unless the operation reduces blocks
 };
 
 /// The device signals that the chunk is on the host. A thread runs the inner operation on it, and signals the device
@@ -126,32 +126,6 @@ struct StagedOperation {
   DType dtype;
   Start start;
 };
-
-/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d, so ranks cannot wait
-/// for each other in a circle, although some pairs have no piece.
-template <class C>
-void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRef stream) {
-  const std::size_t element = size_bytes(chunk.input.dtype);
-  for (int distance = 0; distance < inner.size(); ++distance) {
-    const int to = (inner.rank() + distance) % inner.size();
-    const int from = (inner.rank() - distance + inner.size()) % inner.size();
-    const BlockRange& sent = chunk.blocks->sent[static_cast<std::size_t>(to)];
-    const BlockRange& received = chunk.blocks->received[static_cast<std::size_t>(from)];
-    const ConstBufferView message{chunk.input.data + sent.offset * element, sent.count, chunk.input.dtype};
-    const BufferView memory{chunk.output.data + received.offset * element, received.count, chunk.output.dtype, {}};
-    if (sent.count != 0 && received.count != 0) {
-      inner.enqueue(SendRecv{message, to, memory, from}, stream);
-    } else if (sent.count != 0) {
-      inner.enqueue(Send{message, to}, stream);
-    } else if (received.count != 0) {
-      inner.enqueue(Recv{memory, from}, stream);
-    }
-  }
-}
-
-/// Inner backends that can carry Staged's exchanges of blocks of device memory.
-template <class C>
-concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
 
 /// Uses the inner communicator in a thread. Signals every chunk in the end, also after a failure: no stream is left
 /// waiting. Not movable. Threads: one enqueues and drains; fail() and progress() from any.
