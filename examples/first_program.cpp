@@ -5,7 +5,7 @@
 #include <vector>
 
 // How processes start, what carries the bytes, and along which paths.
-using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
+using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 
 // y = slope * x + offset. Any type with parameters() is a model.
 struct Line {

@@ -102,6 +102,7 @@
 #include "dtrain/elastic.hpp"
 #include "dtrain/identity/identity_error.hpp"
 #include "dtrain/kernels/reduction.hpp"
+#include "dtrain/launch/any.hpp"
 #include "dtrain/launch/per_node.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/policy.hpp"

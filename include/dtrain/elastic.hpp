@@ -249,9 +249,9 @@ class ElasticJob : public Elastic<P> {
 /// @ingroup jobs
 template <class P>
 ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
-  static_assert(P::Launcher::returns_into_user_code,
-                "dtrain: init_elastic needs launch::PerProcess; the launcher process of launch::PerNode never returns "
-                "into user code, so use dtrain::run");
+  static_assert(launch::joins_other_launchers<typename P::Launcher>,
+                "dtrain: init_elastic needs launch::Any or launch::PerProcess; the launcher process of launch::PerNode "
+                "never returns into user code, so use dtrain::run");
   launch::RankProcess process = launch::rank_process_of(std::move(options), launch::Takes::elastic);
   elastic::require_first_job(process);
   return {std::move(process), group_options};

@@ -19,9 +19,10 @@ struct Policy {
   using Topology = TopologyType;
 
   static constexpr bool has_launcher = launch::Launcher<Launcher>;
-  static_assert(has_launcher,
-                "dtrain: the first type of Policy must be a launcher: launch::PerNode or launch::PerProcess "
-                "(contract: the concept launch::Launcher, in dtrain/launch/launcher.hpp)");
+  static_assert(
+      has_launcher,
+      "dtrain: the first type of Policy must be a launcher: launch::Any, launch::PerNode or launch::PerProcess "
+      "(contract: the concept launch::Launcher, in dtrain/launch/launcher.hpp)");
 
   /// Backends of libraries are declared alone where their macro is not set.
   static constexpr bool is_defined = requires { sizeof(Backend); };
@@ -48,8 +49,8 @@ struct Policy {
     return true;
   }();
   static_assert(launcher_fits_backend,
-                "dtrain: backend::Mpi needs launch::PerProcess; start one process for each rank with mpirun or srun "
-                "(Mpi::works_with, in dtrain/backend/mpi.hpp)");
+                "dtrain: backend::Mpi needs launch::Any or launch::PerProcess; start one process for each rank with "
+                "mpirun or srun (Mpi::works_with, in dtrain/backend/mpi.hpp)");
 
   /// topology::require fails to compile, with the reason, if the backend lacks an ability that the topology needs.
   static constexpr bool topology_fits_backend = [] {

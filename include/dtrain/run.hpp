@@ -14,6 +14,7 @@
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/group/rank_body.hpp"
 #include "dtrain/group/rank_context.hpp"
+#include "dtrain/launch/launcher.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/process_group.hpp"
 
@@ -46,8 +47,13 @@ struct BodyRunner;
 
 namespace detail {
 
+/// A launcher that starts its ranks itself, for a backend's works_with.
+struct StartsRanks {
+  static constexpr bool returns_into_user_code = false;
+};
+
 /// Passes facts of the backend to a launcher that takes them: the number of visible devices (`visible_devices()`), and
-/// the largest number of ranks (`most_ranks`) if the backend has one.
+/// the largest number of ranks (`most_ranks`) and the launchers (`works_with`) if the backend limits them.
 template <class P>
 launch::StartResult start(int argc, char** argv, launch::Takes takes = launch::Takes::group,
                           launch::RunElasticJob run_elastic = nullptr) {
@@ -60,7 +66,12 @@ launch::StartResult start(int argc, char** argv, launch::Takes takes = launch::T
   if constexpr (requires { P::Backend::most_ranks; }) {
     facts.most_ranks = P::Backend::most_ranks;
   }
-  if constexpr (requires { P::Launcher::start(argc, argv, facts); }) {
+  if constexpr (requires { P::Backend::template works_with<StartsRanks>; }) {
+    facts.needs_process_per_rank = !P::Backend::template works_with<StartsRanks>;
+  }
+  if constexpr (requires { P::Launcher::start(argc, argv, facts, takes); }) {
+    return P::Launcher::start(argc, argv, facts, takes);
+  } else if constexpr (requires { P::Launcher::start(argc, argv, facts); }) {
     return P::Launcher::start(argc, argv, facts);
   } else if constexpr (requires { P::Launcher::start(argc, argv, takes); }) {
     return P::Launcher::start(argc, argv, takes);
@@ -161,9 +172,9 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
 template <class P>
 ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
   static_assert(
-      P::Launcher::returns_into_user_code,
-      "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
-      "into user code, so use dtrain::run");
+      launch::joins_other_launchers<typename P::Launcher>,
+      "dtrain: init_process_group needs launch::Any or launch::PerProcess; the launcher process of launch::PerNode "
+      "never returns into user code, so use dtrain::run");
   return ProcessGroup<P>::join(launch::rank_process_of(std::move(options)), group_options);
 }
 

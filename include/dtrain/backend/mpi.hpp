@@ -31,7 +31,7 @@ namespace DTRAIN_NAMESPACE::backend {
 /// can be cancelled at any time: a failed rank ends the operations of all others. The thread that waits for an
 /// operation makes MPI's progress; one thread at a time is inside MPI. A thread of dtrain initializes MPI with
 /// MPI_THREAD_SERIALIZED, unless the program has done so with MPI_THREAD_MULTIPLE. Each channel uses its own range of
-/// tags. Needs launch::PerProcess: mpirun starts the processes.
+/// tags. Needs launch::Any or PerProcess: mpirun starts the processes.
 /// @ingroup backends
 struct Mpi {
   using Communicator = message_passing::Communicator<mpi::Transport>;
@@ -44,7 +44,9 @@ struct Mpi {
 
   /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
   template <class Launcher>
-  static constexpr bool works_with = Launcher::returns_into_user_code;
+  static constexpr bool works_with = Launcher::returns_into_user_code || requires {
+    requires static_cast<bool>(Launcher::also_joins);
+  };
 
   /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret
   /// by MPI_Bcast; rank 0 draws one if the job has none. @throws Error (identity, unsupported, timeout, mpi)

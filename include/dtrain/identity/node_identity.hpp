@@ -146,7 +146,7 @@ inline NodeIdentity node_of(const ProcessIdentity& identity) {
   throw_identity_error(
       IdentityErrc::many_launchers,
       "{} started several launchers on one node ({}); the per-node launcher wants one, and starts the node's ranks "
-      "itself: {}; a program that is started once for each rank has launch::PerProcess in its policy",
+      "itself: {}; with launch::Any in the program's policy, leave --nproc-per-node out and each process is a rank",
       {launcher, stated, remedy});
 }
 

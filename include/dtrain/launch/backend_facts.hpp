@@ -33,6 +33,7 @@ struct BackendFacts {
   std::string_view name{};  ///< its name in messages
   VisibleDevices visible_devices = nullptr;
   int most_ranks = 0;                   ///< most ranks on one host; 0: no limit
+  bool needs_process_per_rank = false;  ///< its ranks are processes of another launcher, as those of MPI are
   RunElasticJob run_elastic = nullptr;  ///< null: the program's body takes a group, not an Elastic
 };
 

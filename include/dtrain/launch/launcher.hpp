@@ -33,6 +33,18 @@ concept StatesWhetherItReturns = requires {
   { L::returns_into_user_code } -> std::convertible_to<bool>;
 };
 
+/// `L::also_joins`, optional: true if programs may also join a job as a rank that another launcher has started, with
+/// dtrain::init_process_group and dtrain::init_elastic, which never start a process.
+/// @ingroup launchers
+template <class L>
+concept AlsoJoins = requires {
+  requires static_cast<bool>(L::also_joins);
+};
+
+/// Whether a process that another launcher has started can be a rank.
+template <class L>
+inline constexpr bool joins_other_launchers = AlsoJoins<L> || L::returns_into_user_code;
+
 /// The launcher type of a Policy. It has no state.
 /// @ingroup launchers
 template <class L>

@@ -223,16 +223,14 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
   }
 }
 
-}  // namespace detail
-
-DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
+/// rank_process_of() with this environment.
+inline RankProcess rank_process_in(const identity::Environment& environment, JoinOptions options, Takes takes) {
   open_standard_descriptors();
-  const identity::Environment environment = identity::snapshot_environment();
   const identity::Variables variables(environment);
   check_log_setting(variables);
   refuse_launcher_flags(options.arguments);
   if (!options.identity && takes == Takes::elastic && identity::states_elastic_range(variables)) {
-    RankProcess worker = detail::elastic_process(variables);
+    RankProcess worker = elastic_process(variables);
     worker.argument_vector = ArgumentVector(std::move(options.arguments));
     worker.timeout = options.timeout.value_or(worker.timeout);
     return worker;
@@ -241,7 +239,7 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
   for (const std::string& argument : options.arguments) {
     pointers.push_back(argument.c_str());
   }
-  RankProcess worker = detail::rank_process_with(
+  RankProcess worker = rank_process_with(
       options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
       identity::Variables(environment));
   if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still applies
@@ -260,9 +258,15 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
-    detail::log_identity(worker.identity, identity::Variables(environment));
+    log_identity(worker.identity, identity::Variables(environment));
   }
   return worker;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
+  return detail::rank_process_in(identity::snapshot_environment(), std::move(options), takes);
 }
 
 DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Variables& variables,

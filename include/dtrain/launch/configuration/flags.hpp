@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/core/version.hpp"
+#include "dtrain/identity/choose_start.hpp"
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/launch/configuration/core_binding.hpp"
 
@@ -284,18 +286,15 @@ inline Flags parse_flags(identity::Arguments arguments) {
 /// For a program that an external launcher starts once for each rank.
 /// @throws Error (usage) for a flag that only launch::PerNode supports
 inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 8> launchers{"--nproc-per-node", "--nnodes",       "--min-ranks",
-                                                      "--node-rank",      "--max-restarts", "--wrap-rank",
-                                                      "--in-process",     "--help-launch"};
-  for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
-    std::string name = arguments[i].substr(0, arguments[i].find('='));
-    std::replace(name.begin(), name.end(), '_', '-');
-    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end() || detail::is_short_for_workers(name)) {
+  for (const std::span<const std::string_view> flags :
+       {std::span<const std::string_view>(identity::worker_flags),
+        std::span<const std::string_view>(identity::workerless_flags)}) {
+    if (const std::string_view flag = identity::first_flag(arguments, flags); !flag.empty()) {
       throw_error(Errc::usage,
-                  "{} is a flag of launch::PerNode, which starts its workers itself; this program is "
-                  "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave "
-                  "the flag out, put it behind -- if it is the program's own, or build the program with PerNode",
-                  {arguments[i]});
+                  "{} is a flag of launch::PerNode, which starts its workers itself; this program is started once for "
+                  "each rank by mpirun, srun, torchrun or a script: leave the flag out, put it after -- if it is the "
+                  "program's own, or build the program with launch::Any",
+                  {flag});
     }
   }
 }
