@@ -1,11 +1,11 @@
 // A per-node launcher never returns into user code, so there is no group to return.
-// expect: dtrain: init_process_group needs launch::PerProcess
+// expect: dtrain: init_process_group needs launch::Any or launch::PerProcess
 #include "dtrain/dtrain.hpp"
 
 #ifdef DTRAIN_COMPILE_FAIL
 using Launcher = dtrain::launch::PerNode;
 #else
-using Launcher = dtrain::launch::PerProcess;
+using Launcher = dtrain::launch::Any;
 #endif
 
 using Policy = dtrain::Policy<Launcher, dtrain::backend::SharedMemory>;

@@ -1,5 +1,5 @@
 // A policy whose first type starts nothing.
-// expect: dtrain: the first type of Policy must be a launcher: launch::PerNode or launch::PerProcess
+// expect: dtrain: the first type of Policy must be a launcher: launch::Any, launch::PerNode or launch::PerProcess
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/policy.hpp"

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
@@ -45,7 +46,7 @@ struct Mpi {
   /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
   template <class Launcher>
   static constexpr bool works_with = Launcher::returns_into_user_code || requires {
-    requires static_cast<bool>(Launcher::also_joins);
+    requires std::bool_constant<Launcher::also_joins>::value;
   };
 
   /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret

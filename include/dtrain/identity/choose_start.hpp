@@ -41,9 +41,9 @@ template <class Texts>
 std::string_view first_flag(const Texts& arguments, std::span<const std::string_view> flags) {
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const std::string_view argument = arguments[i];
+    if (argument == "--") break;
     std::string name(argument.substr(0, argument.find('=')));
     std::replace(name.begin(), name.end(), '_', '-');
-    if (name == "--") break;
     if (std::find(flags.begin(), flags.end(), name) != flags.end()) return argument;
   }
   return {};
@@ -51,7 +51,7 @@ std::string_view first_flag(const Texts& arguments, std::span<const std::string_
 
 /// @param environment of a worker of launch::PerNode: as it is; of other processes: without the variables of a worker
 /// that has started them (launch::without_outer_job)
-/// @param needs_process_per_rank whether the backend takes its ranks from a launcher of its own, as MPI does
+/// @param needs_process_per_rank whether the backend takes its ranks from another launcher, as MPI does
 /// @throws IdentityError as check_complete(), if nothing starts this process and it seems to be one of several
 /// @ingroup launchers
 Start choose_start(const Environment& environment, Arguments arguments, bool needs_process_per_rank = false);

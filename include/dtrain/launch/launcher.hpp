@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <string_view>
+#include <type_traits>
 
 #include "dtrain/launch/backend_facts.hpp"
 #include "dtrain/launch/rank_process.hpp"
@@ -38,7 +39,7 @@ concept StatesWhetherItReturns = requires {
 /// @ingroup launchers
 template <class L>
 concept AlsoJoins = requires {
-  requires static_cast<bool>(L::also_joins);
+  requires std::bool_constant<L::also_joins>::value;
 };
 
 /// Whether a process that another launcher has started can be a rank.

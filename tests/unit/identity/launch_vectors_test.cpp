@@ -1,5 +1,6 @@
 // The environments of launch_vectors.json, real and documented launches, each with the identity or the error code that
-// must come out. "mode": "node" is for the per-node launcher; null is learnt after connecting.
+// must come out. "mode": "node" is for the per-node launcher; null is learnt after connecting. "start" is what
+// launch::Any does there, or the error code of that; "mode": "start" has nothing else, and names the rule.
 
 #include "unit/identity/prelude.hpp"
 
@@ -47,6 +48,30 @@ std::string shown(const std::optional<T>& field) {
   }
 }
 
+std::vector<const char*> arguments_of(const Json& vector) {
+  std::vector<const char*> arguments;
+  if (const Json* const argv = vector.find("argv")) {
+    std::transform(argv->items.begin(), argv->items.end(), std::back_inserter(arguments),
+                   [](const Json& argument) { return argument.text.c_str(); });
+  }
+  return arguments;
+}
+
+/// "per_node", "per_process", "alone", "rejected", or the code of an error.
+std::string start_of(const Environment& environment, const std::vector<const char*>& arguments, bool over_mpi) {
+  try {
+    switch (identity::choose_start(environment, arguments, over_mpi)) {
+      case identity::Start::per_node: return "per_node";
+      case identity::Start::per_process: return "per_process";
+      case identity::Start::alone: return "alone";
+      case identity::Start::rejected: return "rejected";
+    }
+    return "none of them";
+  } catch (const identity::IdentityError& error) {
+    return std::string(name(error.reason()));
+  }
+}
+
 void check_process(const Json& vector, const Environment& environment, const std::vector<const char*>& arguments) {
   const identity::ProcessIdentity who = identity::process_identity(environment, arguments);
   const Json* const expect = vector.find("expect");
@@ -79,20 +104,17 @@ void check_node(const Json& vector, const Environment& environment) {
 }  // namespace
 
 TEST_CASE("every launch vector gives its identity or its error code") {
-  const std::vector<Json> vectors = launch_vectors();
-  CHECK(vectors.size() == 81);
+  std::size_t checked = 0;
   std::set<std::string> names;
-  for (const Json& vector : vectors) {
+  for (const Json& vector : launch_vectors()) {
     const std::string vector_name = text_of(vector, "name");
     CAPTURE(vector_name);
     CHECK(names.insert(vector_name).second);
+    if (text_of(vector, "mode") == "start") continue;
+    checked += 1;
     CHECK((vector.find("expect") == nullptr) != (vector.find("error_code") == nullptr));
     const Environment environment = environment_of(vector);
-    std::vector<const char*> arguments;
-    if (const Json* const argv = vector.find("argv")) {
-      std::transform(argv->items.begin(), argv->items.end(), std::back_inserter(arguments),
-                     [](const Json& argument) { return argument.text.c_str(); });
-    }
+    const std::vector<const char*> arguments = arguments_of(vector);
     try {
       text_of(vector, "mode") == "node" ? check_node(vector, environment)
                                         : check_process(vector, environment, arguments);
@@ -101,6 +123,22 @@ TEST_CASE("every launch vector gives its identity or its error code") {
       CHECK(std::string(name(error.reason())) == text_of(vector, "error_code"));
     }
   }
+  CHECK(checked == 81);
+}
+
+TEST_CASE("every launch vector starts a program with launch::Any as it says, each rule among them") {
+  std::size_t checked = 0;
+  std::set<std::string> rules;
+  for (const Json& vector : launch_vectors()) {
+    const std::string vector_name = text_of(vector, "name");
+    CAPTURE(vector_name);
+    const bool over_mpi = text_of(vector, "backend") == "mpi";
+    CHECK(start_of(environment_of(vector), arguments_of(vector), over_mpi) == text_of(vector, "start"));
+    if (text_of(vector, "mode") == "start") rules.insert(text_of(vector, "source"));
+    checked += 1;
+  }
+  CHECK(checked == 151);
+  CHECK(rules.size() == 10);
 }
 
 TEST_CASE("an allocation of several tasks that srun did not start says so") {

@@ -242,13 +242,14 @@ TEST_CASE("a launcher in a batch script of several nodes is one node, with a war
   CHECK(node_identity(variables("SLURM_JOB_ID=5 SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=4")).warnings.empty());
 }
 
-TEST_CASE("several launchers on one node are pointed to launch::PerProcess, too") {
+TEST_CASE("several launchers on one node are told how each process is a rank, too") {
   Environment mpirun = mpirun_node();
   mpirun["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
   const outcome::Refusal refusal = outcome::node_refusal_of(mpirun);
   CHECK(refusal.code == "many-launchers");
   CHECK(outcome::contains(refusal.sentence, "mpirun -npernode 1"));
-  CHECK(outcome::contains(refusal.sentence, "launch::PerProcess"));
+  CHECK(refusal.sentence.find("with launch::Any in the program's policy, leave --nproc-per-node out and each process "
+                              "is a rank") != std::string::npos);
 }
 
 TEST_CASE("a number of nodes alone is refused with what to set beside it") {

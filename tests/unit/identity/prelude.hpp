@@ -2,6 +2,7 @@
 /// @file
 /// The headers and names that most tests of identity/ use.
 
+#include "dtrain/identity/choose_start.hpp"
 #include "dtrain/identity/formats/json.hpp"
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/identity/process_identity.hpp"

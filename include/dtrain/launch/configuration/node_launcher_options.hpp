@@ -129,7 +129,7 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
                 "this is node {} of {} (from {}), and the launchers of several nodes need a secret that they share: "
                 "make one with DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a "
                 "file that DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is "
-                "started once for each rank, its policy needs launch::PerProcess",
+                "started once for each rank, leave --nproc-per-node out, with launch::Any in its policy",
                 {options.node.node_rank, options.node.node_count, options.node_source});
   }
   return secret;
