@@ -1,14 +1,23 @@
-// Prints, as one line of JSON, who this process is by its environment; opens no connection.
+// Prints, as one line of JSON, who this process is by its environment, and how launch::Any would start it; opens no
+// connection.
 //   RANK=0 WORLD_SIZE=1 whoami
 //   whoami --node      who this node is, as launch::PerNode would read it
 //   whoami --verbose   also says on stderr, for people, where the others find this host and what makes that slow
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#if __has_include(<dtrain/identity/choose_start.hpp>)
+#include <dtrain/identity/choose_start.hpp>
 #include <dtrain/identity/node_identity.hpp>
 #include <dtrain/identity/process_identity.hpp>
 #include <dtrain/identity/variables.hpp>
+#include <dtrain/launch/configuration/worker_program.hpp>
 #include <dtrain/launch/diagnostics/network_report.hpp>
+#else  // with the single header
+#include <dtrain/dtrain.hpp>
+#endif
 #include <exception>
 #include <optional>
 #include <string>
@@ -53,13 +62,20 @@ std::string json(const std::vector<std::string>& texts) {
   return list + "]";
 }
 
-std::string to_json(const identity::ProcessIdentity& who) {
+/// As launch::Any chooses it for a backend that works with all launchers.
+const char* start_of(const identity::Environment& environment, identity::Arguments arguments) {
+  const bool is_worker = dtrain::launch::is_worker_environment(environment, ::getppid());
+  const identity::Environment own = is_worker ? environment : dtrain::launch::without_outer_job(environment);
+  return identity::choose_start(own, arguments) == identity::Start::per_node ? "per_node" : "per_process";
+}
+
+std::string to_json(const identity::ProcessIdentity& who, std::string_view start) {
   return "{\"rank\": " + json(who.rank) + ", \"world_size\": " + json(who.world_size) +
          ", \"local_rank\": " + json(who.local_rank) + ", \"local_world_size\": " + json(who.local_world_size) +
          ", \"node_rank\": " + json(who.node_rank) + ", \"node_count\": " + json(who.node_count) +
          ", \"master_addr\": " + json(who.master_addr) + ", \"master_port\": " + json(who.master_port) +
          ", \"launcher\": " + json(std::string_view(who.launcher)) + ", \"provisional\": " + json(who.provisional) +
-         ", \"warnings\": " + json(who.warnings) + "}";
+         ", \"warnings\": " + json(who.warnings) + ", \"start\": " + json(start) + "}";
 }
 
 std::string to_json(const identity::NodeIdentity& node) {
@@ -105,9 +121,9 @@ int main(int argc, char** argv) {
                 node.master_addr, node.node_count > 1);
       }
     } else {
-      const identity::ProcessIdentity who =
-          identity::process_identity(environment, identity::Arguments(argv, static_cast<std::size_t>(argc)));
-      line = to_json(who);
+      const identity::Arguments arguments(argv, static_cast<std::size_t>(argc));
+      const identity::ProcessIdentity who = identity::process_identity(environment, arguments);
+      line = to_json(who, start_of(environment, arguments));
       if (verbose) {
         explain(environment, to_string(who), who.master_addr, dtrain::launch::spans_hosts(who));
       }

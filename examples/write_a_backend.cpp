@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#if __has_include(<dtrain/backend/message_passing/communicator.hpp>)  // the single header has it, too
 #include <dtrain/backend/message_passing/communicator.hpp>
+#endif
 #include <dtrain/dtrain.hpp>
 #include <map>
 #include <span>

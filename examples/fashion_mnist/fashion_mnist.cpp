@@ -1,8 +1,9 @@
-// Starts its own ranks: ./fashion_mnist --nproc-per-node=2 [--precision=bf16]
+// Starts its own ranks, ./fashion_mnist --nproc-per-node=2 [--precision=bf16], or is started once for each rank by
+// mpirun, srun, torchrun or a shell.
 #include "half_mlp.hpp"
 #include "train_elastic.hpp"
 
-using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
+using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 
 int main(int argc, char** argv) {
   if (shared::wants_elastic(argc, argv)) {

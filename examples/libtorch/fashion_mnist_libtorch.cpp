@@ -23,7 +23,7 @@
 
 namespace {
 
-using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
+using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 using Group = dtrain::ProcessGroup<Policy>;
 namespace nn = torch::nn;
 

@@ -2,7 +2,7 @@
 
 #include <dtrain/libtorch.hpp>
 
-using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
+using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 
 int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
   torch::nn::Linear net(6, 2);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
+using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 
 /// Row r of the data set.
 torch::Tensor row(std::size_t r) {

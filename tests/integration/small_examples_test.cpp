@@ -209,7 +209,7 @@ TEST_CASE("whoami prints the process's identity as one line of JSON") {
   CHECK(result.output ==
         "{\"rank\": 3, \"world_size\": 4, \"local_rank\": 1, \"local_world_size\": null, \"node_rank\": null, "
         "\"node_count\": null, \"master_addr\": \"h0\", \"master_port\": 29500, \"launcher\": \"torch\", "
-        "\"provisional\": [], \"warnings\": []}\n");
+        "\"provisional\": [], \"warnings\": [], \"start\": \"per_process\"}\n");
 }
 
 TEST_CASE("whoami --node prints the node's") {
@@ -287,7 +287,8 @@ TEST_CASE("whoami reads TF_CONFIG") {
   CHECK(result.output ==
         "{\"rank\": 1, \"world_size\": 2, \"local_rank\": 0, \"local_world_size\": 1, \"node_rank\": 1, "
         "\"node_count\": 2, \"master_addr\": \"h0\", \"master_port\": 2222, \"launcher\": \"tf_config\", "
-        "\"provisional\": [\"local_rank\", \"local_world_size\", \"node_rank\", \"node_count\"], \"warnings\": []}\n");
+        "\"provisional\": [\"local_rank\", \"local_world_size\", \"node_rank\", \"node_count\"], \"warnings\": [], "
+        "\"start\": \"per_process\"}\n");
 }
 
 TEST_CASE("whoami says what is wrong, with its code, and exits with 2") {
