@@ -16,7 +16,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/elastic/attempt_loop.hpp"
+#include "dtrain/elastic/elastic_worker.hpp"
 #include "dtrain/elastic/state_transfer.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/group/rank_body.hpp"
@@ -37,8 +37,8 @@ class ElasticJob;
 /// the function that train() calls again for each of them.
 ///
 /// With launch::PerNode, the launcher's flags --min-ranks or --nnodes=MIN:MAX make the job elastic. With
-/// launch::PerProcess, DTRAIN_WORLD_SIZE=MIN:MAX does (launch::rank_process_of). Otherwise the job is an ordinary one:
-/// train() calls the function once.
+/// launch::PerProcess, DTRAIN_WORLD_SIZE=MIN:MAX does (launch::rank_process_of). With launch::Any, either does.
+/// Otherwise the job is an ordinary one: train() calls the function once.
 /// Lifetime: as long as the body runs. Threads: the body's.
 /// @ingroup jobs
 template <class P>

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <optional>
 
-#include "dtrain/elastic/attempt_loop.hpp"
+#include "dtrain/elastic/elastic_worker.hpp"
 #include "unit/elastic/prelude.hpp"
 
 namespace {
