@@ -24,7 +24,7 @@ ROWS = [
     ("stream", "enqueues the bucket and goes on: a host queue, or a CUDA stream", "step"),
     ("topology", "Flat | Hierarchical | Ring | Tree | ParameterServer", "policy"),
     ("backend", "SharedMemory | Mpi | MpiCollectives | Gloo | Nccl | Staged", "policy"),
-    ("launch", "PerNode: starts its ranks | PerProcess: mpirun, srun, torchrun, ...", "policy"),
+    ("launch", "PerNode: starts its ranks | PerProcess: mpirun, srun, torchrun, ... | Any", "policy"),
 ]
 CONTROL = ["rendezvous", "one session with the store", "for each rank: joining, keys,", "barriers, heartbeats, and the", "first cause of a failure,", "which aborts every backend"]
 
