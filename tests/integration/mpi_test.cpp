@@ -190,6 +190,14 @@ TEST_CASE("a rank that does not come is waited for until the timeout, and named"
   CHECK(result.exit_code != 0);
 }
 
+TEST_CASE("without any launcher a program over MPI with launch::Any is rank 0 of 1, and it refuses to start ranks") {
+  SKIP_WITHOUT_MPI();
+  support::check_printed(started(mpi_probe, {"hello"}), {"rank 0 of 1: sum 0\n"});
+  support::check_ended(started(mpi_probe, {"hello", "--nproc-per-node=2"}), 2,
+                       {"backend::Mpi takes its ranks from mpirun or srun: mpirun -n 4 ./train; leave "
+                        "--nproc-per-node=2 out"});
+}
+
 TEST_CASE("without mpirun the error names what the environment says, what MPI says, and the remedy") {
   SKIP_WITHOUT_MPI();
   Program::Variables variables{

@@ -67,6 +67,7 @@ void check_hello(const Result& result, int ranks) {
   CAPTURE(result.output);
   CAPTURE(result.error);
   CHECK(result.exit_code == 0);
+  CHECK(support::count_of(result.output, "sum ") == static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string line = "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + ": sum " +
                              std::to_string(ranks * (ranks - 1) / 2) + "\n";
@@ -114,6 +115,52 @@ TEST_CASE("plain processes with RANK and WORLD_SIZE are a job") {
   CHECK(all.error.find("torch") == std::string::npos);
 }
 
+TEST_CASE("one program with launch::Any runs by itself, with ranks of its own, under mpirun and under torchrun") {
+  check_hello(support::run(hello, {}), 1);
+  check_hello(support::run(hello, {"--nproc-per-node=2"}), 2);
+  check_hello(support::run(hello, {}, {{"NODE_RANK", "0"}, {"NNODES", "1"}}), 1);
+  check_hello(support::run(hello, {},
+                           {{"PET_NODE_RANK", "0"},
+                            {"PET_NNODES", "1"},
+                            {"PET_NPROC_PER_NODE", "3"},
+                            {"RANK", "0"},
+                            {"WORLD_SIZE", "1"}}),
+              3);
+  // A worker of another job has started it.
+  check_hello(support::run(hello, {},
+                           {{"DTRAIN_LAUNCHER_PROCESS", "1"},
+                            {"DTRAIN_RANK", "1"},
+                            {"DTRAIN_WORLD_SIZE", "2"},
+                            {"RANK", "1"},
+                            {"WORLD_SIZE", "2"}}),
+              1);
+  if (const std::string mpirun = open_mpi(); !mpirun.empty()) {
+    check_hello(started(mpirun, {"--oversubscribe", "-n", "2", hello}), 2);
+  }
+  Program::Variables torchrun{{"WORLD_SIZE", "2"},
+                              {"LOCAL_WORLD_SIZE", "2"},
+                              {"GROUP_RANK", "0"},
+                              {"GROUP_WORLD_SIZE", "1"},
+                              {"TORCHELASTIC_RUN_ID", "none"},
+                              {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                              {"MASTER_ADDR", "127.0.0.1"},
+                              {"MASTER_PORT", std::to_string(support::free_port())}};
+  Result both;
+  both.exit_code = 0;
+  std::vector<std::unique_ptr<Program>> processes;
+  for (const char* const rank : {"0", "1"}) {
+    torchrun["RANK"] = torchrun["LOCAL_RANK"] = rank;
+    processes.push_back(std::make_unique<Program>(hello, std::vector<std::string>{}, torchrun));
+  }
+  for (const auto& process : processes) {
+    const Result one = process->wait();
+    both.exit_code = std::max(both.exit_code, one.exit_code);
+    both.output += one.output;
+    both.error += one.error;
+  }
+  check_hello(both, 2);
+}
+
 TEST_CASE("Open MPI's mpirun starts a program once for each rank, or its launcher once for each node") {
   const std::string mpirun = open_mpi();
   if (mpirun.empty()) return dtrain_test::skip("Open MPI's mpirun is not installed");
@@ -127,7 +174,7 @@ TEST_CASE("Open MPI's mpirun starts a program once for each rank, or its launche
   }
   check_hello(started(mpirun, {"-n", "1", hello, "--nproc-per-node=2"}), 2);
   const Result many = started(mpirun, {"--oversubscribe", "-n", "2", hello, "--nproc-per-node=2"});
-  support::check_ended(many, 2, {"mpirun -npernode 1"});
+  support::check_ended(many, 2, {"mpirun -npernode 1", "leave --nproc-per-node out and each process is a rank"});
 }
 
 TEST_CASE("MPICH's mpiexec starts a program once for each rank") {

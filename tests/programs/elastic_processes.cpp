@@ -32,7 +32,7 @@ using Backend = dtrain::backend::Gloo;
 #else
 using Backend = dtrain::backend::SharedMemory;
 #endif
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, Backend>;
+using Policy = dtrain::Policy<dtrain::launch::Any, Backend>;
 using Group = dtrain::ProcessGroup<Policy>;
 using support::ElasticModel;
 

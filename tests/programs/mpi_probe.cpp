@@ -321,7 +321,7 @@ int hang(const Group& group) {
 
 /// A process group that fails, and another one in the same process.
 int again() {
-  using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Mpi>;
+  using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::Mpi>;
   {
     const dtrain::ProcessGroup<Policy> group = dtrain::init_process_group<Policy>();
     auto channel = dtrain::group::GroupAccess::of(group).open_channel("fails");
@@ -338,7 +338,7 @@ int again() {
 
 template <class Backend>
 int run(int argc, char** argv, std::string_view what) {
-  using Policy = dtrain::Policy<dtrain::launch::PerProcess, Backend>;
+  using Policy = dtrain::Policy<dtrain::launch::Any, Backend>;
   const int exit_code = dtrain::run<Policy>(argc, argv, [what](dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
     return what == "hello"           ? hello(group)
            : what == "collectives"   ? collectives(group)
