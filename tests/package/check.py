@@ -11,6 +11,7 @@
   pkg_config        installed, and found by pkg-config
   single_header     one file copied: the README's program, on two ranks, and another file of the same program; this one
                     also as a file that finds dtrain's definitions in another
+  examples          each example of one file in a folder that has nothing but it and the single header
   debug_program     files with and without NDEBUG: whether the program counts as a debug one, optimised or not
   two_compilers     a .cpp by the host's compiler, a .cu by nvcc with CUDA switched on there, in one program
 """
@@ -116,10 +117,27 @@ def pkg_config(options):
     run(program)
 
 
-def single_header(options):
+def copy_single_header(options):
     (options.work / "dtrain").mkdir()
     for name in ("dtrain.hpp", "dtrain.cpp"):
         shutil.copy(options.source / "single_include" / "dtrain" / name, options.work / "dtrain")
+
+
+def examples(options):
+    copy_single_header(options)
+    sources = sorted((options.source / "examples").glob("*.cpp"))
+    if not sources:
+        raise Failure("there is no example")
+    for source in sources:
+        example = pathlib.Path(shutil.copy(source, options.work))
+        # Declarations are enough, and take a fifth of the time; whoami calls functions that few programs need.
+        apart = [] if source.stem == "whoami" else ["-DDTRAIN_SEPARATE_COMPILATION=1"]
+        run(options.compiler, *COMPILE, *apart, "-fsyntax-only", f"-I{options.work}", example)
+        example.unlink()
+
+
+def single_header(options):
+    copy_single_header(options)
     program = options.work / "first_program"
     run(options.compiler, *COMPILE, f"-I{options.work}", options.source / "examples" / "first_program.cpp",
         HERE / "other_unit.cpp", "-pthread", "-o", program)
@@ -167,7 +185,7 @@ def debug_program(options):
 
 
 WAYS = {"find_package": find_package, "add_subdirectory": subdirectory, "fetch_content": subdirectory,
-        "pkg_config": pkg_config, "single_header": single_header,
+        "pkg_config": pkg_config, "single_header": single_header, "examples": examples,
         "debug_program": debug_program, "two_compilers": two_compilers}
 
 

@@ -58,6 +58,8 @@ class Variables {
  public:
   explicit Variables(const Environment& environment) noexcept : environment_(&environment) {}
 
+  const Environment& environment() const noexcept { return *environment_; }
+
   std::optional<std::string_view> text(std::string_view variable) const;
 
   DTRAIN_NOT_INLINED bool has(std::string_view variable) const { return text(variable).has_value(); }

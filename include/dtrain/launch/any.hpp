@@ -94,7 +94,7 @@ DTRAIN_DEFINED StartResult Any::start(int argc, char** argv, const BackendFacts&
     if (start == identity::Start::alone) {
       options.identity = detail::alone_on_node(variables, backend.name);
     }
-    return StartResult(detail::rank_process_in(environment, std::move(options), takes));
+    return StartResult(rank_process_of(std::move(options), takes, variables));
   } catch (...) {
     log(LogLevel::error, exception_text());
     return StartResult(exit_code_usage);

@@ -87,6 +87,8 @@ enum class Takes : bool { group, elastic };
 /// @throws identity::IdentityError (elastic-range for MIN:MAX, if the program takes a group, or torchrun has started
 /// it); Error (usage) for an invalid setting, or a flag of PerNode's launcher
 RankProcess rank_process_of(JoinOptions options, Takes takes = Takes::group);
+/// The same by these variables, in place of the environment of this process.
+RankProcess rank_process_of(JoinOptions options, Takes takes, const identity::Variables& variables);
 
 /// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
 /// @throws Error (usage) for an invalid setting
@@ -223,14 +225,19 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
   }
 }
 
-/// rank_process_of() with this environment.
-inline RankProcess rank_process_in(const identity::Environment& environment, JoinOptions options, Takes takes) {
+}  // namespace detail
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
+  const identity::Environment environment = identity::snapshot_environment();
+  return rank_process_of(std::move(options), takes, identity::Variables(environment));
+}
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, const identity::Variables& variables) {
   open_standard_descriptors();
-  const identity::Variables variables(environment);
   check_log_setting(variables);
   refuse_launcher_flags(options.arguments);
   if (!options.identity && takes == Takes::elastic && identity::states_elastic_range(variables)) {
-    RankProcess worker = elastic_process(variables);
+    RankProcess worker = detail::elastic_process(variables);
     worker.argument_vector = ArgumentVector(std::move(options.arguments));
     worker.timeout = options.timeout.value_or(worker.timeout);
     return worker;
@@ -239,13 +246,13 @@ inline RankProcess rank_process_in(const identity::Environment& environment, Joi
   for (const std::string& argument : options.arguments) {
     pointers.push_back(argument.c_str());
   }
-  RankProcess worker = rank_process_with(
-      options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
-      identity::Variables(environment));
+  RankProcess worker = detail::rank_process_with(
+      options.identity ? std::move(*options.identity) : identity::process_identity(variables.environment(), pointers),
+      variables);
   if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still applies
-    identity::name_job(identity::Variables(environment), worker.identity);
+    identity::name_job(variables, worker.identity);
   }
-  JobIdentity job = job_identity(identity::Variables(environment), worker.identity);
+  JobIdentity job = job_identity(variables, worker.identity);
   worker.origin = std::move(job.origin);
   if (worker.identity.elastic && worker.identity.master_addr) {
     // torchrun's port may be taken by another torchrun; its name may be "none".
@@ -258,15 +265,9 @@ inline RankProcess rank_process_in(const identity::Environment& environment, Joi
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
-    log_identity(worker.identity, identity::Variables(environment));
+    detail::log_identity(worker.identity, variables);
   }
   return worker;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
-  return detail::rank_process_in(identity::snapshot_environment(), std::move(options), takes);
 }
 
 DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Variables& variables,
