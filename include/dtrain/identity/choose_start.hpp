@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// choose_start(): how launch::Any starts a process, from the process's environment and command line; pure. Its rules
-/// apply in order, and the first one that holds decides.
+/// choose_start(): how launch::Any starts a process with these variables and arguments. Pure; of its rules the first
+/// that holds decides.
 
 #include <algorithm>
 #include <array>
@@ -19,13 +19,10 @@ namespace DTRAIN_NAMESPACE::identity {
 /// How launch::Any starts a process.
 /// @ingroup launchers
 enum class Start : std::uint8_t {
-  per_node,     ///< as launch::PerNode: a launcher, its worker, or what --in-process and --help-launch ask for
-  per_process,  ///< as launch::PerProcess
-  /// @name Only with a backend that needs a process for each rank
-  /// @{
-  alone,     ///< rank 0 of 1: the variables describe a node, whose ranks another launcher would have to start
-  rejected,  ///< the command line or the variables ask launch::PerNode for workers
-             /// @}
+  per_node,     ///< launch::PerNode: a launcher, its worker, or what --in-process and --help-launch ask for
+  per_process,  ///< launch::PerProcess
+  alone,        ///< rank 0 of 1, on a node whose variables the backend cannot follow; see needs_process_per_rank
+  rejected,     ///< workers were asked for, which the backend takes from another launcher; see there
 };
 
 /// launch::PerNode's flags that ask it for workers. "--nproc" and "--nprocs" are other launchers' names of the first.

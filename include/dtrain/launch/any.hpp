@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// launch::Any, for a Policy: a process is started as its command line and environment say, by launch::PerNode or
-/// launch::PerProcess. One program then runs by itself and under every launcher.
+/// launch::Any: launcher of a Policy: PerNode or PerProcess, as command line and environment of the process say.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/launch/launcher.hpp"
