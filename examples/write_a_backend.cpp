@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#if __has_include(<dtrain/backend/message_passing/communicator.hpp>)  // the single header has it, too
+#if __has_include(<dtrain/backend/message_passing/communicator.hpp>)
 #include <dtrain/backend/message_passing/communicator.hpp>
 #endif
 #include <dtrain/dtrain.hpp>
