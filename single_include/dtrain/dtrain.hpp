@@ -182,8 +182,7 @@
 // ---- dtrain/core/version.hpp
 
 /// @file
-/// Version of dtrain and its namespace, for all floors; a store's clients and its server compare version_text. CMake
-/// and the package files read these three numbers.
+/// Version of dtrain and its namespace; a job's ranks and its store compare version_text.
 
 #define DTRAIN_VERSION_MAJOR 0
 #define DTRAIN_VERSION_MINOR 1
@@ -224,8 +223,8 @@ inline constexpr const char* version_text =
 // ---- dtrain/core/compressed_traffic.hpp
 
 /// @file
-/// CompressedTraffic, TrafficCounter: bytes that compression saves on the network, and the time that it takes. Gradient
-/// hooks (ddp/) and topology/wire.hpp count in them, so they are in core/; ReducerStatistics has the sums.
+/// CompressedTraffic: bytes that compression saves on the network, and its time. TrafficCounter: their sums, counted by
+/// any thread.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -233,8 +232,8 @@ namespace DTRAIN_NAMESPACE {
 /// half an all-reduce, because it sends each element once and not twice.
 /// @ingroup times
 struct CompressedTraffic {
-  std::uint64_t bytes = 0;                 ///< of all-reduces without compression
-  std::uint64_t bytes_sent = 0;            ///< of all-reduces with compression
+  std::uint64_t bytes = 0;                 ///< bytes of all-reduces without compression
+  std::uint64_t bytes_sent = 0;            ///< bytes of all-reduces with compression
   std::chrono::nanoseconds compressing{};  ///< compressing and decompressing
 
   friend bool operator==(const CompressedTraffic&, const CompressedTraffic&) = default;
@@ -284,8 +283,8 @@ class TrafficCounter {
 // ---- dtrain/core/config.hpp
 
 /// @file
-/// Macros: compiler, sanitizer, processor, optional components, separate compilation. Every header with definitions
-/// includes it, on all floors. Outside kernels/ no other file reads the compiler's own macros.
+/// Configuration macros: compiler, sanitizer, processor, optional components, separate compilation. Checks of system
+/// and C++ standard.
 
 /// 1 under ThreadSanitizer: deadlines are longer, and fences that it cannot follow are avoided.
 #if defined(__SANITIZE_THREAD__)
@@ -376,13 +375,13 @@ class TrafficCounter {
 #define DTRAIN_DEFINE_MEMBERS(Struct) static_assert(true)
 #endif
 
-/// Inlined at -O0 too: for the parts of an inner loop.
+/// Inlined at every level, including -O0: for the parts of an inner loop.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
 
 #if defined(__clang__)
-/// For an inner loop that must be fast in an unoptimised program too. clang has no such attribute.
+/// For an inner loop that must also be fast in an unoptimised program. clang has no such attribute.
 #define DTRAIN_OPTIMIZED
-/// A helper with instructions for which the including program may not be compiled. clang rejects always_inline into a
+/// A helper with instructions that the including program may not be compiled for. clang rejects always_inline into a
 /// template without the same attribute, but inlines the helper all the same.
 #define DTRAIN_TARGET_HELPER(isa) inline __attribute__((target(isa)))
 #else
@@ -390,8 +389,10 @@ class TrafficCounter {
 #define DTRAIN_TARGET_HELPER(isa) inline __attribute__((always_inline))
 #endif
 
-/// Opens a block whose floating-point arithmetic is done as written, even under -ffast-math. Without such a pragma
-/// (g++; clang 14 on other processors) the code keeps its results separate by other means.
+/// Opens a block whose floating-point arithmetic is done as written. -ffast-math may add in another order, fuse a
+/// product into a sum, and assume that no NaN occurs. Without such a pragma (g++; clang 14 on other processors) an
+/// empty asm, keep_as_computed(), needs each result in a register before the next step. A NaN is compared as an
+/// integer, which no flag can fold.
 #if defined(__clang__) && DTRAIN_X86_64
 #define DTRAIN_PRECISE_PRAGMA 1
 #define DTRAIN_PRECISE_ARITHMETIC _Pragma("float_control(precise, on)")
@@ -422,10 +423,7 @@ class TrafficCounter {
 // ---- dtrain/core/deadline.hpp
 
 /// @file
-/// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All floors take or make one, except
-/// kernels/ and identity/, which never wait. with_grace(): for calls around a task that keeps the deadline itself, in
-/// backend/, rendezvous/, launch/ and ProcessGroup. block_until(): the wait on a condition variable or a deadline, of
-/// FailureLatch, LoopHandle, FormationClient, and Gloo, Mpi and Nccl (backend/).
+/// Deadline: the instant at which a wait ends; every wait has one, or names what ends it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -494,8 +492,7 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 // ---- dtrain/core/debug_program.hpp
 
 /// @file
-/// is_debug_program, a fact of the compilation as those in config.hpp: whether a file of the program was compiled
-/// without NDEBUG, for checks that debug builds make, as ready_check.hpp (ddp/) does.
+/// is_debug_program(): whether a file of the program was compiled without NDEBUG, as the linker finds.
 
 /// The linker decides: files compiled without NDEBUG define this function, all others only name it. So nothing in
 /// dtrain's own functions depends on NDEBUG, in which the files of one program may differ. The file with the
@@ -518,10 +515,7 @@ inline bool is_debug_program() noexcept {
 // ---- dtrain/core/error.hpp
 
 /// @file
-/// dtrain::Error: the exception that all floors but kernels/ throw, with action, reason, remedy and SourceLocation.
-/// limit_hint(): the limit of this process (ulimit) that may have caused an error, for posix_error(), start_thread()
-/// and Scratch (message_passing/). exception_text(): message of the exception that is being handled, by which async/,
-/// backend/, rendezvous/, group/, ddp/, elastic/, launch/ and the entry points report it.
+/// dtrain::Error: base of all exceptions, with code, action, reason, remedy and place.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -545,8 +539,8 @@ struct SourceLocation {
   }
 };
 
-/// Text to append to an error of the system: this process's limit that may have caused it, such as
-/// "; the address space of this process is limited to 4096000 bytes (ulimit -v)"; empty if there is none.
+/// Text to append to an error of the system: this process's limit that may have caused it, as in "; the address space
+/// of this process is limited to 4096000 bytes (ulimit -v)"; empty if there is none.
 std::string limit_hint(int error);
 
 /// The codes of dtrain's own category. Codes of the system, CUDA, NCCL, MPI and Gloo keep their own categories.
@@ -626,8 +620,7 @@ struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
 // ---- dtrain/core/futex.hpp
 
 /// @file
-/// Futexes: waits on a 32-bit word until a Deadline (deadline.hpp), and their wake-ups. thread.hpp of async/, host
-/// streams and ExternalEvent (stream/), and OrderedChannel, SharedMemory and Mpi (backend/) wait on them.
+/// Futexes: waits on a 32-bit word until a Deadline, and wake-ups, within a process or between processes.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -687,8 +680,7 @@ inline void spin_pause() noexcept {
 // ---- dtrain/core/process/blocked_write_signals.hpp
 
 /// @file
-/// BlockedWriteSignals: a scope in which a failed write is an error and not a signal, for log(), AtomicFile (ddp/),
-/// Gloo and SharedMemory (backend/), and report_end() (launch/).
+/// BlockedWriteSignals: a scope in which a failed write gives an error, not SIGPIPE or SIGXFSZ.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -712,7 +704,7 @@ class BlockedWriteSignals {
   BlockedWriteSignals& operator=(const BlockedWriteSignals&) = delete;
   ~BlockedWriteSignals() {
     if (is_set_) {
-      const int error = errno;  // of the call that the caller checks next
+      const int error = errno;  // errno of the call that the caller checks next
       const timespec at_once{};
       while (::sigtimedwait(&added_, nullptr, &at_once) > 0 || errno == EINTR) {
       }
@@ -732,8 +724,7 @@ class BlockedWriteSignals {
 // ---- dtrain/core/log.hpp
 
 /// @file
-/// log(): dtrain's messages to its user, lines to stderr, each of up to a page in one write, at the levels of
-/// DTRAIN_LOG. net/, stream/, backend/, rendezvous/, group/, ddp/, elastic/, launch/ and libtorch/ call it.
+/// log(): dtrain's messages to its user, lines on stderr at the levels of DTRAIN_LOG; a full stderr drops them.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -803,10 +794,7 @@ DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
 // ---- dtrain/core/process/control_groups.hpp
 
 /// @file
-/// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and the share that they
-/// leave to it: cores (cpu_quota()), for core_count.hpp, and memory (available_memory_bytes()), for SharedMemory
-/// (backend/), bucket_rebuild.hpp (ddp/), and benchmarks and examples. MemoryKills of supervisor.hpp (launch/) reads a
-/// group's counters.
+/// Control groups (cgroups) of this process: the cores and the memory that they leave to it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -847,8 +835,7 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 // ---- dtrain/core/process/core_count.hpp
 
 /// @file
-/// Number of cores that this process may use (available_cores()), for Driver (ddp/) and PerNode (launch/), and that all
-/// ranks of its host may use (cores_of_all_ranks()), for Driver and SharedMemory's Channel.
+/// Number of cores that this process may use (available_cores()), or all ranks of its host (cores_of_all_ranks()).
 
 namespace DTRAIN_NAMESPACE {
 
@@ -865,10 +852,8 @@ int cores_of_all_ranks();
 // ---- dtrain/core/process/owning_process.hpp
 
 /// @file
-/// OwningProcess: detects a forked process, where a copy must not act for the rank: of FailureLatch, LoopHandle
-/// (async/), channels and segments (backend/), TaskRunner (rendezvous/) and RankContext (group/). ProcessOwned: a
-/// unique_ptr that destroys its object only in the process that made it, for the communicators of backend/ and
-/// topology/, DistributedDataParallel and ElasticWorker (elastic/).
+/// OwningProcess: detects a forked process, where a copy must not act for the rank. ProcessOwned: a unique_ptr that
+/// deletes nothing there.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -929,11 +914,8 @@ ProcessOwned<T> make_process_owned(Arguments&&... arguments) {
 // ---- dtrain/core/text/format_text.hpp
 
 /// @file
-/// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a text. All floors but
-/// kernels/ use them. duration_text(), number_text(): durations and floating-point numbers, the same in every locale,
-/// for net/, backend/, rendezvous/, ddp/ and launch/. next_entry(), next_word(), has_entry(), joined(): lists in texts
-/// of variables, flags, files and peers, for control_groups.hpp, identity/, rendezvous/, value_comparison.hpp (ddp/)
-/// and launch/.
+/// format_text(): a text with values, the same in every locale. throw_error(): an Error with it. next_entry(),
+/// joined(): lists in texts.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1113,9 +1095,8 @@ std::string joined(const Texts& texts, const char* separator) {
 // ---- dtrain/core/cause.hpp
 
 /// @file
-/// Cause: the first cause of a job's failure, which every floor from rendezvous/ to launch/ passes on; JobFailed and
-/// PeerLost: the exceptions that carry it, which throw_cause() throws for them; the exit codes of a job's processes,
-/// for run(), Elastic and the launchers.
+/// Cause: the first cause of a job's failure. JobFailed, PeerLost: exceptions that carry it. Exit codes of a job's
+/// processes.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1139,7 +1120,7 @@ enum class CauseKind : std::uint8_t {
   timeout,       ///< a deadline passed
   disagreement,  ///< ranks differ in a value that must be the same
   stopped,       ///< the launcher received a signal to stop
-  resized,       ///< of an elastic job's attempt: the next one has more workers
+  resized,       ///< end of an elastic job's attempt: the next one has more workers
 };
 
 /// Why a job failed. The first cause that is posted is the job's. `rank` is -1 if no rank is its origin.
@@ -1222,11 +1203,7 @@ DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
 // ---- dtrain/core/crypto.hpp
 
 /// @file
-/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for ddp/ (model signatures, saved plans, checkpoints),
-/// job_identity.hpp (launch/) and secret.hpp (rendezvous/). HmacSha256: RFC 2104's HMAC, for the proofs of a handshake
-/// (secret.hpp). random_bytes(), random_job_id(): cryptographic random bytes, for nonces and secrets in rendezvous/,
-/// StoreHost (launch/) and ElasticWorker (elastic/), for sharded_checkpoint.hpp (ddp/), and for names in SharedMemory's
-/// segment.hpp and device_selection.hpp (backend/).
+/// Sha256 (FIPS 180-4) and HmacSha256 (RFC 2104), both incremental; cryptographic random bytes and job ids.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1430,9 +1407,7 @@ DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) no
 // ---- dtrain/core/failure_latch.hpp
 
 /// @file
-/// FailureLatch: a process's copy of the job's first cause, beside cause.hpp. StoreClient, StoreConnector and
-/// ControlPlane (rendezvous/), the launcher's NodeRendezvous and ElasticWorker (elastic/) set it; the waits there and
-/// in backend/, group/ and ddp/ end then.
+/// FailureLatch: a process's copy of the job's first cause, set once; every wait for other ranks ends by it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1576,9 +1551,7 @@ DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
 // ---- dtrain/core/process/descriptor.hpp
 
 /// @file
-/// Descriptor: a move-only owner of one of this process's file descriptors, by which async/, net/, launch/,
-/// system_files.hpp, SharedMemory (backend/), checkpoints (ddp/) and bench/ own files and sockets. wait_descriptor():
-/// blocking waits for a descriptor, with a deadline, for UnixConnection (net/) and settings.hpp (launch/).
+/// Descriptor: a move-only owner of a file descriptor. wait_descriptor(): a blocking wait for one, with a deadline.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1656,8 +1629,8 @@ inline void pause_before_retry(Deadline deadline, const std::string& doing) {
 // ---- dtrain/core/text/sanitize.hpp
 
 /// @file
-/// sanitize(), in_quotes(): escape what a terminal would interpret, in other processes' text within errors and logs.
-/// Serializer, backend/, identity/, rendezvous/, ddp/, elastic/ and launch/ call them.
+/// sanitize(), in_quotes(): text of other processes for errors and logs, with escapes for what a terminal would
+/// interpret.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1759,9 +1732,7 @@ DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest)
 // ---- dtrain/core/serializer.hpp
 
 /// @file
-/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. Users:
-/// the protocol and formation/ (rendezvous/), records of launchers (launch/), checkpoints and plans (ddp/), and values
-/// that ranks exchange over the store (backend/, ddp/).
+/// Serializer: writes a struct's fields to bytes, and reads them from untrusted bytes, by one description, fields().
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1800,8 +1771,8 @@ class Serializer {
   }
   void flag(bool& value);
 
-  /// Any bytes, such as a key or a value; a writer cuts them to `longest`. Error sentences contain them only through
-  /// in_quotes() or sanitize().
+  /// Any bytes, for example a key or a value; a writer cuts them to `longest`. Error sentences contain them only
+  /// through in_quotes() or sanitize().
   void raw_text(std::string& value, std::size_t longest);
   /// A name or a sentence: it arrives printable, whatever bytes the peer sent.
   void text(std::string& value, std::size_t longest);
@@ -1833,7 +1804,7 @@ class Serializer {
     }
   }
 
-  /// Marks the bytes as malformed. The first call counts. @param problem a clause, such as "has another format"
+  /// Marks the bytes as malformed. The first call counts. @param problem a clause: "has another format"
   void fail(const char* problem) noexcept;
   bool ok() const noexcept { return problem_ == nullptr; }
   std::size_t remaining() const noexcept { return ok() ? in_.size() - at_ : 0; }
@@ -1865,7 +1836,7 @@ class Serializer {
   std::string take_text(std::size_t size);
 
   std::span<const std::byte> in_;
-  std::size_t at_ = 0;  ///< of in_: the next byte; after a failure, the end of what was read
+  std::size_t at_ = 0;  ///< the next byte of in_; after a failure, the end of what was read
   std::vector<std::byte> out_;
   const char* problem_ = nullptr;
   bool reads_ = false;
@@ -2031,9 +2002,7 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 // ---- dtrain/core/types/dtype.hpp
 
 /// @file
-/// DType: the element types of gradients and collectives, by which the views of core/types/, small_floats.hpp,
-/// kernels/, stream/, backend/, topology/, group/, ddp/ and libtorch/ name their elements. dtype_of: the DType of a C++
-/// type, which a program specialises for another library's types.
+/// DType: the element types of gradients and collectives. dtype_of: the DType of a C++ type, which programs specialise.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2065,7 +2034,7 @@ constexpr std::size_t size_bytes(DType dtype) noexcept {
   return 0;
 }
 
-/// The name in messages, such as "f32".
+/// The name in messages: "f32".
 /// @ingroup views
 constexpr const char* name(DType dtype) noexcept {
   switch (dtype) {
@@ -2096,7 +2065,7 @@ constexpr bool is_float(DType dtype) noexcept {
 }
 
 /// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
-/// such as another library's half (see dtrain/core/types/small_floats.hpp).
+/// for example another library's half (see dtrain/core/types/small_floats.hpp).
 /// @ingroup views
 template <class T>
 struct dtype_of;
@@ -2131,10 +2100,8 @@ concept Element = requires {
 // ---- dtrain/core/types/buffer_view.hpp
 
 /// @file
-/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives, for backend/,
-/// topology/, group/, ddp/, elastic/ and libtorch/. Device: kind and index of the device of memory or of a stream, also
-/// for stream/, TensorView and DistributedDataParallel. StreamHandle: a stream's device and native handle, for Ready
-/// and other interfaces without templates, of stream/cuda/, group/, ddp/ and libtorch/.
+/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives. Device: kind and
+/// index. StreamHandle: a stream's native handle.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2217,9 +2184,7 @@ inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
 // ---- dtrain/core/types/reduce_op.hpp
 
 /// @file
-/// ReduceOp: the reduction operators; a program gives one to each reduction. kernels/, backend/, topology/, group/,
-/// ddp/, elastic/ and libtorch/ pass it on or compute it. Accumulate: the type of partial results, in GroupOptions
-/// (group/) and DdpOptions (ddp/), for kernels/, backend/ and Hierarchical (topology/).
+/// ReduceOp: the reduction operators. Accumulate: the type of 16-bit floats' partial results between ranks.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2227,7 +2192,7 @@ namespace DTRAIN_NAMESPACE {
 /// @ingroup collectives
 enum class ReduceOp : std::uint8_t { sum = 1, average, min, max, product };
 
-/// The name in messages, such as "average".
+/// The name in messages: "average".
 /// @ingroup collectives
 constexpr const char* name(ReduceOp op) noexcept {
   switch (op) {
@@ -2258,9 +2223,8 @@ constexpr const char* name(Accumulate accumulate) noexcept {
 // ---- dtrain/core/types/small_floats.hpp
 
 /// @file
-/// float16, bfloat16, and float8_e4m3 and float8_e5m2 of the Open Compute Project, without arithmetic: the conversion
-/// from float rounds to nearest even, the conversion to float is exact. Programs store gradients in those of 16 bits,
-/// which hooks::Cast takes as its type.
+/// float16, bfloat16, float8_e4m3, float8_e5m2: storage types; conversion from float rounds to nearest even, to float
+/// is exact.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2292,7 +2256,7 @@ struct SmallFloat {
  private:
   static constexpr std::uint32_t width = 8U * sizeof(Bits);
   static constexpr std::uint32_t bias = (1U << (width - 2U - digits)) - 1U;
-  static constexpr std::uint32_t dropped = 23U - digits;      ///< of a float's digits
+  static constexpr std::uint32_t dropped = 23U - digits;      ///< number of a float's digits that are left out
   static constexpr std::uint32_t first_normal = 128U - bias;  ///< the least one's exponent, as a float's
   static constexpr std::uint32_t sign_bit = 1U << (width - 1U);
 
@@ -2331,7 +2295,8 @@ struct SmallFloat {
     if (fraction == 0) {
       return sign;
     }
-    const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction)) - (31U - digits);  // to the implicit one
+    // The leading 1 moves to the place of the implicit one.
+    const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction)) - (31U - digits);
     return sign | (first_normal - shift) << 23U | (fraction << shift & ((1U << digits) - 1U)) << dropped;
   }
 };
@@ -2404,9 +2369,7 @@ struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 // ---- dtrain/core/types/tensor_view.hpp
 
 /// @file
-/// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device. A program makes
-/// one by tensor_view() for each parameter and gradient; DistributedDataParallel, ddp/, elastic/ and libtorch/ read and
-/// write through it. group/ notes which tensors an elastic job keeps, and which are equal on all ranks.
+/// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2417,11 +2380,11 @@ class Shape {
  public:
   static constexpr std::size_t max_rank = 8;
 
-  /// One extent, from an integer of any type, such as a container's size().
+  /// One extent, from an integer of any type, for example a container's size().
   class Integer {
    public:
     /// @param number or an object that converts to an integer, of at most 64 bits. One beyond std::int64_t becomes
-    /// negative, which Shape refuses.
+    /// negative, which Shape rejects.
     template <class N, class Promoted = decltype(+std::declval<N&>())>
     requires(std::is_integral_v<Promoted> && sizeof(Promoted) <= sizeof(std::int64_t)) constexpr Integer(N number)
         : value_(static_cast<std::int64_t>(+number)) {}
@@ -2553,7 +2516,7 @@ class MemoryRanges {
     const std::byte* begin;
     const std::byte* end;  ///< the greatest of this range and all before it
   };
-  std::vector<MemoryRange> ranges_;  ///< by ascending begin
+  std::vector<MemoryRange> ranges_;  ///< sorted by begin
 };
 
 #if DTRAIN_DEFINITIONS
@@ -2585,8 +2548,8 @@ DTRAIN_DEFINED bool MemoryRanges::contains(const TensorView& part) const noexcep
 // ---- dtrain/kernels/in_place_cast.hpp
 
 /// @file
-/// Casts between f32 and 16-bit floats in the memory of the f32 elements, and the rounding errors that error feedback
-/// keeps. hooks::Cast and WireReduction call them.
+/// narrow_in_place(), widen_in_place(): casts between f32 and 16-bit floats within the f32 elements' memory.
+/// add_cast_error(): error feedback.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2607,8 +2570,7 @@ void add_cast_error(std::byte* elements, float* error, std::size_t count, DType 
 // ---- dtrain/kernels/instruction_sets/isa.hpp
 
 /// @file
-/// Isa: the vector instruction set that a kernel is compiled for. Reduction, sum_of_squares() and SharedMemory's
-/// Channel choose it.
+/// Isa: the vector instruction set of a kernel; all give equal bits. best_isa(): this machine's fastest.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2681,12 +2643,11 @@ inline bool runs_on_this_machine(Isa isa) noexcept {
 // ---- dtrain/kernels/kernel_arguments.hpp
 
 /// @file
-/// KernelArguments: parameters of a reduction kernel. Reduction fills them; block_loop.hpp, arithmetic/ and
-/// instruction_sets/ read them.
+/// KernelArguments: parameters of one reduction kernel: sources, targets, bytes, factors.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// Bit patterns with which min and max make keys that are ordered as integers; see MinMax.
+/// Bit patterns for the keys of min and max, which are ordered as integers; see MinMax.
 struct KeyBits {
   std::int64_t flip = 0;       ///< all ones for min: reverses the order
   std::int64_t magnitude = 0;  ///< the bits below a floating-point sign, 0 for integers
@@ -2726,8 +2687,8 @@ struct KernelArguments {
   std::byte* const* targets = nullptr;
   std::size_t target_count = 0;
   std::size_t bytes = 0;
-  std::size_t divisor = 1;          ///< of an average
-  double factor = 1;                ///< of a floating-point result
+  std::size_t divisor = 1;          ///< an average's divisor
+  double factor = 1;                ///< a floating-point result's factor
   const double* weights = nullptr;  ///< one factor for each source, if the kernel weighs them
   KeyBits key;
 };
@@ -2739,10 +2700,8 @@ using Kernel = void (*)(const KernelArguments&) noexcept;
 // ---- dtrain/kernels/reduction.hpp
 
 /// @file
-/// Reduction: combines elements of many ranks in host memory, in rank order, with equal bits on every processor. In
-/// backend/, the collectives of shared_memory/, CollectiveEndpoint (MPI), and direct_exchange.hpp and
-/// exchange_blocks.hpp of message_passing/ call it. PartialReduction and in_place_cast.hpp of kernels/, and
-/// GradientSums and gradient_norm.hpp of ddp/, add and scale by it.
+/// kernels::Reduction: combines elements of many ranks in host memory, in rank order, with equal bits on every
+/// processor.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2810,9 +2769,7 @@ class Reduction {
 // ---- dtrain/kernels/partial_reduction.hpp
 
 /// @file
-/// PartialReduction: one rank's step of an algorithm that passes partial results from rank to rank in messages. Ring,
-/// tree and the other algorithms of backend/message_passing/, CollectiveEndpoint (MPI) and topology/hierarchical/ make
-/// one.
+/// PartialReduction: one rank's step of an algorithm that passes partial results from rank to rank in messages.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2896,8 +2853,7 @@ class PartialReduction {
 // ---- dtrain/kernels/vector.hpp
 
 /// @file
-/// SIMD vector types: the compiler's vector extension, of any width. arithmetic/, copy.hpp, conversion.hpp and
-/// sum_of_squares.hpp of kernels/, and optimizers.hpp of ddp/sharded/, compute in them.
+/// Vector: the kernels' SIMD vectors of any width, by the compiler's vector extension.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2984,15 +2940,14 @@ struct BitsOf<double> {
 // ---- dtrain/kernels/copy.hpp
 
 /// @file
-/// copy_bytes(): memory copy whose speed does not depend on alignment, for message_passing/, CollectiveEndpoint (MPI)
-/// and SharedMemory (backend/), SubChannel (topology/), ddp/, and other kernels/. stream_bytes(): copy with
-/// non-temporal stores, which go past the caches, for another core to read; SharedMemory's messages use it.
+/// copy_bytes(): copy whose speed does not depend on alignment. stream_bytes(): copy past the caches, for another core
+/// to read.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// As std::memcpy, without its slow case: glibc 2.36 copies 2 KiB to 1 MiB with `rep movsb`, which on AMD's Zen takes
-/// 15 times as long if the target begins a few bytes later in its page than the source: a large vector (offset 16)
-/// beside a mapping (offset 0). Measured with 64 KiB: std::memcpy 21 us, this function 1.4 us.
+/// 15 times as long if the target begins a few bytes later in its page than the source: a large vector (offset 16) and
+/// a mapping (offset 0). Measured with 64 KiB: std::memcpy 21 us, this function 1.4 us.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
 
 /// As copy_bytes, for memory that another core read last and reads next. An ordinary store first fetches the line from
@@ -3053,9 +3008,7 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* 
 // ---- dtrain/async/intrusive_list.hpp
 
 /// @file
-/// IntrusiveList: a doubly linked list of ListNodes, which hold the links and unlink themselves: Waiter
-/// (timer_heap.hpp), TaskRecord (task.hpp) and SpawnState (loop_handle.hpp) derive from ListNode. The events of
-/// events.hpp, Scheduler and Poller (loop/), and TaskRunner (rendezvous/) keep such lists.
+/// IntrusiveList: a doubly linked list that owns no element. ListNode: an element's links; its destruction unlinks it.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3143,11 +3096,8 @@ class IntrusiveList {
 // ---- dtrain/async/thread.hpp
 
 /// @file
-/// async::start_thread(): starts a thread with all signals blocked and an error that names it; JoiningThread: a
-/// std::thread that its destructor joins. LoopThread, resolve() (net/), stream/host/, Mpi and Nccl (backend/), and
-/// Checkpoint (ddp/) start threads by them. BlockedSignals, also for ExternalEvent (stream/cuda/), Gloo (backend/) and
-/// spawn() (launch/). WorkerThread: runs one blocking function at a time, for Gloo (backend/) and SubChannel
-/// (topology/).
+/// async::start_thread(): a thread with all signals blocked. JoiningThread: joined by its destructor. WorkerThread:
+/// runs one blocking function at a time.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3297,9 +3247,7 @@ DTRAIN_DEFINED void WorkerThread::main() noexcept {
 // ---- dtrain/async/timer_heap.hpp
 
 /// @file
-/// Waiter: a suspended coroutine in one list and in the timers; each TaskRecord (task.hpp) has one, and the awaiters of
-/// events.hpp and loop/ derive from it. WakeReason: why a coroutine was resumed, which when_all.hpp, net/, rendezvous/
-/// and launch/ ask. TimerHeap: a Scheduler's timers, in a binary heap; insertion and removal in logarithmic time.
+/// TimerHeap of a Scheduler: a binary heap of timers. Waiter: a suspended coroutine in the timers and in one list.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3420,11 +3368,8 @@ DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexc
 // ---- dtrain/async/task.hpp
 
 /// @file
-/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it. Coroutines of net/,
-/// rendezvous/, group/, elastic/ and launch/, of uneven_inputs.hpp (ddp/) and of programs return a Task.
-/// OwnedTaskAwaiter: awaits a task that it owns, for Work of a collective (group/) and StoreCall (rendezvous/).
-/// Outcome: a task's stored value or exception, for when_all(), EventLoop, LoopHandle and NodeLauncher. TaskHandle: the
-/// owner of a task that an EventLoop runs, from EventLoop::spawn(); TaskRecord: that task in the list of the Scheduler.
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it. TaskHandle: owner of one
+/// that a loop runs.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3668,7 +3613,7 @@ class TaskRecord : public ListNode {
   Waiter start;
   bool destroyed = false;  ///< its frame has been destroyed
   bool busy = false;       ///< its coroutine is being resumed, or its frame destroyed
-  bool owned = true;       ///< by a TaskHandle; otherwise by the loop
+  bool owned = true;       ///< a TaskHandle owns it; otherwise the loop
   bool abandoned = false;  ///< its TaskHandle was destroyed by the task itself
 };
 
@@ -3755,9 +3700,7 @@ DTRAIN_DEFINED void TaskHandle::detach() noexcept {
 // ---- dtrain/async/loop/scheduler.hpp
 
 /// @file
-/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines. DeadlineAwaiter: base of the awaiters of
-/// EventLoop and of the events (async/events.hpp). Poller: the epoll set of a Scheduler, with the coroutines that wait
-/// for an Interest in a descriptor.
+/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines. Poller: its epoll set.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3773,7 +3716,7 @@ class Poller {
   explicit Poller(int wakeup);
 
   /// Registers a waiter for a descriptor.
-  /// @throws Error (posix) if epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
+  /// @throws Error (posix) if epoll rejects it: a regular file (EPERM), a closed descriptor (EBADF).
   void add(Waiter& waiter, int descriptor, Interest interest);
 
   /// Removes a waiter; one that waits for no descriptor stays as it is.
@@ -3826,7 +3769,7 @@ class Scheduler {
     timers_.insert(waiter, deadline);
   }
 
-  /// As add(), and also until the descriptor is ready. @throws Error (posix) if epoll refuses it
+  /// As add(), and also until the descriptor is ready. @throws Error (posix) if epoll rejects it
   void add(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline, int descriptor, Interest interest) {
     add(waiter, coroutine, deadline);
     poller_.add(waiter, descriptor, interest);
@@ -3909,10 +3852,8 @@ class [[nodiscard]] DeadlineAwaiter : public Waiter {
 // ---- dtrain/async/loop/event_loop.hpp
 
 /// @file
-/// async::EventLoop: runs coroutines in one thread; its awaiters of timers and descriptors, and the functions that
-/// other threads post to it (PostQueue). LoopThread, which is a rank's control thread, NodeLauncher and
-/// bench/rendezvous/ each run one. The events and with_deadline() of async/, sockets of net/, and coroutines of
-/// rendezvous/, group/, elastic/ and launch/ wait in it.
+/// async::EventLoop: runs coroutines in one thread; awaiters of timers and descriptors. PostQueue: functions that other
+/// threads post.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3961,13 +3902,13 @@ class PostQueue {
   void wake() noexcept;
 
   /// Makes the eventfd unreadable and runs the functions pushed so far. An exception of a function leaves at once; the
-  /// functions behind it stay for the next call.
+  /// functions after it stay for the next call.
   void run_all();
 
-  /// Whether an exception left functions behind.
+  /// Whether functions remain after an exception.
   bool unfinished() const noexcept { return next_ < taken_.size(); }
 
-  /// Refuses functions from now on and destroys those not yet run.
+  /// Rejects functions from now on and destroys those not yet run.
   void close() noexcept;
 
  private:
@@ -4051,7 +3992,7 @@ class EventLoop {
   /// `co_await loop.readable(fd, deadline)`: WakeReason::ready when a read would not block (also at the end of the
   /// stream and on errors), or WakeReason::timed_out. Several coroutines may wait for one descriptor. With a past
   /// deadline it checks once. Lifetime: the descriptor stays open while a coroutine waits for it.
-  /// @throws Error (posix) at the await if epoll refuses the descriptor
+  /// @throws Error (posix) at the await if epoll rejects the descriptor
   DescriptorAwaiter readable(int descriptor, Deadline deadline) noexcept {
     return {scheduler_, descriptor, Interest::read, deadline};
   }
@@ -4064,7 +4005,7 @@ class EventLoop {
     return running_.load() && ::pthread_equal(thread_.load(), ::pthread_self()) != 0;
   }
 
-  /// Destroys all tasks, and refuses new tasks and posts. The destructor calls it. Not from inside run().
+  /// Destroys all tasks, and rejects new tasks and posts. The destructor calls it. Not from inside run().
   void close() noexcept;
 
   /// Number of descriptors and timers that coroutines wait for: for tests and diagnosis.
@@ -4196,10 +4137,8 @@ DTRAIN_DEFINED void EventLoop::close() noexcept {
 // ---- dtrain/async/events.hpp
 
 /// @file
-/// async::ManualResetEvent: a flag that several coroutines of one thread wait for: those of when_all(), resolve()
-/// (net/), StoreClient and JobServer (rendezvous/), and Console (launch/). async::AutoResetEvent: each set lets one
-/// coroutine pass; sessions and servers of rendezvous/ and supervisors, relays and coordinators of launch/ wait for
-/// one.
+/// async::ManualResetEvent: wakes every waiting coroutine of a loop until it is reset. async::AutoResetEvent: each set
+/// wakes one.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4303,8 +4242,8 @@ class AutoResetEvent {
 // ---- dtrain/async/loop_handle.hpp
 
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop. BackgroundTask: the owner of such a coroutine, whose
-/// destruction cancels it. LoopThread: an EventLoop and the thread that runs it.
+/// LoopHandle: starts coroutines on another thread's EventLoop, and may outlive it. BackgroundTask: owner of such a
+/// coroutine. LoopThread: a loop with its thread.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4352,7 +4291,7 @@ class SpawnState : public ListNode {
 
   std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
   TaskHandle task;
-  bool cancelled = false;    ///< by its owner, before it began
+  bool cancelled = false;    ///< its owner cancelled it before it began
   std::exception_ptr error;  ///< thrown by `make`, or why the group or loop has cancelled the coroutine
 
  private:
@@ -4387,7 +4326,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// Starts `make(loop)` or `make()` on the loop's thread. `make` exists as long as the coroutine, and both are
   /// destroyed on that thread.
   /// @param doing begins the error sentence
-  /// @param group in which the coroutine stays until it ends
+  /// @param group where the coroutine stays until it ends
   /// @throws Error (closed) if the loop has ended, (cancelled) by an exception; Error (closed) in a forked process
   template <class Make>
   BackgroundTask<ValueOf<Make>> spawn(Make make, std::string_view doing = "starting a coroutine",
@@ -4423,7 +4362,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
   bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
 
-  /// Refuses calls of this thread, as those of the loop's thread are refused: spawn, run_blocking and
+  /// Rejects calls of this thread, as those of the loop's thread are rejected: spawn, run_blocking and
   /// BackgroundTask::wait throw, and so does require_allowed. Threads: the one, until allow_calls().
   /// @param why the error sentence, which stays valid
   void refuse_calls(const char* why) noexcept {
@@ -4431,7 +4370,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
     refused_thread_ = std::this_thread::get_id();
   }
   void allow_calls() noexcept { refused_thread_ = std::thread::id(); }
-  /// @throws Error (invalid_argument) on a thread whose calls are refused
+  /// @throws Error (invalid_argument) on a thread whose calls are rejected
   void require_allowed() const {
     if (refused_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) throw_refused();
   }
@@ -4452,7 +4391,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   const OwningProcess process_;
   std::atomic<std::thread::id> thread_{};
   std::atomic<std::thread::id> refused_thread_{};
-  const char* why_refused_ = nullptr;  ///< of refused_thread_, which alone reads it
+  const char* why_refused_ = nullptr;  ///< reason for refused_thread_, which alone reads it
   mutable std::mutex mutex_;
   std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };
@@ -4695,8 +4634,8 @@ DTRAIN_DEFINED LoopThread::LoopThread()
 // ---- dtrain/async/when_all.hpp
 
 /// @file
-/// when_all: awaits several tasks concurrently; with_deadline: runs a task that is cancelled at a deadline. Programs
-/// call them in their coroutines.
+/// when_all(): awaits several tasks at once; the first exception cancels the others. with_deadline(): a task cancelled
+/// at a deadline.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4778,7 +4717,7 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
   }
 }
 
-/// with_deadline() of a type that converts to a Task, such as a call of the store.
+/// with_deadline() of a type that converts to a Task, as a call of the store does.
 /// @ingroup store
 template <class Call>
 requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
@@ -4792,9 +4731,7 @@ requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
 // ---- dtrain/net/socket_address.hpp
 
 /// @file
-/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. The other headers of net/ and Gloo's Mesh (backend/)
-/// take one. So do, in rendezvous/, the server, Session, StoreConnector, StoreClient and ControlPlane, and in launch/
-/// StoreHost, NodeRendezvous and network_report.hpp.
+/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -4954,8 +4891,7 @@ inline bool is_loopback_host(std::string_view host) {
   return host == "localhost" || (address && address->is_loopback());
 }
 
-/// Whether a host is 0.0.0.0 or ::, at which a server listens on every interface and to which other hosts cannot
-/// connect.
+/// Whether a host is 0.0.0.0 or ::, where a server listens on every interface and other hosts cannot connect.
 inline bool is_any_host(std::string_view host) {
   const std::optional<SocketAddress> address = SocketAddress::from_numeric(host, 0);
   return address && address->unmapped().is_any();
@@ -4972,8 +4908,7 @@ inline std::string to_string(const SocketAddress& address) {
 // ---- dtrain/net/interfaces.hpp
 
 /// @file
-/// Addresses of this machine's network interfaces (interface_addresses()), and whether they lead to other hosts.
-/// is_down(), is_unreachable(): why an address cannot be used.
+/// Addresses of this machine's network interfaces, and whether other hosts reach them.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -5109,9 +5044,8 @@ inline std::string local_address_named(const std::string& name) {
 // ---- dtrain/net/unix_socket.hpp
 
 /// @file
-/// UnixConnection and UnixListener: blocking connections between processes of a host, beside the TCP connections of
-/// connection.hpp, by abstract Unix sockets; their messages carry descriptors. SharedMemory (backend/) sends the
-/// descriptors of its segments by them.
+/// UnixConnection, UnixListener: blocking connections between processes of a host, by abstract Unix sockets; their
+/// messages carry descriptors.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -5329,10 +5263,8 @@ class UnixListener {
 // ---- dtrain/stream/cuda/check.hpp
 
 /// @file
-/// CUDA runtime errors converted to Error: check(), quiet() and cuda_error(), for all calls of CUDA in stream/cuda/,
-/// backend/ (Nccl, Staged, device_selection.hpp), group/ (buffers.hpp), ddp/ and examples. ReleasedBy: a deleter that
-/// calls a function of CUDA, for stream/cuda/ and device_times.hpp (ddp/). driver_function(): finds a function of
-/// CUDA's driver, for device_guard.hpp, event.hpp and driver_kernel.hpp of stream/cuda/.
+/// check(), cuda_error(): errors of CUDA's runtime as Error. driver_function(): a function of CUDA's driver, without
+/// linking it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5360,7 +5292,7 @@ inline bool quiet(cudaError_t code) noexcept {
   if (code == cudaSuccess) {
     return true;
   }
-  if (code != cudaErrorCudartUnloading) {  // at the end of a process nothing more may be called
+  if (code != cudaErrorCudartUnloading) {  // nothing more may be called at the end of a process
     static_cast<void>(cudaGetLastError());
   }
   return false;
@@ -5425,8 +5357,8 @@ inline void* driver_function(const char* name, [[maybe_unused]] unsigned int ver
 // ---- dtrain/stream/cuda/device_guard.hpp
 
 /// @file
-/// DeviceGuard: the thread's current CUDA device, changed for a scope; RelaxedCapture: guard that puts this thread into
-/// CUDA's relaxed mode of stream capture. Backends, ddp/ and stream/cuda/ use them.
+/// DeviceGuard: the thread's current CUDA device, changed for a scope. RelaxedCapture: CUDA's relaxed capture mode for
+/// a scope.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5494,10 +5426,8 @@ class RelaxedCapture {
 // ---- dtrain/stream/cuda/pinned_buffer.hpp
 
 /// @file
-/// PinnedBuffer: pinned host memory that devices reach, for ExternalEvent of stream/cuda/, Staged's HostWorker
-/// (backend/), the bounce buffer of group/, and CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction (ddp/).
-/// HostRegistration: borrowed host memory, pinned for a scope, for Staged's StagingPipeline and the allocations of its
-/// communicator.
+/// PinnedBuffer: pinned host memory at one address for all devices. HostRegistration: borrowed host memory, pinned for
+/// a scope.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5558,8 +5488,7 @@ class PinnedBuffer {
 // ---- dtrain/stream/host/progress.hpp
 
 /// @file
-/// Progress of a host stream: whether a helper thread runs it while the program computes. A program chooses by
-/// DdpOptions::progress, Driver decides by the cores (core_count.hpp).
+/// Progress: whether a helper thread runs a host stream while the program computes; decide() compares cores with ranks.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -5599,13 +5528,9 @@ using stream::host::Progress;
 // ---- dtrain/stream/stream.hpp
 
 /// @file
-/// Concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for. StreamRef of stream/host/ and
-/// of stream/cuda/ models Stream. Communicators (backend/), group/ and ddp/ enqueue in one; Communicator (backend/) and
-/// HostGradientCopier (ddp/) require it. WaitResult: how a wait ended, for the events and queues of stream/, backend/,
-/// ddp/ and SubChannel (topology/).
+/// The concepts Stream, Event and ExternalEvent: work that runs in order, and points in it to wait for.
 
 namespace DTRAIN_NAMESPACE::stream {
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// How a blocking wait ended. A deadline that passes is an expected outcome, hence a value.
@@ -5639,8 +5564,8 @@ concept CanSignal = requires(E event) {
   { event.reset() } noexcept -> std::same_as<void>;
 };
 
-/// An event that the host completes and streams wait for. The host signals it on failure too, so that no stream is left
-/// waiting. Not movable, because streams keep its address: the event outlives the work that waits for it.
+/// An event that the host completes and streams wait for. The host also signals it on failure, so that no stream is
+/// left waiting. Not movable, because streams keep its address: the event outlives the work that waits for it.
 /// @ingroup streams
 template <class E>
 concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
@@ -5694,9 +5619,7 @@ concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &
 // ---- dtrain/stream/cuda/event.hpp
 
 /// @file
-/// Event: a point in a CUDA stream. StreamRef records it; GroupState and Work (group/), ddp/, Nccl, Staged and
-/// device_buffer.hpp wait for it. ExternalEvent: an event that the host completes and a CUDA stream waits for, by
-/// stream memory operations if the CUDA driver has them. HostWorker of Staged completes it.
+/// stream::cuda::Event: a point in a CUDA stream. ExternalEvent: completed by the host; a CUDA stream waits for it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5800,7 +5723,7 @@ inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::
 /// Incomplete until signal(). Streams wait, by a memory operation, until a word in pinned memory reaches the number of
 /// this round. reset() begins the next round; a stream that reaches its wait after reset() passes it. If the device has
 /// no such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: waits of its
-/// streams begin one after the other, and no wait may depend on work behind another.
+/// streams begin one after the other, and no wait may depend on work after another one.
 ///
 /// Threads: all members from any thread, except reset(). Lifetime: not movable; outlives the work that waits for it. A
 /// thread that sees the event complete may destroy it once no stream waits, because signal() no longer uses the event.
@@ -5957,9 +5880,7 @@ class ExternalEvent {
 // ---- dtrain/stream/cuda/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a CUDA stream, by which Nccl and Staged (backend/), group/ and ddp/ enqueue; so do
-/// copies, buffers and kernels/ of stream/cuda/. with_stream(): calls a function with the StreamRef of a StreamHandle,
-/// for group/, ddp/ and libtorch/.
+/// stream::cuda::StreamRef: a borrowed CUDA stream, which models Stream.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6055,7 +5976,7 @@ void with_stream(StreamHandle handle, F act) {
 // ---- dtrain/stream/cuda/copy_batch.hpp
 
 /// @file
-/// CopyBatch: many copies within a device, enqueued together. CudaGradientCopier and BucketCopies own one.
+/// CopyBatch: many copies within a CUDA device, enqueued together, in no order.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6149,7 +6070,7 @@ class CopyBatch {
   std::vector<void*> to_;
   std::vector<const void*> from_;
   std::vector<std::size_t> bytes_;
-  bool has_batches_ = true;  ///< false once the driver has refused a batch
+  bool has_batches_ = true;  ///< false once the driver has rejected a batch
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
@@ -6159,10 +6080,8 @@ class CopyBatch {
 // ---- dtrain/stream/cuda/device_buffer.hpp
 
 /// @file
-/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged (backend/), the bounce buffer of
-/// group/, and classes of ddp/ (BucketCopies, CudaBucketNorms, DeviceShards, DeviceShardedReduction, DeviceLossScaler)
-/// own. StreamOrderedBuffer: memory that is allocated and freed in the order of a stream, for CudaGradientCopier
-/// (ddp/).
+/// DeviceBuffer: owner of a CUDA device's memory; freeing may block. StreamOrderedBuffer: memory allocated and freed in
+/// a stream's order, without blocking.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6254,9 +6173,7 @@ class StreamOrderedBuffer {
 // ---- dtrain/stream/cuda/kernels/driver_kernel.hpp
 
 /// @file
-/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and converts the
-/// elements of an array, and launches of one kernel for many arrays. ScaleKernel, SquareSumKernel, NormKernels,
-/// UnscaleKernel and UpdateKernel, the kernels of stream/cuda/kernels/, are made of it.
+/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the texts that all such kernels share.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6273,8 +6190,8 @@ using LaunchKernel = int (*)(void* kernel, unsigned int blocks_x, unsigned int b
 
 }  // namespace driver
 
-/// Logs the reason for which the driver did not load a kernel, unless it was logged last: later kernels have the same
-/// reason. Threads: any.
+/// Logs why the driver did not load a kernel, unless that reason was logged last: later kernels have the same reason.
+/// Threads: any.
 inline void log_unloaded_kernel(const std::string& why) {
   static std::mutex mutex;
   static std::string& last = *new std::string;  // threads may log until the process ends
@@ -6290,8 +6207,8 @@ inline void log_unloaded_kernel(const std::string& why) {
   }
 }
 
-/// Calls `launch`, a kernel's first launch on a device, at which the driver loads the kernel. @returns false if it
-/// throws Error, which is logged
+/// Calls `launch`, a kernel's first launch on a device, when the driver loads the kernel. @returns false if it throws
+/// Error, which is logged
 template <class Launch>
 bool launches(Launch launch) {
   try {
@@ -6475,7 +6392,7 @@ inline constexpr const char* entry_registers =
 /// Sets %entry to the address of the entry of this block, among the parameters `entries` and `entry_count` of
 /// launch_entries(), by binary search; %begin and %end to this block's elements of the entry's array; %block and
 /// %thread.
-/// @param elements_at place of Entry::elements, a u32, behind which Entry::first_block is
+/// @param elements_at place of Entry::elements, a u32, which Entry::first_block follows
 inline std::string find_entry(std::size_t entry_bytes, std::size_t elements_at, std::uint32_t block_elements) {
   return format_text(
       "ld.param.u32 %high, [entry_count];\n"
@@ -6543,8 +6460,8 @@ inline std::string add_over_block(unsigned threads) {
 // ---- dtrain/stream/cuda/kernels/norm_kernels.hpp
 
 /// @file
-/// NormKernels: kernels of one block that keep the norm of gradients in device memory, and the factor that clips or
-/// unscales them; their PTX texts. CudaBucketNorms, DeviceLossScaler and DeviceShardedReduction launch them.
+/// NormKernels, UnscaleKernel: CUDA kernels that keep the gradients' norm, and the factor that clips or unscales them,
+/// in device memory.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6554,7 +6471,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 struct DeviceNorm {
   double norm = 0;
   double before_clipping = 0;    ///< the norm without the factors of clipping
-  double factor = 1;             ///< by which the gradients are multiplied next
+  double factor = 1;             ///< next multiplier of the gradients
   float found_inf = 0;           ///< 1 if the sum of the squares is not finite, else 0
   std::uint32_t is_written = 0;  ///< 1 after a kernel has written
 };
@@ -6575,7 +6492,7 @@ struct ScaleRule {
   std::int64_t growth_interval;
 };
 
-inline constexpr std::uint32_t norm_threads = 512;  ///< of the kernel that adds sums; a power of two
+inline constexpr std::uint32_t norm_threads = 512;  ///< threads of the kernel that adds sums; a power of two
 inline constexpr const char* norm_name = "dtrain_norm";
 inline constexpr const char* rescale_name = "dtrain_rescale";
 inline constexpr const char* unscale_name = "dtrain_unscale";
@@ -6684,7 +6601,7 @@ inline std::string rescale_text() {
          ".reg .f64 %magnitude;\n"
          "ld.param.f64 %factor, [factor];\n"
          "mov.b64 %bits, %factor;\n"
-         "and.b64 %bits, %bits, 9223372036854775807;\n"  // without the sign
+         "and.b64 %bits, %bits, 9223372036854775807;\n"  // clears the sign
          "mov.b64 %magnitude, %bits;\n"
          "mul.rn.f64 %norm, %norm, %magnitude;\n"
          "mul.rn.f64 %before, %before, %magnitude;\n" +
@@ -6804,9 +6721,8 @@ class UnscaleKernel {
 // ---- dtrain/stream/cuda/kernels/scaled_copy_batch.hpp
 
 /// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together. In ddp/, BucketCopies, hooks
-/// of cast.hpp, CudaBucketNorms and DeviceShards enqueue them; Driver and DeviceShardedReduction load the kernel
-/// beforehand. ScaleKernel: the kernel for two element types, and its PTX text.
+/// ScaledCopyBatch: many copies within a CUDA device that convert and scale elements, enqueued together. ScaleKernel:
+/// their kernel in PTX.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6823,14 +6739,14 @@ struct ScaleKernelEntry {
   std::uint64_t target;
   std::uint64_t source;
   std::uint32_t elements;
-  std::uint32_t first_block;  ///< of the array; entries are sorted by it
+  std::uint32_t first_block;  ///< the array's first block; entries are sorted by it
 };
 
 /// Entries of one launch. Their 3 KiB fit into the 4 KiB of a kernel's parameters, so that the launch copies them: no
 /// memory must outlive it, and a graph stores them.
 inline constexpr std::size_t max_scale_entries = 128;
 inline constexpr std::uint32_t scale_block_threads = 256;
-inline constexpr std::uint32_t scale_block_elements = 8192;  ///< of one array; a power of two
+inline constexpr std::uint32_t scale_block_elements = 8192;  ///< elements of one array; a power of two
 inline constexpr const char* scale_kernel_name = "dtrain_scale";
 
 /// Where a launch finds its factor.
@@ -6926,7 +6842,7 @@ inline std::string scale_kernel_text(DType from, DType to, FactorSource source =
          "mov.u32 %whole, %begin;\n"
          "@%is_done bra VECTOR_DONE;\n"
          "and.b32 %whole, %end, " +
-         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple, too
+         std::to_string(~(at_a_time - 1U)) +  // begin is also a multiple
          ";\n"
          "mad.lo.u32 %index, %thread, " +
          std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
@@ -7060,8 +6976,8 @@ class ScaledCopyBatch {
 // ---- dtrain/stream/cuda/kernels/square_sum_kernel.hpp
 
 /// @file
-/// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, which NormKernels
-/// adds; its PTX text. CudaBucketNorms and DeviceShardedReduction launch it.
+/// SquareSumKernel: CUDA kernel that sums an array's squares, one sum for each block of threads, in an order fixed by
+/// its size.
 
 #if DTRAIN_WITH_CUDA
 
@@ -7186,8 +7102,8 @@ class SquareSumKernel {
 // ---- dtrain/stream/cuda/kernels/update_kernel.hpp
 
 /// @file
-/// UpdateBatch: updates of many arrays in device memory by an optimizer's formula, with the bits of the host's rule,
-/// enqueued together by DeviceShards and enqueue_rule(); UpdateKernel: its kernel, and the kernel's PTX text.
+/// UpdateBatch: updates of many arrays in device memory by an optimizer's formula, with the bits of the host's rule.
+/// UpdateKernel: its PTX.
 
 #if DTRAIN_WITH_CUDA
 
@@ -7215,26 +7131,26 @@ constexpr std::size_t update_states(Update update) noexcept {
 struct UpdateEntry {
   std::uint64_t target;    ///< the new weights, in the gradients' type; may be the memory of the gradients
   std::uint64_t gradient;  ///< f32, f16 or bf16
-  std::uint64_t weight;    ///< f32; of 16-bit gradients it becomes the new weight, too
+  std::uint64_t weight;    ///< f32; a 16-bit gradient also becomes the new weight
   std::uint64_t state;     ///< bytes from the beginning of each state array
   std::uint32_t elements;
-  std::uint32_t first_block;  ///< as of launch_entries()
+  std::uint32_t first_block;  ///< first block, see launch_entries()
 };
 
 /// Entries of one launch, which with the 88 bytes of other parameters fit into 4 KiB.
 inline constexpr std::size_t max_update_entries = 96;
 static_assert(max_update_entries * sizeof(UpdateEntry) + 88 <= 4096);
-static_assert(offsetof(UpdateEntry, first_block) == offsetof(UpdateEntry, elements) + 4);  // as find_entry() reads
+static_assert(offsetof(UpdateEntry, first_block) == offsetof(UpdateEntry, elements) + 4);  // find_entry() reads them so
 inline constexpr std::uint32_t update_threads = 256;
 inline constexpr std::uint32_t update_block_elements = 2048;
 inline constexpr const char* update_name = "dtrain_update";
 
-/// Parameters of a launch besides its entries.
+/// Parameters of a launch without its entries.
 struct UpdateArguments {
   UpdateNumbers numbers{};
   const float* live = nullptr;         ///< numbers in device memory, at a multiple of 16 bytes, in place of `numbers`
-  const float* found_inf = nullptr;    ///< in device memory: unless it is 0, weights and states stay as they are
-  float factor = 1;                    ///< of the gradients
+  const float* found_inf = nullptr;    ///< an f32 in device memory: unless it is 0, weights and states stay as they are
+  float factor = 1;                    ///< factor of the gradients
   const double* multiplier = nullptr;  ///< a second factor, in device memory; it is rounded to f32
   std::array<float*, 2> states{};
 };
@@ -7418,7 +7334,7 @@ inline std::string update_text(Update update, DType dtype) {
          format_text(
              "and.b32 %whole, %end, {};\n"
              "mad.lo.u32 %index, %thread, {}, %begin;\n",
-             {~(at_a_time - 1), at_a_time}) +  // begin is a multiple, too
+             {~(at_a_time - 1), at_a_time}) +  // begin is also a multiple
          ptx::update_loop(update, dtype, "VECTOR", "%whole", at_a_time) +
          "add.u32 %index, %whole, %thread;\n" + ptx::update_loop(update, dtype, "SINGLE", "%end", 1) + "ret;\n}\n";
 }
@@ -7513,10 +7429,8 @@ class UpdateBatch {
 // ---- dtrain/stream/cuda/stream.hpp
 
 /// @file
-/// Stream: an owned CUDA stream, of a program, of Nccl's communicator and inflight_ring.hpp and Staged's
-/// StagingPipeline (backend/), or of a class of ddp/ (CopyStreams, DeviceLossScaler, and DeviceCast of the hooks in
-/// cast.hpp); each gives it a Priority. CommunicationStream: the stream of a group or DDP instance over Nccl or Staged,
-/// or one that a program opens by open_stream().
+/// stream::cuda::Stream: owner of a CUDA stream with a Priority. CommunicationStream: the high-priority one of a group
+/// or wrapper.
 
 #if DTRAIN_WITH_CUDA
 
@@ -7578,13 +7492,11 @@ class CommunicationStream {
 // ---- dtrain/stream/host/queue.hpp
 
 /// @file
-/// Queue of a host stream: caller-runs work queue; the thread that waits for the work runs its items (WorkFunction) in
-/// order. CommunicationStream of stream/host/, Staged's HostWorker (backend/) and SubChannel (topology/) own one each;
-/// StreamRef of stream/host/ puts work into it.
+/// Queue of a host stream: caller-runs work queue; the thread that waits for the work runs its items in order.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// Maximum size of a callable with its captures. Larger data belongs behind a pointer.
+/// Maximum size of a callable with its captures. Larger data is captured by its address.
 inline constexpr std::size_t work_item_bytes = 112;
 
 /// A callable that a queue stores: no allocation, no exceptions, no destructor. A callable that holds a reference has
@@ -7636,9 +7548,8 @@ class StreamRef;
 /// reads the ticket (acquire) and then the item. Therefore data that the work reads must be written before the enqueue;
 /// ThreadSanitizer reports later writes.
 ///
-/// Threads: enqueue from any thread; wait and poll from any thread. Each work item must have a deadline by which it
-/// ends. Lifetime: not movable; outlives its references, events and HelperThread. Destruction drops work that has not
-/// run.
+/// Threads: enqueue from any thread; wait and poll from any thread. Each work item must end by a deadline. Lifetime:
+/// not movable; outlives its references, events and HelperThread. Destruction drops work that has not run.
 /// @ingroup streams
 class Queue {
  public:
@@ -7678,6 +7589,8 @@ class Queue {
   std::uint64_t completed() const noexcept { return completed_.load(std::memory_order_acquire); }
 
   bool is_complete(std::uint64_t ticket) const noexcept { return completed() >= ticket; }
+
+  bool has_helper() const noexcept { return has_helper_.load(); }
 
   /// Whether there is work that no thread runs, and no HelperThread.
   bool has_unattended_work() const noexcept {
@@ -7834,10 +7747,8 @@ DTRAIN_DEFINED void Queue::park_helper() noexcept {
 // ---- dtrain/stream/host/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a host queue that models Stream. The communicators of message_passing/ and SharedMemory,
-/// and Staged's HostWorker (all in backend/), and SubChannel (topology/) enqueue by it; OnHostStreams of backend.hpp
-/// asks for it. CommunicationStream of stream/host/ gives it to group/ and ddp/. Event and ExternalEvent: a point in a
-/// host stream, and an event that the host completes.
+/// stream::host::StreamRef: a borrowed host queue, which models Stream. Event: a point in it. ExternalEvent: completed
+/// by the host.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7948,6 +7859,9 @@ class StreamRef {
     queue_->enqueue(work);
   }
 
+  /// Whether a thread runs the stream's work as soon as it can: a HelperThread.
+  bool has_helper() const noexcept { return queue_->has_helper(); }
+
   /// Number of work items enqueued so far, by all threads.
   std::uint64_t enqueued_items() const noexcept { return queue_->published(); }
 
@@ -7997,10 +7911,8 @@ DTRAIN_DEFINED void StreamRef::wait(ExternalEvent& event, Deadline deadline) con
 // ---- dtrain/stream/host/communication_stream.hpp
 
 /// @file
-/// CommunicationStream: the host stream of a group or a DDP instance over SharedMemory, Gloo or Mpi, and of Staged's
-/// HostWorker; HelperThread: drains its queue while the program computes, if Driver starts it. StreamRegistry of a
-/// RankContext: a rank's host streams; a thread that waits long in one calls run_unattended(), which starts a thread
-/// (OnDemandRunner) for each other stream that has work: streams cannot deadlock.
+/// stream::host::CommunicationStream: owner of a host stream, which a HelperThread may drain. StreamRegistry of a rank:
+/// waiting threads start its streams' unattended work, so that streams cannot deadlock.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -8028,45 +7940,6 @@ class OnDemandRunner {
   async::JoiningThread thread_;  ///< last: joined before the other members are destroyed
 };
 
-/// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Example:
-/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each rank has enqueued the work that
-/// the other rank waits for, and no thread runs this work. Therefore a thread that waits long calls run_unattended()
-/// repeatedly.
-class StreamRegistry {
- public:
-  /// A stream's registration, with the thread that runs it on demand. Not movable. Lifetime: the queue outlives it.
-  /// Blocking: destruction waits for the work that its thread runs; see OnDemandRunner.
-  class Registration {
-   public:
-    Registration(std::shared_ptr<StreamRegistry> registry, Queue& queue)
-        : registry_(std::move(registry)), runner_(queue) {
-      registry_->add(runner_);
-    }
-    Registration(const Registration&) = delete;
-    Registration& operator=(const Registration&) = delete;
-    ~Registration() { registry_->remove(runner_); }
-
-   private:
-    std::shared_ptr<StreamRegistry> registry_;
-    OnDemandRunner runner_;
-  };
-
-  StreamRegistry() = default;
-  StreamRegistry(const StreamRegistry&) = delete;
-  StreamRegistry& operator=(const StreamRegistry&) = delete;
-
-  /// Starts a thread for each stream that has work and no thread. Does not block. Allocates only to start a thread.
-  void run_unattended() noexcept;
-
- private:
-  void add(OnDemandRunner& runner);
-
-  void remove(OnDemandRunner& runner) noexcept;
-
-  std::mutex mutex_;
-  std::vector<OnDemandRunner*> streams_;
-};
-
 /// The thread sleeps while the queue is empty; an enqueue wakes a sleeping thread with one futex call. At most one
 /// thread per queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue
 /// outlives the thread.
@@ -8088,6 +7961,60 @@ class HelperThread {
   async::JoiningThread thread_;
 };
 
+/// Who enqueues on a stream: the program, by collectives that it gives the stream, or the steps of a wrapper.
+enum class StreamKind { program, step };
+
+/// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Example:
+/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each rank has enqueued the work that
+/// the other rank waits for, and no thread runs this work. Therefore a thread that waits long calls run_unattended()
+/// repeatedly.
+class StreamRegistry {
+ public:
+  /// A stream's registration, with the thread that runs it on demand. Not movable. Lifetime: queue and helper outlive
+  /// it. Blocking: destruction waits for the work that its thread runs; see OnDemandRunner.
+  class Registration {
+   public:
+    Registration(std::shared_ptr<StreamRegistry> registry, Queue& queue, std::optional<HelperThread>& helper,
+                 StreamKind kind)
+        : registry_(std::move(registry)), queue_(queue), helper_(helper), kind_(kind), runner_(queue) {
+      registry_->add(*this);
+    }
+    Registration(const Registration&) = delete;
+    Registration& operator=(const Registration&) = delete;
+    ~Registration() { registry_->remove(*this); }
+
+   private:
+    friend class StreamRegistry;
+
+    std::shared_ptr<StreamRegistry> registry_;
+    Queue& queue_;
+    std::optional<HelperThread>& helper_;
+    const StreamKind kind_;
+    OnDemandRunner runner_;
+  };
+
+  StreamRegistry() = default;
+  StreamRegistry(const StreamRegistry&) = delete;
+  StreamRegistry& operator=(const StreamRegistry&) = delete;
+
+  /// Starts a thread for each stream that has work and no thread. Does not block. Allocates only to start a thread.
+  void run_unattended() noexcept;
+
+  /// The same for the program's streams alone. @returns whether one of them had such work
+  bool run_unattended_of_program() noexcept;
+
+  /// Starts a HelperThread for this stream, unless it has one. Does not block. @returns whether it has one now: false
+  /// if the stream is not registered or the system cannot start a thread
+  bool start_helper(const StreamRef& stream) noexcept;
+
+ private:
+  void add(Registration& stream);
+  void remove(Registration& stream) noexcept;
+
+  std::mutex mutex_;
+  std::vector<Registration*> streams_;
+};
+
 /// Owns a Queue and, after start_helper(), the thread that drains it. Movable; references stay valid. Threads: one at a
 /// time; references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
 /// @ingroup streams
@@ -8105,15 +8032,15 @@ class CommunicationStream {
 
   /// Registers the stream as one of the rank's streams. Its work runs in the background while the rank is blocked
   /// elsewhere.
-  void register_with(std::shared_ptr<StreamRegistry> registry);
+  void register_with(std::shared_ptr<StreamRegistry> registry, StreamKind kind = StreamKind::program);
 
   bool has_helper() const noexcept { return owned_->helper.has_value(); }
 
  private:
   struct QueueAndHelper {
     Queue queue;
-    std::optional<StreamRegistry::Registration> registration;
     std::optional<HelperThread> helper;
+    std::optional<StreamRegistry::Registration> registration;
   };
 
   std::unique_ptr<QueueAndHelper> owned_;
@@ -8141,19 +8068,43 @@ DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
 
 DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
   const std::lock_guard lock(mutex_);
-  for (OnDemandRunner* runner : streams_) {
-    runner->start_if_idle();
+  for (Registration* stream : streams_) {
+    stream->runner_.start_if_idle();
   }
 }
 
-DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
+DTRAIN_DEFINED bool StreamRegistry::run_unattended_of_program() noexcept {
   const std::lock_guard lock(mutex_);
-  streams_.push_back(&runner);
+  bool some = false;
+  for (Registration* stream : streams_) {
+    if (stream->kind_ != StreamKind::program || !stream->queue_.has_unattended_work()) continue;
+    some = true;
+    stream->runner_.start_if_idle();
+  }
+  return some;
 }
 
-DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
+DTRAIN_DEFINED bool StreamRegistry::start_helper(const StreamRef& stream) noexcept {
   const std::lock_guard lock(mutex_);
-  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
+  const auto found = std::find_if(streams_.begin(), streams_.end(),
+                                  [&](const Registration* each) { return each->queue_.ref() == stream; });
+  if (found == streams_.end()) return false;
+  try {
+    if (!(*found)->helper_) (*found)->helper_.emplace((*found)->queue_);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+DTRAIN_DEFINED void StreamRegistry::add(Registration& stream) {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(&stream);
+}
+
+DTRAIN_DEFINED void StreamRegistry::remove(Registration& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::find(streams_.begin(), streams_.end(), &stream));
 }
 
 DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
@@ -8182,8 +8133,8 @@ DTRAIN_DEFINED void CommunicationStream::start_helper() {
   }
 }
 
-DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamRegistry> registry) {
-  owned_->registration.emplace(std::move(registry), owned_->queue);
+DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamRegistry> registry, StreamKind kind) {
+  owned_->registration.emplace(std::move(registry), owned_->queue, owned_->helper, kind);
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -8193,8 +8144,8 @@ DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamReg
 // ---- dtrain/identity/identity_error.hpp
 
 /// @file
-/// IdentityError: invalid, contradictory or incomplete variables of a process, which every parser of identity/ and
-/// rank_process.hpp (launch/) throw by throw_identity_error(); IdentityErrc: its codes.
+/// IdentityError: variables that are invalid, contradictory or incomplete as a process's identity. IdentityErrc: its
+/// stable codes.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -8288,12 +8239,7 @@ template <std::size_t Count>
 // ---- dtrain/identity/process_identity.hpp
 
 /// @file
-/// ProcessIdentity: rank, sizes, node, store address and job of one process; to_string() writes it for people. The
-/// headers of identity/ read it from the environment. RankProcess (launch/) holds it; other headers of launch/, run(),
-/// Elastic and programs read it. ElasticWorker (elastic/) gives it the rank of each attempt. ControlPlane (rendezvous/)
-/// joins the job by it; before that, join_job_blocking() (group/) or Elastic passes it to the pre_join_blocking() of a
-/// backend. default_master_port: the store's port if no variable or flag sets one, for identity/, RankProcess and
-/// ControlPlane.
+/// ProcessIdentity: rank, sizes, node, store address and job of one process, stated by its launcher or guessed.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -8390,8 +8336,7 @@ DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
 // ---- dtrain/identity/variables.hpp
 
 /// @file
-/// Variables: typed, strict reads of a process's variables, by which identity/, launch/ and the GPU backends (backend/)
-/// read them; Environment: a snapshot of all variables.
+/// Variables: typed, strict reads of a process's environment variables. Environment: a snapshot of all.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -8430,6 +8375,8 @@ std::optional<IntegerRange> parse_range(std::string_view text) noexcept;
 class Variables {
  public:
   explicit Variables(const Environment& environment) noexcept : environment_(&environment) {}
+
+  const Environment& environment() const noexcept { return *environment_; }
 
   std::optional<std::string_view> text(std::string_view variable) const;
 
@@ -8488,8 +8435,7 @@ inline Environment snapshot_environment() {
 // ---- dtrain/rendezvous/client/value_chunks.hpp
 
 /// @file
-/// Value chunks: a long value in parts under KEY/0, KEY/1, as the store bounds values. The store's clients in ddp/
-/// (model_signature.hpp, bucket_rebuild.hpp, timeline.hpp) pass values in them.
+/// Value chunks: a long value in parts under KEY/0, KEY/1, since the job's store bounds values.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8537,8 +8483,8 @@ DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t
 // ---- dtrain/rendezvous/control/task_runner.hpp
 
 /// @file
-/// rendezvous::TaskRunner: coroutines on a rank's control loop; RankContext owns it. OffThreadDeleter: destroys a
-/// RankContext or a GroupState on another thread than the control thread.
+/// rendezvous::TaskRunner of a RankContext: coroutines on a rank's control loop. OffThreadDeleter: destroys an object
+/// outside the control thread.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8678,7 +8624,7 @@ DTRAIN_DEFINED void TaskRunner::RunningTasks::cancel_all() noexcept {
 // ---- dtrain/rendezvous/formation/call_report.hpp
 
 /// @file
-/// CallReport: tells the store of an elastic job, if it has asked, that the program calls dtrain.
+/// CallReport: a worker's notice to its elastic job's store, on request, that the program calls dtrain.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8698,7 +8644,7 @@ class CallReport {
   }
 
  private:
-  std::atomic<std::uint64_t> attempt_{0};  ///< in which the store has asked; 0: it has not
+  std::atomic<std::uint64_t> attempt_{0};  ///< the attempt in which the store has asked; 0: it has not
   std::function<void(std::uint64_t)> send_;
 };
 
@@ -8707,12 +8653,12 @@ class CallReport {
 // ---- dtrain/rendezvous/limits.hpp
 
 /// @file
-/// Limits: bounds of messages, keys, values, sessions and connections of the store. All folders of rendezvous/ and
-/// launch/ check them; client/store.hpp checks keys and values at the call.
+/// Limits: bounds of messages, keys, values, sessions, connections and waits of a job's store; both sides reject what
+/// exceeds them.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-// Bounds of the protocol. Both sides refuse messages that exceed them.
+// Bounds of the protocol. Both sides reject messages that exceed them.
 
 /// The most bytes of a key or of a barrier's name, with its prefix.
 /// @ingroup store
@@ -8727,7 +8673,7 @@ inline constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
 inline constexpr std::size_t max_keys_per_wait = 1024;
 
 inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
-inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
+inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and rejections; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
 inline constexpr std::size_t max_settings_bytes =
     1024;  ///< settings that joining ranks compare (membership/membership.hpp)
@@ -8741,13 +8687,13 @@ inline constexpr std::size_t max_handshake_bytes = std::size_t{4} << 10;
 /// Bounds of one server: memory, connections and waiting times.
 struct Limits {
   std::size_t keys = std::size_t{1} << 20;
-  std::size_t store_bytes = std::size_t{256} << 20;     ///< of all keys and values
-  std::size_t pending_requests = 1024;                  ///< of one session, not yet answered
-  std::size_t waited_keys = 4096;                       ///< of one session, in all its waits
-  std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< of one session, in all barriers that it waits in
+  std::size_t store_bytes = std::size_t{256} << 20;     ///< bytes of all keys and values
+  std::size_t pending_requests = 1024;                  ///< requests of one session that are not yet answered
+  std::size_t waited_keys = 4096;                       ///< keys of one session in all its waits
+  std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< ranges of one session in all barriers that it waits in
   std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session (session.hpp)
   std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (job_state.hpp)
-  std::chrono::milliseconds handshake{5000};            ///< from accepting a connection to receiving its whole Join
+  std::chrono::milliseconds handshake{5000};            ///< time from accept to the receipt of the whole Join
   std::chrono::milliseconds send{60000};                ///< how long unsent frames of a session may make no progress
   std::chrono::milliseconds liveness{5000};             ///< how long a session that sends nothing counts as alive
   std::chrono::milliseconds rejoin{500};  ///< how long a rank may take to join again if its connection broke
@@ -8771,11 +8717,8 @@ inline std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept 
 // ---- dtrain/rendezvous/membership/membership.hpp
 
 /// @file
-/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes). JobState computes it, protocol/
-/// carries it, StoreClient and ControlPlane keep it. Each group has one (group/), which ProcessGroup gives to programs;
-/// the channels and communicators of backend/ and topology/, and agreement/, planning/ and setup/ of ddp/ read it.
-/// RankInfo: a rank's description of itself in its Join, for RankTable. first_difference(): of settings, which must be
-/// equal on all ranks, for RankTable and FormationWorkers. Pure.
+/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes). RankInfo: a joining rank's description
+/// of itself. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8992,13 +8935,12 @@ DTRAIN_DEFINED std::variant<std::vector<Membership>, Cause> form_membership(cons
 // ---- dtrain/rendezvous/membership/origin.hpp
 
 /// @file
-/// Origin: facts about a process that joins a job (starter, program), which job_identity.hpp (launch/) finds.
-/// ControlPlane sends it in its Join (protocol/). By it a store's JobState distinguishes its job's members from other
-/// processes, beside job names. Pure.
+/// Origin: facts about a joining process (starter, program). compare_jobs(): whether two processes belong to one job.
+/// Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Facts about a process, beside its job's name. A fact that one of two processes does not state is not compared.
+/// Facts about a process, apart from its job's name. A fact that one of two processes does not state is not compared.
 struct Origin {
   DTRAIN_MEMBERS_DEFINED_APART(Origin);
 
@@ -9007,7 +8949,7 @@ struct Origin {
   std::uint64_t process_space = 0;  ///< inode of the PID namespace: starters are compared only within one namespace
   std::int64_t starter = 0;         ///< id of the process that started this one; 0: unknown
   std::uint64_t starter_began = 0;  ///< start time of that process, in clock ticks since the machine's boot
-  std::string starter_name{};       ///< for error sentences
+  std::string starter_name{};       ///< the starter's name in error sentences
   std::string program{};            ///< name of the executable, for error sentences
   std::string build{};              ///< "build id 5f3a...", or a digest of the executable
 
@@ -9125,8 +9067,8 @@ DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b
 // ---- dtrain/rendezvous/membership/rank_set.hpp
 
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps. rank_list(), rank_ranges(): texts of ranks for
-/// error sentences.
+/// RankSet: a compact set of a job's ranks, as ascending ranges of equal steps. rank_list(), rank_ranges(): texts of
+/// ranks.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9178,7 +9120,7 @@ struct RankSet {
 std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges = 16);
 
 /// "ranks 0-3 and 7", made by rank_ranges; "no rank" if there is none. @param ranks ascending
-/// @param noun of one, such as "worker"
+/// @param noun the word for one of them ("worker")
 std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16, const char* noun = "rank");
 
 #if DTRAIN_DEFINITIONS
@@ -9248,44 +9190,44 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 // ---- dtrain/rendezvous/protocol/message.hpp
 
 /// @file
-/// Protocol messages between a rank and its job's store. This comment describes the protocol; codec.hpp turns the
-/// messages into frames and back.
-///
-/// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
-/// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,
-/// strings a 32-bit length and their bytes. Every length is bounded (limits.hpp); left-over bytes are an error.
-///
-///   rank                                 store
-///   Hello                        ->              role, attempt, whether it has a secret; a nonce
-///                                <-      Challenge   a nonce, and whether the store requires a secret
-///   Join, with a proof           ->              within the handshake timeout
-///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
-///
-/// From here on, a session. It ends with its connection.
-///
-///                                <-      Welcome once all ranks have joined: the rank's Membership
-///                                 or     Failure the job's first cause
-///   Request (id)                 ->
-///                                <-      Response (id)   in any order; waits and barriers once complete
-///   Cancel (id)                  ->              its deadline passed: one Response answers both
-///   FailureReport (cause)        ->
-///                                <-      Failure         to every rank, once: the first cause of the job
-///   Leave                        ->
-///                                <-      Left            then the rank closes
-///   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's
-///                                                answer it, or a part of a long frame
-///
-/// A rank reads at all times. A store does not read from a rank that leaves many responses unread (session.hpp). A side
-/// that receives no byte for the liveness time considers the other lost. A connection that ends without Leave is the
-/// loss of the rank, or of the store.
-///
-/// If a connection closes before Accepted, the rank tries again: a store with too many pending connections closes the
-/// oldest. If the store has sent Accepted and has received nothing of the session, the same process may join again
-/// within Limits::rejoin; the store repeats what it had sent. After a failure, every request is answered
-/// Status::failed. Every version keeps the kind, magic, protocol and version of a Hello, and all of Refused, so that
-/// versions recognise each other. Proofs: secret.hpp.
+/// Protocol messages between a rank and its job's store: a handshake, then requests, responses, failures and
+/// heartbeats.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
+// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,
+// strings a 32-bit length and their bytes. Every length is bounded (limits.hpp); left-over bytes are an error.
+//
+//   rank                                 store
+//   Hello                        ->              role, attempt, whether it has a secret; a nonce
+//                                <-      Challenge   a nonce, and whether the store requires a secret
+//   Join, with a proof           ->              within the handshake timeout
+//                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
+//
+// From here on, a session. It ends with its connection.
+//
+//                                <-      Welcome once all ranks have joined: the rank's Membership
+//                                 or     Failure the job's first cause
+//   Request (id)                 ->
+//                                <-      Response (id)   in any order; waits and barriers once complete
+//   Cancel (id)                  ->              its deadline passed: one Response answers both
+//   FailureReport (cause)        ->
+//                                <-      Failure         to every rank, once: the first cause of the job
+//   Leave                        ->
+//                                <-      Left            then the rank closes
+//   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's
+//                                                answer it, or a part of a long frame
+//
+// A rank reads at all times. A store does not read from a rank that leaves many responses unread (session.hpp). A side
+// that receives no byte for the liveness time considers the other lost. A connection that ends without Leave is the
+// loss of the rank, or of the store.
+//
+// If a connection closes before Accepted, the rank tries again: a store with too many pending connections closes the
+// oldest. If the store has sent Accepted and has received nothing of the session, the same process may join again
+// within Limits::rejoin; the store repeats what it had sent. After a failure, every request is answered
+// Status::failed. Every version keeps the kind, magic, protocol and version of a Hello, and all of Refused, so that
+// versions recognise each other. Proofs: secret.hpp.
 
 /// A number never changes its meaning. Each message has its kind as `message_kind`; a Hello is encoded apart.
 enum class MessageKind : std::uint8_t {
@@ -9303,7 +9245,7 @@ enum class MessageKind : std::uint8_t {
   challenge = 12,
   join = 13,
   heartbeat = 15,  ///< 14 belonged to protocol 3
-  announce = 16,   ///< from here on: formation/formation_messages.hpp
+  announce = 16,   ///< the first of formation/formation_messages.hpp
   assignment = 17,
   committed = 18,
   finished = 19,
@@ -9350,7 +9292,7 @@ struct Request {
   std::optional<std::string> expected{};
   std::vector<std::string> values{};
   RankSet members{};      ///< ranks of a barrier; empty: all ranks of the job
-  std::string purpose{};  ///< of a call of dtrain's own: what error sentences say in place of its keys
+  std::string purpose{};  ///< purpose of a call of dtrain's own, which error sentences say in place of its keys
 };
 
 struct Cancel {
@@ -9394,7 +9336,7 @@ inline constexpr std::uint16_t protocol_version = 6;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node. A
-/// worker of an elastic job has a connection beside the attempts (formation/formation_messages.hpp).
+/// worker of an elastic job has a connection apart from the attempts (formation/formation_messages.hpp).
 enum class ClientRole : std::uint8_t { rank = 1, launcher = 2, worker = 3 };
 
 /// Random bytes, new for each handshake.
@@ -9406,7 +9348,7 @@ using Proof = std::array<std::byte, 32>;
 /// @name Messages of the handshake
 /// @{
 struct Hello {
-  std::string version;  ///< of dtrain; the same on all ranks of a job
+  std::string version;  ///< dtrain's version, the same on all ranks of a job
   ClientRole role = ClientRole::rank;
   std::uint64_t attempt = 0;  ///< counted from 0 by the launcher
   Nonce nonce{};
@@ -9448,7 +9390,7 @@ struct Refused {
 };
 /// @}
 
-/// @name Messages of a session, beside the Heartbeat (codec.hpp)
+/// @name Messages of a session, except the Heartbeat (codec.hpp)
 /// @{
 struct Welcome {
   static constexpr MessageKind message_kind = MessageKind::welcome;
@@ -9503,8 +9445,7 @@ DTRAIN_DEFINED Request::Request(std::uint64_t id_, RequestKind kind_, std::vecto
 // ---- dtrain/rendezvous/client/store_call.hpp
 
 /// @file
-/// StoreCall: a store request that is sent by co_await or wait(). Store returns one from each function. CompareSet: the
-/// result of compare_set(), for UnevenInputs (ddp/) and NodeRendezvous (launch/), too.
+/// StoreCall: a request to the job's store, sent once, by co_await or wait(). CompareSet: result of compare_set().
 
 namespace DTRAIN_NAMESPACE::async {
 class LoopHandle;
@@ -9536,7 +9477,8 @@ struct StoreRequest {
   Request request;
   std::optional<Deadline> deadline;  ///< none: `timeout` from when it is sent
   std::chrono::nanoseconds timeout;
-  bool is_spent = false;  ///< sent, or moved from
+  std::shared_ptr<const std::function<void()>> before_wait{};  ///< see with_before_wait; null: none
+  bool is_spent = false;                                       ///< sent, or moved from
 
  private:
   void spend();
@@ -9633,7 +9575,8 @@ class [[nodiscard]] StoreCall {
 // ---- dtrain/rendezvous/client/store.hpp
 
 /// @file
-/// rendezvous::Store: a client's handle of its job's key-value store and barriers, from ProcessGroup::store().
+/// rendezvous::Store: a rank's handle on its job's key-value store and barriers; each call takes effect wholly or not
+/// at all.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9672,10 +9615,17 @@ class Store {
   }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
-  /// The same store, for calls of dtrain's own: error sentences say their purpose, such as "comparing the models of the
-  /// ranks", in place of their keys.
+  /// The same store, for calls of dtrain's own: error sentences say their purpose ("comparing the models of the ranks")
+  /// in place of their keys.
   friend Store with_call_purpose(Store store, std::string purpose) {
     store.purpose_ = std::move(purpose);
+    return store;
+  }
+
+  /// The same store, for calls of dtrain's own, each of which calls `before_wait()` when a thread is about to block in
+  /// it: other ranks may wait for work of this one. `before_wait` neither blocks nor throws.
+  friend Store with_before_wait(Store store, std::shared_ptr<const std::function<void()>> before_wait) {
+    store.before_wait_ = std::move(before_wait);
     return store;
   }
 
@@ -9721,8 +9671,8 @@ class Store {
     return make_request(RequestKind::get, std::move(key), deadline);
   }
 
-  /// As get; the store erases the key after `readers` takes, so that a value for that many readers leaves no key
-  /// behind. Each call counts once; a call that timed out may have counted.
+  /// As get; the store erases the key after `readers` takes, so that no key remains of a value for that many readers.
+  /// Each call counts once; a call that timed out may have counted.
   StoreCall<std::string> take(std::string key, std::int64_t readers, OptionalDeadline deadline = {}) const {
     StoreRequest made = make_request(RequestKind::take, std::move(key), deadline);
     made.request.number = readers;
@@ -9782,6 +9732,7 @@ class Store {
   std::string prefix_;
   std::string purpose_;                           ///< see with_call_purpose
   std::shared_ptr<const RankSet> barrier_ranks_;  ///< null: all ranks of the job
+  std::shared_ptr<const std::function<void()>> before_wait_;
   std::chrono::nanoseconds timeout_ = std::chrono::seconds(600);
 };
 
@@ -9797,11 +9748,8 @@ using rendezvous::StoreCall;
 // ---- dtrain/rendezvous/formation/progress.hpp
 
 /// @file
-/// TrainingProgress: how far a worker's state has come in the training; the greatest is the state to go on from.
-/// ElasticWorker keeps its own as a WorkerProgress, FormationState and FormationWorkers order that of all workers.
-/// Assignment: a worker's rank in an attempt, from FormationState, for Elastic and the state transfer (elastic/).
-/// WorkerId: a worker's number in its job, also for FormationServer and StoreHost (launch/). formation_messages.hpp
-/// sends all.
+/// TrainingProgress: how far an elastic job's worker has come; the greatest state goes on. Assignment: its rank in an
+/// attempt. WorkerId: its number.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9812,7 +9760,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct TrainingProgress {
   std::uint64_t attempt = 0;   ///< the last one in which the state was trained; attempts count from 1; 0: never
   std::uint64_t steps = 0;     ///< committed since the job began, some of them several times
-  std::uint64_t repeated = 0;  ///< of these, how many a checkpoint of fewer steps has taken back
+  std::uint64_t repeated = 0;  ///< the steps of these that a checkpoint of fewer steps has taken back
   bool is_sharded = false;     ///< a ShardedOptimizer has begun a step or loaded its state, which is lost with a rank
 
   bool has_trained() const noexcept { return attempt != 0; }
@@ -9861,7 +9809,7 @@ struct WorkerId {
 struct Assignment {
   static constexpr MessageKind message_kind = MessageKind::assignment;
   std::uint64_t job = 0;      ///< random
-  std::uint64_t attempt = 0;  ///< from 1
+  std::uint64_t attempt = 0;  ///< the attempt's number, from 1
   int rank = 0;
   int world_size = 1;
   TrainingProgress source;  ///< progress of rank 0, whose state all ranks have before they train
@@ -9873,11 +9821,8 @@ struct Assignment {
 // ---- dtrain/rendezvous/protocol/secret.hpp
 
 /// @file
-/// Secret: the key that the ranks of a job share; Transcript: the frames of one handshake, over which both sides prove
-/// that they know the Secret. StoreServer and client_handshake.hpp make and check the proofs. settings.hpp and
-/// node_launcher_options.hpp (launch/) read the Secret, NodeRendezvous draws one. ProcessGroup, Elastic and RankContext
-/// (group/) let a backend hand one out before the ranks join (backend/). ControlPlane and ServerOptions (server_state/)
-/// hold it.
+/// Secret: the key that a job's ranks share. Transcript: the frames of one handshake, over which both sides prove that
+/// they know it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -9976,8 +9921,8 @@ DTRAIN_DEFINED Secret Secret::drawn() {
 // ---- dtrain/rendezvous/control/control_plane.hpp
 
 /// @file
-/// rendezvous::ControlPlane of a RankContext: control thread, session with the store, and the store that a rank hosts.
-/// ControlPlaneOptions: identity and settings with which a rank joins its job.
+/// rendezvous::ControlPlane of a RankContext: control thread, session with the job's store, and on its host the store.
+/// ControlPlaneOptions: identity and settings of a joining rank.
 
 namespace DTRAIN_NAMESPACE::net {
 class Listener;
@@ -9991,15 +9936,15 @@ struct ControlPlaneOptions {
 
   identity::ProcessIdentity identity{};
   bool hosts_store = false;  ///< this rank opens the store at the master address
-  /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires a job name, by
-  /// which ranks recognise their store.
+  /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires a job name:
+  /// ranks recognise their store by it.
   std::uint16_t master_ports = 1;
   std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: address of this rank, and of a store that it hosts
-  std::optional<Secret> secret{};           ///< of the job, if it has one
+  std::optional<Secret> secret{};           ///< the secret of the job, if it has one
   Origin origin{};                          ///< further facts that distinguish the job from others
   std::string settings{};                   ///< must be equal on all ranks (membership/membership.hpp)
-  std::chrono::nanoseconds timeout = std::chrono::minutes(10);  ///< of the rendezvous, and of a collective
+  std::chrono::nanoseconds timeout = std::chrono::minutes(10);  ///< bound of the rendezvous, and of a collective
   /// How long leave_blocking() waits for the other ranks until a warning in the log names them.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   Limits limits{};
@@ -10020,7 +9965,7 @@ class ControlPlane {
   /// Joins the job. A job of one rank that hosts its own store uses a port that the system chooses.
   /// Collective. Blocking: until all ranks have joined, at most `timeout` and a second for the store's answer.
   /// @throws as check_master_address, and the errors of StoreClient::join, listen_for_ranks and host_identity; nothing
-  /// is left behind
+  /// remains of it
   explicit ControlPlane(const ControlPlaneOptions& options,
                         std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>());
   ControlPlane(const ControlPlane&) = delete;
@@ -10066,7 +10011,7 @@ class ControlPlane {
   std::weak_ptr<StoreClient> client_;
   /// @name Used by the control thread only, until it has ended
   /// @{
-  std::unique_ptr<StoreServer> server_;   ///< if this rank hosts the store
+  std::unique_ptr<StoreServer> server_;   ///< the store, if this rank hosts it
   JobServer* job_ = nullptr;              ///< the server's
   std::shared_ptr<StoreClient> session_;  ///< StoreClient::Owner
   bool has_joined_ = false;               ///< also after the session's end
@@ -10075,93 +10020,11 @@ class ControlPlane {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/backend/algorithm_choice.hpp
-
-/// @file
-/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm. A program sets
-/// it in GroupOptions::algorithms; GroupState (group/) puts it into each ChannelContext. algorithm_selection.hpp and
-/// algorithm_table.hpp of message_passing/ read it there. LinkCost: that cost, alpha and beta, also for MeasuredPlan
-/// and plan_search.hpp (ddp/). AlgorithmPreference: a wrapper's use of its group's choice, from DdpOptions (ddp/) to
-/// GroupState.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// A message of n bytes takes alpha + n beta seconds. Source: R. Hockney, "The communication challenge for MPP: Intel
-/// Paragon and Meiko CS-2", Parallel Computing 20 (1994).
-/// @ingroup collectives
-struct LinkCost {
-  double message_seconds = 0;  ///< alpha
-  double byte_seconds = 0;     ///< beta
-
-  constexpr double seconds(double messages, double bytes) const noexcept {
-    return messages * message_seconds + bytes * byte_seconds;
-  }
-};
-
-/// How all_reduce selects its algorithm over messages (Mpi, Gloo); other backends have one algorithm. Each algorithm
-/// sums in its own order, so the choice determines bits. Every rank uses rank 0's choice; it does not change while a
-/// channel is open.
-/// @ingroup collectives
-struct AlgorithmChoice {
-  enum class Basis : std::uint8_t {
-    fixed,     ///< thresholds of the backend
-    given,     ///< `link`: the cheapest algorithm for each length
-    measured,  ///< as given, with a cost that rank 0 measures in a channel's first all_reduce: bits may differ by run
-  };
-
-  Basis basis = Basis::fixed;
-  LinkCost link{};
-
-  /// Blocking: a dozen messages between rank 0 and the last rank, once for each channel.
-  static constexpr AlgorithmChoice measured() noexcept { return {Basis::measured, {}}; }
-  static constexpr AlgorithmChoice given(LinkCost link) noexcept { return {Basis::given, link}; }
-
-  /// This choice, if it is the same in every run; otherwise the fixed one.
-  constexpr AlgorithmChoice reproducible() const noexcept {
-    return basis == Basis::measured ? AlgorithmChoice{} : *this;
-  }
-  /// A measured choice in place of the fixed one, which is the default; any other choice stays.
-  constexpr AlgorithmChoice or_measured() const noexcept { return basis == Basis::fixed ? measured() : *this; }
-};
-
-/// A channel's use of its group's choice.
-enum class AlgorithmPreference : std::uint8_t {
-  as_chosen,
-  reproducible,  ///< AlgorithmChoice::reproducible()
-  measured,      ///< AlgorithmChoice::or_measured()
-};
-
-/// "alpha 2e-06 s, beta 1e-10 s/byte".
-std::string to_string(const LinkCost& link);
-
-/// "fixed", "measured", or "alpha 2e-06 s, beta 1e-10 s/byte".
-std::string to_string(const AlgorithmChoice& choice);
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
-  return format_text("alpha {} s, beta {} s/byte",
-                     {number_text(link.message_seconds, 3), number_text(link.byte_seconds, 3)});
-}
-
-DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
-  switch (choice.basis) {
-    case AlgorithmChoice::Basis::fixed: return "fixed";
-    case AlgorithmChoice::Basis::measured: return "measured";
-    default: return to_string(choice.link);
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/backend/allocation_table.hpp
 
 /// @file
-/// HostAllocation: the memory that SharedMemory, and Mpi and Gloo by operation_context.hpp of message_passing/,
-/// allocate for a rank. AllocationTable: finds the allocation that a buffer is in; SharedMemory has a table of its
-/// arenas (control_block.hpp of shared_memory/), Staged's communicator (staged/) of its shadows.
+/// HostAllocation: memory that a host backend allocates for a rank. AllocationTable: finds the allocation that a buffer
+/// is in.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10226,8 +10089,7 @@ class AllocationTable {
 // ---- dtrain/backend/channel_setup/device_choice.hpp
 
 /// @file
-/// Device choice of GPU backends by a process's local rank, among the devices that the process sees; pure.
-/// device_selection.hpp passes it the local rank of a ProcessIdentity.
+/// choose_device(): the device of a GPU backend's rank, by local rank among the visible devices; pure.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10248,7 +10110,7 @@ struct DeviceChoice {
 /// Chooses a device:
 ///  - one visible device: that one, because the launcher has assigned one to each rank
 ///  - at least as many devices as local ranks: the device with the local rank as index
-///  - fewer devices: local rank modulo number of devices if ranks may share them; otherwise a refusal
+///  - fewer devices: local rank modulo number of devices if ranks may share them; otherwise none, with the reason
 inline DeviceChoice choose_device(const DeviceFacts& facts) {
   if (facts.visible < 1) {
     return {-1,
@@ -10281,9 +10143,7 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
 // ---- dtrain/backend/failure/first_cause.hpp
 
 /// @file
-/// FirstCause: the first cause of a channel's failure; later causes are ignored. OrderedChannel and NCCL's
-/// ChannelStatus own one each; they, AlgorithmOrder (topology/) and message_passing/ report a cause to the job by
-/// report_quietly().
+/// FirstCause: the cause of a channel's failure, set once. report_quietly(): its report to the job, which never throws.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10330,7 +10190,7 @@ class FirstCause {
     }
     cause_ = copy_of(cause);
     publish();
-    set_.store(true);  // under the lock: when another set() returns false, is_set() is true
+    set_.store(true);  // the lock is held: when another set() returns false, is_set() is true
     return true;
   }
   bool set(const Cause& cause) noexcept {
@@ -10348,9 +10208,7 @@ class FirstCause {
 // ---- dtrain/backend/failure/wait_notice.hpp
 
 /// @file
-/// WaitNotice: log warnings of a long wait for other ranks: those of the Channels of message_passing/ and
-/// shared_memory/, and of store_gather(). log_place_at_timeout(): log line, after a failure, that says where this rank
-/// waited when another one's wait had timed out; both Channels call it.
+/// WaitNotice of a channel: log warnings of a long wait for other ranks, each after twice the last one's time.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10397,11 +10255,7 @@ inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const Fai
 // ---- dtrain/backend/message_passing/endpoint.hpp
 
 /// @file
-/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive; Gloo, MPI,
-/// SharedMemory and a program's backend have classes for it. TagClass: messages of an algorithm, or of the user.
-/// Routine: the coroutine type of the algorithms, also of message_algorithms.hpp (topology/). Transports (MPI's by
-/// ProgressLoop) and SharedMemory's all_reduce resume it. FramePool: reused memory for their frames, which each
-/// Endpoint owns.
+/// The concept Endpoint: point-to-point messages of one channel. Routine: the coroutine of an algorithm over it.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10605,7 +10459,6 @@ struct BlockingAwaiter {
   std::size_t await_resume() const { return endpoint.take(handle); }
 };
 
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// This rank (0..size-1), the number of ranks, and the pool for coroutine frames.
@@ -10646,8 +10499,7 @@ concept Endpoint = HasRankAndSize<E> && CanStartMessages<E> && CanFinishMessages
 // ---- dtrain/backend/mpi/library.hpp
 
 /// @file
-/// The MPI library for mpi/ and mpi.hpp: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to
-/// Error; whether MPI has ended, and its version.
+/// The MPI library: its header and version, whether it has ended, its error codes as Error.
 
 #if DTRAIN_WITH_MPI
 
@@ -10712,10 +10564,8 @@ inline std::string library_name() {
 // ---- dtrain/backend/mpi/endpoint.hpp
 
 /// @file
-/// mpi::Endpoint: one channel's messages over MPI; CollectiveEndpoint derives from it, and a BasicTransport owns one of
-/// the two. Requests: the pending MPI requests of this process, tested together, which Endpoint starts; ProgressLoop
-/// owns it. CallMonitor, a member of Requests: whether a thread is inside a call to MPI. HangDetector of ProgressLoop:
-/// whether that call does not return.
+/// mpi::Endpoint: one channel's messages over MPI, by a range of tags. Requests: all pending MPI requests, tested
+/// together. HangDetector: whether a call hangs.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -11052,8 +10902,7 @@ static_assert(message_passing::Endpoint<Endpoint>);
 // ---- dtrain/backend/nccl/remedy.hpp
 
 /// @file
-/// remedy_of(): what to do about an error of NCCL's whose own text does not say it. nccl_error() of library.hpp adds
-/// it.
+/// remedy_of(): what to do about an error of NCCL whose own text does not say it.
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
@@ -11091,10 +10940,8 @@ inline std::string remedy_of(bool is_system_error, std::string_view error_text, 
 // ---- dtrain/backend/nccl/library.hpp
 
 /// @file
-/// The NCCL library: its header, compatibility with versions 2.18 to 2.32, its environment variables, and conversion of
-/// its error codes to Error; the asynchronous result of a nonblocking call, which finishes in threads of NCCL's own.
-/// CommLock: the lock of one ncclComm_t, held in every call to NCCL on it. Nccl, and Channel, Communicator, Watchdog
-/// and calls.hpp of nccl/, use it. NcclOptions: settings of communicators, which a program gives to NcclWith<>.
+/// The NCCL library: versions, environment, error codes, results of nonblocking calls. CommLock: held in every call on
+/// one ncclComm_t. NcclOptions: a program's settings.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -11103,12 +10950,12 @@ namespace DTRAIN_NAMESPACE::backend {
 enum class CtaPolicy {
   nccl_choice,
   speed,       ///< NCCL_CTA_POLICY_DEFAULT
-  efficiency,  ///< as few blocks as full bandwidth needs; wants registered memory
+  efficiency,  ///< the fewest blocks that give full bandwidth; wants registered memory
   zero,        ///< copy engines instead of blocks where possible, since 2.28; wants `symmetric_arenas`
 };
 
 /// Argument of NcclWith: `NcclWith<NcclOptions{.max_ctas = 8}>`. The same on every rank. Options that are newer than
-/// the NCCL of the compilation have no effect. NCCL's environment variables, such as NCCL_MAX_CTAS, override all
+/// the NCCL of the compilation have no effect. NCCL's environment variables (NCCL_MAX_CTAS and others) override all
 /// options. Only NCCL_ALGO and NCCL_PROTO select an algorithm and a protocol.
 /// @ingroup backends
 struct NcclOptions {
@@ -11124,7 +10971,7 @@ struct NcclOptions {
   int nvls_ctas = 0;
   CtaPolicy cta_policy = CtaPolicy::nccl_choice;  ///< since 2.27
   /// How the program uses CUDA graphs with one communicator, since 2.29: 0 not at all, 1 one graph, 2 several graphs,
-  /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
+  /// or graphs and other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
   int graph_usage_mode = -1;
   /// NCCL launches operations in the calling thread. Before a rank's first operation of a kind and size on a channel,
   /// in which NCCL connects ranks, dtrain waits for all ranks: inside NCCL that wait could not be aborted (user guide,
@@ -11337,7 +11184,7 @@ inline const std::error_category& nccl_category() noexcept {
 }
 
 inline std::string name_of(ncclResult_t code) {
-  constexpr int timeout = 8;  // of NCCL 2.31; the header may be older than the library
+  constexpr int timeout = 8;  // NCCL 2.31's ncclTimeout; the header may be older than the library
   if (static_cast<int>(code) == timeout) return "ncclTimeout";
   switch (code) {
     case ncclSuccess: return "ncclSuccess";
@@ -11369,7 +11216,7 @@ inline std::string last_error(ncclComm_t communicator) {
 
 /// Rank and device of the caller, for NCCL's errors.
 struct Caller {
-  int rank = 0;  ///< in the job
+  int rank = 0;  ///< rank in the job
   int device = 0;
 };
 
@@ -11401,13 +11248,13 @@ inline const char* warning_about(const identity::Environment& environment) {
 inline bool has_implicit_launch_order() noexcept {
   const char* const chosen = chosen_launch_order();
   return library_version() >= first_that_orders &&
-         (chosen != nullptr ? std::strtoll(chosen, nullptr, 0) != 0 : config_has_launch_order());  // as NCCL reads it
+         (chosen != nullptr ? std::strtoll(chosen, nullptr, 0) != 0 : config_has_launch_order());  // NCCL's reading
 }
 
 /// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
 /// calls, for all communicators of the process (from NCCL 2.26 on). Does not set the variable where each communicator's
-/// configuration has that order (2.31): the variable would also change other libraries' communicators, such as
-/// PyTorch's. Logs a warning if a variable breaks a guarantee of dtrain.
+/// configuration has that order (2.31): the variable would also change the communicators of other libraries
+/// (PyTorch's). Logs a warning if a variable breaks a guarantee of dtrain.
 /// NCCL reads the variable once in a process: call this before any library's first collective over NCCL.
 /// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
 inline void prepare_environment() {
@@ -11515,7 +11362,7 @@ ncclResult_t wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, 
 // ---- dtrain/backend/nccl/launch_order.hpp
 
 /// @file
-/// LaunchOrder: one order on a device for the operations of all its channels, for NCCL before 2.26.
+/// LaunchOrder of a device: one order for all its NCCL channels, which could deadlock otherwise, before NCCL 2.26.
 
 #if DTRAIN_WITH_NCCL
 
@@ -11579,7 +11426,7 @@ class LaunchOrder {
   std::mutex mutex_;
   std::condition_variable released_;
   bool is_taken_ = false;
-  stream::cuda::Event last_;  ///< of the last operation; complete before the first
+  stream::cuda::Event last_;  ///< event of the last operation; complete before the first
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -11589,11 +11436,8 @@ class LaunchOrder {
 // ---- dtrain/backend/operation.hpp
 
 /// @file
-/// Operation: descriptor of a communicator's call. Ranks compare descriptors, so that mismatched calls fail instead of
-/// hanging. The calls of operations.hpp describe themselves by it; channels and algorithms of backend/ read it, as does
-/// RunningBucket (ddp/) for error sentences. OperationKind: which call, also for AlgorithmOrder (topology/).
-/// DescribeOperation: a function that turns an Operation into text; Driver (ddp/) gives RunningBucket's to its channel,
-/// through GroupState (group/).
+/// Operation: descriptor of a communicator's call, with one layout in every process; ranks compare descriptors, so that
+/// mismatched calls fail instead of hanging.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -11633,7 +11477,7 @@ struct Operation {
   std::uint64_t count = 0;       ///< elements of the whole buffer, or of one rank's block where it has blocks
   std::uint64_t allocation = 0;  ///< number of the allocation that holds the buffer; 0: none, or out of place
   std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's memory in it
-  std::int32_t root = 0;         ///< of a broadcast; of send_recv the rank sent to, or received from if nothing is sent
+  std::int32_t root = 0;         ///< a broadcast's root; a send_recv's rank sent to, or if none the rank received from
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
@@ -11769,9 +11613,8 @@ DTRAIN_DEFINED std::string unequal_message(const std::string& place, const Messa
 // ---- dtrain/backend/exchange/block_exchange.hpp
 
 /// @file
-/// BlockExchange: the blocks that a rank sends to and receives from each rank, which group/collectives.hpp states and
-/// backends run; BlockPieces: the chunks of a reduction of blocks, with a piece of every block, in SharedMemory and
-/// Staged.
+/// BlockExchange: the blocks of any lengths that a rank sends to and receives from each rank. BlockPieces: their
+/// chunks.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -11786,7 +11629,7 @@ struct BlockRange {
 struct BlockExchange {
   OperationKind kind = OperationKind::all_to_all_v;
   std::int32_t root = 0;
-  std::uint64_t count = 0;       ///< of each block, equal on every rank; 0 if has_unequal_blocks(kind)
+  std::uint64_t count = 0;       ///< elements of each block, equal on every rank; 0 if has_unequal_blocks(kind)
   std::vector<BlockRange> sent;  ///< blocks of the input, one for each rank
   std::vector<BlockRange>
       received;  ///< disjoint blocks of the output, one from each rank; in a reduction all are the same block
@@ -11856,8 +11699,8 @@ class BlockPieces {
     chunks_ = std::max<std::uint64_t>(1, (elements_ + most - 1) / most);
   }
 
-  std::uint64_t elements() const noexcept { return elements_; }  ///< of all blocks
-  std::uint64_t chunks() const noexcept { return chunks_; }      ///< at least 1
+  std::uint64_t elements() const noexcept { return elements_; }  ///< sum over all blocks
+  std::uint64_t chunks() const noexcept { return chunks_; }      ///< number of chunks, at least 1
 
   /// The piece of the block of `rank`; `offset` from the beginning of the block.
   BlockRange piece(std::size_t rank, std::uint64_t chunk) const noexcept {
@@ -12008,12 +11851,8 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, cons
 // ---- dtrain/backend/message_passing/operation_context.hpp
 
 /// @file
-/// OperationContext: endpoint, scratch memory and operation of one call. Channel of message_passing/ and SharedMemory's
-/// all_reduce give it to an algorithm of algorithms/ or topology/, or to MPI's CollectiveEndpoint. Tuning: its
-/// thresholds and chunk sizes, from SharedMemory's all_reduce and the transports of gloo/ and mpi/. SelectedAllReduce:
-/// a topology's algorithm, which BackendWithAlgorithm (topology/) gives to SharedMemory, Gloo or Mpi. Scratch:
-/// page-aligned working memory, which Channel, that all_reduce and Hierarchical (topology/) own. allocate_zeroed():
-/// memory that Communicator allocates for a rank.
+/// OperationContext: endpoint, scratch memory and descriptor of one operation over messages. Tuning: thresholds and
+/// chunk sizes, equal on every rank.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -12083,10 +11922,8 @@ struct ChannelInfo {
 struct Buffers {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  const BlockExchange* blocks = nullptr;  ///< of the operations that have one
+  const BlockExchange* blocks = nullptr;  ///< the exchange of an operation that has one
 };
-
-struct ChannelAlgorithms;
 
 /// One operation on one rank. Lifetime: as its Routine.
 template <Endpoint E>
@@ -12095,7 +11932,6 @@ struct OperationContext {
   Scratch& scratch;
   const ChannelInfo& channel;
   Operation operation;
-  ChannelAlgorithms* algorithms = nullptr;  ///< of the channel; null: Tuning alone selects
 
   FramePool& frames() noexcept { return endpoint.frames(); }
   int rank() const noexcept { return endpoint.rank(); }
@@ -12116,7 +11952,7 @@ struct OperationContext {
 /// `buffers` outlive the routine.
 template <Endpoint E>
 struct SelectedAllReduce {
-  std::string_view topology{};                                                         ///< for messages
+  std::string_view topology{};                                                         ///< name in messages
   Routine (*routine)(OperationContext<E>& context, const Buffers& buffers) = nullptr;  ///< null: the communicator's own
 };
 
@@ -12150,8 +11986,7 @@ DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
 // ---- dtrain/backend/message_passing/algorithms/halving_stages.hpp
 
 /// @file
-/// Stages of recursive halving and doubling, for any number of ranks: halving_doubling.hpp exchanges by them;
-/// algorithm_table.hpp, and the model of a cluster in bench/scaling/, compute the time of an all_reduce from them.
+/// HalvingStages: partners and parts of each stage of recursive halving and doubling, for any number of ranks; pure.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -12279,10 +12114,8 @@ class HalvingStages {
 // ---- dtrain/backend/message_passing/algorithms/operation_header.hpp
 
 /// @file
-/// Operation header: an operation's first message to a peer, with its descriptor and a small payload, which every
-/// algorithm of algorithms/ sends. The barrier, which consists of headers, for algorithm_selection.hpp and
-/// exchange_blocks.hpp there. disagree_on_message(): the error for a message that does not fit, also for Channel of
-/// message_passing/.
+/// Operation header: an operation's first message to a peer, with the descriptor that both compare and a small payload.
+/// The barrier, made of headers.
 
 /// Ranks detect by headers that they call different operations, before one waits for a message that the other never
 /// sends. Large operations pay no latency: their later messages do not wait for the header.
@@ -12487,10 +12320,8 @@ Routine barrier(OperationContext<E>& context) {
 // ---- dtrain/backend/message_passing/algorithms/blocks.hpp
 
 /// @file
-/// Blocks: division of a buffer into one block for each rank, and of blocks into chunks. In algorithms/, the ring,
-/// tree, broadcast.hpp, parameter_server.hpp, algorithm_table.hpp and algorithm_selection.hpp divide by them.
-/// exchange_chunks(): the pipeline in which headers and then chunks pass between a rank and its peers, several in
-/// flight together. The ring, halving_doubling.hpp and direct_exchange.hpp call it.
+/// Blocks: a buffer's blocks, one for each rank, and their chunks. exchange_chunks(): the pipeline of algorithms over
+/// messages, several chunks in flight with each peer.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -12637,226 +12468,10 @@ Routine exchange_chunks(OperationContext<E>& context, Schedule schedule) {
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
-// ---- dtrain/backend/message_passing/algorithms/algorithm_table.hpp
-
-/// @file
-/// AllReduceAlgorithm, and AlgorithmTable: the cheapest all-reduce over messages for each length by alpha and beta,
-/// from cost functions. A Channel of message_passing/ has one (ChannelAlgorithms); algorithm_selection.hpp fills it and
-/// reads it for each all_reduce.
-
-/// Each algorithm's `..._path()` has the messages and bytes on its longest chain. Below, n ranks reduce S bytes. A rank
-/// sends one message at a time (single-port model). Chunks that are in flight together count as one message; headers
-/// with their first chunk, and combining not at all. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
-/// collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4; the files of the
-/// algorithms name others.
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-struct CriticalPath {
-  double messages = 0;
-  double bytes = 0;
-
-  constexpr double seconds(const LinkCost& link) const noexcept { return link.seconds(messages, bytes); }
-};
-
-/// A buffer and the ranks that reduce it.
-struct CollectiveShape {
-  int ranks;
-  std::size_t count;  ///< elements of the whole buffer
-  DType dtype;
-  DType partial;  ///< type of partial results
-
-  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
-  constexpr std::size_t partial_bytes() const noexcept { return count * size_bytes(partial); }
-  constexpr double peers() const noexcept { return ranks - 1; }
-};
-
-/// direct_exchange.hpp: alpha + (n - 1) S beta, because its messages are independent and in flight together.
-constexpr CriticalPath direct_exchange_path(const CollectiveShape& shape) noexcept {
-  return {1, shape.peers() * static_cast<double>(shape.bytes())};
-}
-
-/// halving_doubling.hpp, recursive_doubling(): log2(n) (alpha + S beta); two messages more if n is no power of two.
-constexpr CriticalPath recursive_doubling_path(const CollectiveShape& shape) noexcept {
-  const auto ranks = static_cast<unsigned>(shape.ranks);
-  const auto all = static_cast<double>(shape.bytes());
-  const auto partial = static_cast<double>(shape.partial_bytes());
-  const double steps = std::bit_width(ranks) - 1;
-  return std::has_single_bit(ranks) ? CriticalPath{steps, all + (steps - 1) * partial}
-                                    : CriticalPath{steps + 2, 2 * all + steps * partial};
-}
-
-/// halving_doubling.hpp: 2 log2(n) alpha + 2 (n - 1) / n S beta if n is a power of two. In general a stage of factor f
-/// takes f - 1 messages each way, and a pair of ranks adds 2 (alpha + S beta).
-constexpr CriticalPath halving_doubling_path(const CollectiveShape& shape, const Tuning& tuning) noexcept {
-  const HalvingStages stages(shape.ranks);
-  const bool has_pairs = stages.extra_ranks() > 0;
-  const auto steps = [&](std::size_t longest) {
-    const std::size_t messages = HalvingChunks::of(tuning, shape.partial).messages(longest, false);
-    return static_cast<double>((messages + tuning.chunks_in_flight - 1) / tuning.chunks_in_flight);
-  };
-  CriticalPath path;
-  if (has_pairs) {
-    path = {2 * steps(shape.count), 2 * static_cast<double>(shape.bytes())};
-  }
-  for (std::size_t stage = 0; stage < stages.count(); ++stage) {
-    const double peers = stages.factor(stage) - 1;
-    const std::size_t longest = stages.longest_part(shape.count, stage);
-    const std::size_t halved = size_bytes(stage > 0 || has_pairs ? shape.partial : shape.dtype);
-    path.messages += 2 * peers * steps(longest);
-    path.bytes += peers * static_cast<double>(longest * (halved + size_bytes(shape.dtype)));
-  }
-  return path;
-}
-
-/// ring_collectives.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
-inline CriticalPath ring_path(const CollectiveShape& shape, const Tuning& tuning) noexcept {
-  const Blocks blocks(shape.count, shape.dtype, shape.ranks, tuning, shape.partial);
-  const auto count = static_cast<double>(blocks.block(0).count);
-  const auto element = static_cast<double>(size_bytes(shape.dtype));
-  const auto partial = static_cast<double>(size_bytes(shape.partial));
-  const double width = element + (shape.peers() - 1) * partial + shape.peers() * element;
-  return {static_cast<double>(blocks.rounds()) * shape.peers() * 2, count * width};
-}
-
-/// direct_exchange.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
-inline CriticalPath direct_reduce_scatter_path(const CollectiveShape& shape, const Tuning& tuning) noexcept {
-  const Blocks blocks(shape.count, shape.dtype, shape.ranks, tuning);
-  const double exchanges = shape.peers() * 2;
-  return {static_cast<double>(blocks.rounds()) * exchanges, exchanges * static_cast<double>(blocks.block(0).bytes)};
-}
-
-/// The first of equally cheap algorithms in this order is chosen.
-enum class AllReduceAlgorithm : std::uint8_t {
-  direct_exchange,
-  direct_reduce_scatter,
-  recursive_doubling,
-  halving_doubling,
-  ring,
-};
-inline constexpr std::size_t all_reduce_algorithms = 5;
-
-inline const char* name(AllReduceAlgorithm algorithm) noexcept {
-  switch (algorithm) {
-    case AllReduceAlgorithm::direct_exchange: return "direct exchange";
-    case AllReduceAlgorithm::direct_reduce_scatter: return "direct reduce-scatter";
-    case AllReduceAlgorithm::recursive_doubling: return "recursive doubling";
-    case AllReduceAlgorithm::halving_doubling: return "halving-doubling";
-    default: return "ring";
-  }
-}
-
-/// Whether the algorithm can reduce the buffer: two algorithms send it in headers, two are for few ranks.
-inline bool can_run(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning) noexcept {
-  switch (algorithm) {
-    case AllReduceAlgorithm::direct_exchange:
-      return shape.ranks <= tuning.direct_exchange_ranks && shape.bytes() <= tuning.small_bytes;
-    case AllReduceAlgorithm::direct_reduce_scatter:
-      return shape.ranks <= tuning.direct_exchange_ranks && tuning.direct_reduce_scatter;
-    case AllReduceAlgorithm::recursive_doubling: return shape.partial_bytes() <= tuning.small_bytes;
-    default: return true;
-  }
-}
-
-/// The choice by Tuning's thresholds.
-inline AllReduceAlgorithm fixed_algorithm(const CollectiveShape& shape, const Tuning& tuning) noexcept {
-  const bool few = shape.ranks <= tuning.direct_exchange_ranks;
-  if (few && shape.bytes() <= tuning.small_bytes) {
-    return AllReduceAlgorithm::direct_exchange;
-  }
-  if (shape.partial_bytes() <= tuning.small_bytes) {
-    return AllReduceAlgorithm::recursive_doubling;
-  }
-  return few && tuning.direct_reduce_scatter ? AllReduceAlgorithm::direct_reduce_scatter : AllReduceAlgorithm::ring;
-}
-
-/// The time that the cost model gives.
-inline double modelled_seconds(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning,
-                               const LinkCost& link) noexcept {
-  switch (algorithm) {
-    case AllReduceAlgorithm::direct_exchange: return direct_exchange_path(shape).seconds(link);
-    case AllReduceAlgorithm::direct_reduce_scatter: return direct_reduce_scatter_path(shape, tuning).seconds(link);
-    case AllReduceAlgorithm::recursive_doubling: return recursive_doubling_path(shape).seconds(link);
-    case AllReduceAlgorithm::halving_doubling: return halving_doubling_path(shape, tuning).seconds(link);
-    default: return ring_path(shape, tuning).seconds(link);
-  }
-}
-
-/// Plain fields: rank 0 sends it to the other ranks. Entry k is for lengths up to 2^k bytes; there are entries for
-/// partial results as wide as elements, and for wider ones.
-class AlgorithmTable {
- public:
-  static AlgorithmTable cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept {
-    AlgorithmTable table;
-    table.link_ = link;
-    for (std::size_t wide = 0; wide < 2; ++wide) {
-      for (std::size_t entry = 0; entry < lengths; ++entry) {
-        const DType dtype = wide == 0 ? DType::f32 : DType::bf16;
-        const std::size_t count = ((std::size_t{1} << entry) + size_bytes(dtype) - 1) / size_bytes(dtype);
-        const CollectiveShape shape{ranks, count, dtype, DType::f32};
-        AllReduceAlgorithm& best = table.entries_[wide][entry];
-        best = AllReduceAlgorithm::ring;
-        for (std::size_t k = all_reduce_algorithms - 1; k-- > 0;) {
-          const auto other = static_cast<AllReduceAlgorithm>(k);
-          const bool is_cheaper =
-              modelled_seconds(other, shape, tuning, link) <= modelled_seconds(best, shape, tuning, link);
-          best = is_cheaper && can_run(other, shape, tuning) ? other : best;
-        }
-      }
-    }
-    return table;
-  }
-
-  /// The cheapest algorithm that can_run().
-  AllReduceAlgorithm at(const CollectiveShape& shape, const Tuning& tuning) const noexcept {
-    const auto width = static_cast<std::size_t>(shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
-    const std::size_t entry = std::min(lengths - 1, width);
-    const AllReduceAlgorithm algorithm = entries_[shape.partial == shape.dtype ? 0 : 1][entry];
-    return can_run(algorithm, shape, tuning) ? algorithm : AllReduceAlgorithm::halving_doubling;
-  }
-
-  /// Whether a table that came from rank 0 has possible entries only.
-  bool is_valid() const noexcept {
-    return std::all_of(entries_.begin(), entries_.end(), [](const auto& row) {
-      return std::all_of(row.begin(), row.end(), [](AllReduceAlgorithm algorithm) {
-        return static_cast<std::size_t>(algorithm) < all_reduce_algorithms;
-      });
-    });
-  }
-
-  /// "alpha 2e-06 s, beta 1e-10 s/byte: direct exchange to 8192 bytes, then ring".
-  std::string description() const {
-    const auto& row = entries_[0];
-    std::string text = to_string(link_) + ": ";
-    for (std::size_t entry = 0; entry + 1 < lengths; ++entry) {
-      if (row[entry] != row[entry + 1]) {
-        text += format_text("{} to {} bytes, then ", {name(row[entry]), std::size_t{1} << entry});
-      }
-    }
-    return text + name(row[lengths - 1]);
-  }
-
- private:
-  static constexpr std::size_t lengths = 48;
-
-  LinkCost link_{};
-  std::array<std::array<AllReduceAlgorithm, lengths>, 2> entries_{};
-};
-
-/// A channel's choice. The first all_reduce settles it.
-struct ChannelAlgorithms {
-  AlgorithmChoice choice{};
-  bool is_settled = false;
-  AlgorithmTable table{};
-
-  bool is_fixed() const noexcept { return choice.basis == AlgorithmChoice::Basis::fixed; }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
 // ---- dtrain/backend/message_passing/algorithms/broadcast.hpp
 
 /// @file
-/// Broadcast: binomial tree for small buffers, pipelined chain for large ones. algorithm_selection.hpp chooses one.
+/// Broadcast over messages: a binomial tree for small buffers, a pipelined chain for large ones.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -12954,9 +12569,8 @@ Routine broadcast_large(OperationContext<E>& context, std::span<std::byte> buffe
 // ---- dtrain/backend/message_passing/algorithms/exchange_blocks.hpp
 
 /// @file
-/// Algorithms over messages between pairs of ranks. Point-to-point messages, the user's or those within another
-/// algorithm: send, recv, or both at once; the Communicator in message_passing/ calls it. Exchange and reduction of
-/// blocks of any lengths, between all ranks or with a root; algorithm_selection.hpp calls them.
+/// Algorithms over messages: send, recv, or both at once; exchange and reduction of blocks of any lengths, between all
+/// ranks or with a root.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -13061,7 +12675,7 @@ Routine exchange_pieces(OperationContext<E>& context, const Buffers& buffers, Bl
     const BlockRange& sent = blocks.sent[static_cast<std::size_t>(to)];
     const BlockRange& received = blocks.received[static_cast<std::size_t>(from)];
     PointToPoint work{{}, {}, -1, -1, context.operation, TagClass::collective, headers};
-    work.sent.count = sent.count;  // of the whole block: ranks compare the first piece's
+    work.sent.count = sent.count;  // the whole block's: ranks compare the first piece's descriptor
     context.operation.count = received.count;
     if (blocks.connects(context.rank(), to)) {
       work.to = to;
@@ -13159,16 +12773,15 @@ Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/halving_doubling.hpp
 
 /// @file
-/// All-reduces that algorithm_selection.hpp chooses. Recursive doubling, for small buffers of many ranks: log2(size)
-/// exchanges. Halving-doubling (Rabenseifner): reduce-scatter by recursive halving, all-gather by recursive doubling;
-/// its schedule says what a rank exchanges in each step, and where it is in memory.
+/// All-reduces over messages: recursive doubling, log2(n) exchanges of a small buffer; halving-doubling (Rabenseifner),
+/// reduce-scatter by recursive halving, all-gather by recursive doubling.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// Recursive doubling. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 /// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.5. Ranks beyond the largest power of two
 /// first send their input to a partner, and in the end receive the result from it. Both ranks of a pair combine in the
-/// same order, so their bits are equal. Requires: partial results, too, fit in a header's payload.
+/// same order, so their bits are equal. Requires: elements and partial results fit in a header's payload.
 /// Example with 6 ranks: 4 and 5 send to 0 and 1; pairs 0-1, 2-3, then 0-2, 1-3; 0 and 1 send the result to 4 and 5.
 template <Endpoint E>
 Routine recursive_doubling(OperationContext<E>& context, const Buffers& buffers) {
@@ -13243,7 +12856,7 @@ struct HalvingTransfer {
   int peer = 0;
   HalvingRange sent{};
   HalvingRange received{};      ///< `data` is unused
-  std::byte* target = nullptr;  ///< of received results
+  std::byte* target = nullptr;  ///< where received results go
 };
 
 /// Exchanges with some peers at once. A step that reduces combines into `target`: the contributions of the first
@@ -13503,8 +13116,8 @@ Routine halving_doubling(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/parameter_server.hpp
 
 /// @file
-/// Synchronous parameter server over messages: the first ranks reduce one shard of the buffer each.
-/// topology::ParameterServer selects it for all_reduce.
+/// Synchronous parameter server: all-reduce over messages, in which each of the first ranks reduces one shard of the
+/// buffer.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -13665,8 +13278,7 @@ Routine parameter_server(OperationContext<E>& context, const Buffers& buffers, i
 // ---- dtrain/backend/message_passing/algorithms/ring_collectives.hpp
 
 /// @file
-/// Pipelined ring algorithms: reduce-scatter, all-gather, and both in turn as all_reduce. algorithm_selection.hpp and
-/// topology::Ring select them; direct_exchange.hpp takes its BlockCollective from here.
+/// Pipelined ring over messages: reduce-scatter, all-gather, or both in turn as all-reduce.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -13775,7 +13387,7 @@ class RingSchedule : public ChunkSchedule {
   std::size_t in_flight_;
   std::size_t reductions_;  ///< steps that reduce
   std::size_t steps_;
-  std::byte* memory_;  ///< of two headers, then of the slots
+  std::byte* memory_;  ///< two headers, then the slots
 };
 
 }  // namespace detail
@@ -13803,8 +13415,8 @@ Routine ring_all_reduce(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/direct_exchange.hpp
 
 /// @file
-/// Direct exchange of few ranks, for algorithm_selection.hpp: small reductions and all-gathers, in which every rank
-/// sends once to every other, and reduce-scatter and all-reduce of large buffers, in which rank r reduces block r.
+/// Direct exchange over messages, for few ranks: each sends small buffers once to every other; of large ones, rank r
+/// reduces block r.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -13941,7 +13553,7 @@ class DirectSchedule : public ChunkSchedule {
   const BlockCollective& work_;
   std::size_t in_flight_;
   std::size_t steps_;
-  std::size_t headers_;  ///< bytes of all headers, behind which the slots are
+  std::size_t headers_;  ///< bytes of all headers; the slots follow them
   std::byte* memory_;
 };
 
@@ -13960,90 +13572,58 @@ Routine direct_reduce_scatter(OperationContext<E>& context, const BlockCollectiv
 // ---- dtrain/backend/message_passing/algorithms/algorithm_selection.hpp
 
 /// @file
-/// Algorithm selection of a collective by size and number of ranks, or by cost; equal on every rank.
-/// settle_algorithms() measures alpha and beta by ping-pong, and broadcasts rank 0's table. Communicator in
-/// message_passing/ runs collective() for each operation. CarriesCollectives: an endpoint that runs collectives itself,
-/// as CollectiveEndpoint in mpi/ does.
+/// collective(): selects and runs an algorithm over messages, by size and number of ranks, equally on every rank.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
-namespace detail {
 
-/// Rank 0 sends the message to `peer`, which sends it back. @param shortest seconds of a round trip until now
-template <Endpoint E>
-Routine round_trip(OperationContext<E>& context, int peer, std::span<std::byte> message, double& shortest) {
-  const auto begin = std::chrono::steady_clock::now();
-  for (int turn = 0; turn < 2; ++turn) {
-    const bool sends = (context.rank() == 0) == (turn == 0);
-    const typename E::MessageHandle handle = sends ? context.endpoint.send(message, peer, TagClass::collective)
-                                                   : context.endpoint.recv(message, peer, TagClass::collective);
-    const std::size_t bytes = co_await context.endpoint.done(handle);
-    if (!sends) {
-      check_length(context, peer, bytes, message.size());
-    }
+/// A buffer and the ranks that reduce it.
+struct CollectiveShape {
+  int ranks;
+  std::size_t count;  ///< elements of the whole buffer
+  DType dtype;
+  DType partial;  ///< type of partial results
+
+  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
+  constexpr std::size_t partial_bytes() const noexcept { return count * size_bytes(partial); }
+};
+
+enum class AllReduceAlgorithm : std::uint8_t {
+  direct_exchange,
+  direct_reduce_scatter,
+  recursive_doubling,
+  halving_doubling,
+  ring,
+};
+
+/// For an all_reduce of S bytes, P bytes of partial results, on n ranks. Few: up to Tuning::direct_exchange_ranks.
+/// 1. Few ranks and S up to small_bytes: direct exchange, in which no rank waits for what another one forwards.
+/// 2. P up to small_bytes: recursive doubling, log2(n) messages that are their own headers.
+/// 3. Few ranks on one host: direct reduce-scatter, in which each element is read and written once. But where halving
+///    has two or more stages (4, 6 and 8 ranks), it has fewer messages, which saves more up to 128 KiB for each rank.
+/// 4. Otherwise halving-doubling: it sends as little as a ring, in log2(n) steps, and its longest parts go to
+///    neighbours, which share a host. But where HalvingStages have extra ranks (n = 11, 13, 17, 19, 22, ...), whose
+///    partners send everything twice, a ring above 128 KiB for each rank.
+/// A measured cost of messages would hardly choose otherwise: above small_bytes, with several hosts or n > 8,
+/// halving-doubling without extra ranks is the cheapest for every alpha of 0.4 us to 100 us and beta of 6e-11 to 8e-8
+/// s/byte. Source of the formulas: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
+/// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.
+inline AllReduceAlgorithm algorithm_of(const CollectiveShape& shape, const Tuning& tuning) noexcept {
+  const bool few = shape.ranks <= tuning.direct_exchange_ranks;
+  if (few && shape.bytes() <= tuning.small_bytes) {
+    return AllReduceAlgorithm::direct_exchange;
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  shortest = std::min(shortest, seconds.count());
+  if (shape.partial_bytes() <= tuning.small_bytes) {
+    return AllReduceAlgorithm::recursive_doubling;
+  }
+  const HalvingStages stages(shape.ranks);
+  const bool is_long = shape.bytes() > static_cast<std::size_t>(shape.ranks) * 128 * 1024;
+  if (few && tuning.direct_reduce_scatter) {
+    return stages.count() == 1 || is_long ? AllReduceAlgorithm::direct_reduce_scatter
+                                          : AllReduceAlgorithm::halving_doubling;
+  }
+  return stages.extra_ranks() > 0 && is_long ? AllReduceAlgorithm::ring : AllReduceAlgorithm::halving_doubling;
 }
 
-/// Measures between rank 0 and the last rank, which is on another host if there are several. After their headers both
-/// ranks are in the operation.
-template <Endpoint E>
-Routine measure_link(OperationContext<E>& context, LinkCost& link) {
-  constexpr int short_trips = 5;
-  constexpr int long_trips = 2;
-  constexpr std::size_t short_bytes = 64;
-  constexpr std::size_t long_bytes = std::size_t{64} * 1024;
-  const int last = context.size() - 1;
-  if (context.rank() != 0 && context.rank() != last) {
-    co_return;
-  }
-  const int peer = context.rank() == 0 ? last : 0;
-  std::byte* const memory = context.scratch.at_least(2 * header_bytes(context) + long_bytes);
-  const HeaderMessage received{memory + header_bytes(context)};
-  Routine headers = exchange_headers(context, peer, {memory}, peer, received);
-  co_await headers;
-  double shortest[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
-  const std::span<std::byte> message(memory + 2 * header_bytes(context), long_bytes);
-  std::fill(message.begin(), message.end(), std::byte{0});
-  for (int trip = 0; trip < short_trips + long_trips; ++trip) {
-    const bool is_long = trip >= short_trips;
-    Routine routine =
-        round_trip(context, peer, message.first(is_long ? long_bytes : short_bytes), shortest[is_long ? 1 : 0]);
-    co_await routine;
-  }
-  link.message_seconds = shortest[0] / 2;
-  link.byte_seconds = std::max(0.0, shortest[1] - shortest[0]) / 2 / static_cast<double>(long_bytes - short_bytes);
-}
-
-}  // namespace detail
-
-/// Collective: the context's first all_reduce begins with this call. Afterwards all ranks have rank 0's table.
-template <Endpoint E>
-Routine settle_algorithms(OperationContext<E>& context, ChannelAlgorithms& algorithms) {
-  LinkCost link = algorithms.choice.link;
-  if (algorithms.choice.basis == AlgorithmChoice::Basis::measured) {
-    Routine routine = detail::measure_link(context, link);
-    co_await routine;
-  }
-  AlgorithmTable table;
-  if (context.rank() == 0) {
-    table = AlgorithmTable::cheapest(context.size(), context.channel.tuning, link);
-  }
-  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(&table, 1));
-  Routine routine = bytes.size() <= context.channel.tuning.small_bytes ? broadcast_small(context, bytes)
-                                                                       : broadcast_large(context, bytes);
-  co_await routine;
-  if (!table.is_valid()) {
-    detail::disagree(context, 0, "sent a table with an unknown algorithm; do all ranks run one program?");
-  }
-  algorithms.table = table;
-  algorithms.is_settled = true;
-  if (context.rank() == 0) {
-    log(LogLevel::info, format_text("channel '{}': all_reduce by {}", {context.channel.name, table.description()}));
-  }
-}
-
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// An Endpoint that implements some collectives itself, the same ones on every rank.
@@ -14077,29 +13657,17 @@ Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::s
 }
 
 template <Endpoint E>
-AllReduceAlgorithm all_reduce_algorithm(const OperationContext<E>& context) noexcept {
-  const Operation& operation = context.operation;
-  const CollectiveShape shape{context.size(), operation.count, operation.dtype, context.partial_reduction().type()};
-  const Tuning& tuning = context.channel.tuning;
-  return context.algorithms == nullptr ? fixed_algorithm(shape, tuning) : context.algorithms->table.at(shape, tuning);
-}
-
-template <Endpoint E>
 Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
-  if (context.algorithms != nullptr && !context.algorithms->is_settled) {
-    Routine routine = settle_algorithms(context, *context.algorithms);
-    co_await routine;
+  const Operation& operation = context.operation;
+  const std::size_t count = operation.count;
+  const CollectiveShape shape{context.size(), count, operation.dtype, context.partial_reduction().type()};
+  switch (algorithm_of(shape, context.channel.tuning)) {
+    case AllReduceAlgorithm::direct_exchange: return direct_exchange(context, buffers);
+    case AllReduceAlgorithm::recursive_doubling: return recursive_doubling(context, buffers);
+    case AllReduceAlgorithm::direct_reduce_scatter: return reduce_long(context, buffers, count, true, true);
+    case AllReduceAlgorithm::ring: return reduce_long(context, buffers, count, true, false);
+    default: return halving_doubling(context, buffers);
   }
-  const std::size_t count = context.operation.count;
-  Routine routine;
-  switch (all_reduce_algorithm(context)) {
-    case AllReduceAlgorithm::direct_exchange: routine = direct_exchange(context, buffers); break;
-    case AllReduceAlgorithm::recursive_doubling: routine = recursive_doubling(context, buffers); break;
-    case AllReduceAlgorithm::halving_doubling: routine = halving_doubling(context, buffers); break;
-    case AllReduceAlgorithm::direct_reduce_scatter: routine = reduce_long(context, buffers, count, true, true); break;
-    case AllReduceAlgorithm::ring: routine = reduce_long(context, buffers, count, true, false); break;
-  }
-  co_await routine;
 }
 
 template <Endpoint E>
@@ -14154,8 +13722,8 @@ inline void copy_own(const Operation& operation, const Buffers& buffers) noexcep
 }  // namespace detail
 
 /// Runs the context's collective. The result's bits are equal on every rank, and depend only on the operation, the
-/// number of ranks, Tuning and rank 0's AlgorithmTable, unless the endpoint implements the collective. Lifetime:
-/// `context` and `buffers` outlive the routine.
+/// number of ranks and Tuning, unless the endpoint implements the collective. Lifetime: `context` and `buffers` outlive
+/// the routine.
 template <Endpoint E>
 Routine collective(OperationContext<E>& context, const Buffers& buffers) {
   if (buffers.blocks != nullptr) {
@@ -14205,8 +13773,7 @@ Routine collective(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/tree.hpp
 
 /// @file
-/// All-reduce over messages by reduction up a binary tree and broadcast down the tree, in a pipeline of chunks.
-/// topology::Tree selects it.
+/// All-reduce over messages by reduction up a binary tree and broadcast down it, in a pipeline of chunks.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -14285,7 +13852,7 @@ class TreeSchedule {
   int rank_;
   int size_;
   std::byte* headers_;
-  std::byte* memory_;  ///< for each chunk in flight one of each child, and one for the parent
+  std::byte* memory_;  ///< a chunk of each child and one for the parent, for each chunk in flight
 };
 
 }  // namespace detail
@@ -14370,9 +13937,7 @@ Routine tree(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/mpi/collective_endpoint.hpp
 
 /// @file
-/// CollectiveEndpoint: the endpoint of backend::MpiCollectives, which runs whole collectives as MPI's nonblocking ones;
-/// MPI's datatypes and reduction operators, or dtrain's kernels where MPI's give other results. Its transport owns one,
-/// algorithm_selection.hpp calls it.
+/// CollectiveEndpoint of MpiCollectives: runs whole collectives as MPI's nonblocking ones, which cannot be cancelled.
 
 #if DTRAIN_WITH_MPI
 
@@ -14601,10 +14166,8 @@ static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
 // ---- dtrain/backend/operations.hpp
 
 /// @file
-/// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare. Collectives (group/), hooks, steps and broadcasts (ddp/),
-/// topology/ and Staged's HostWorker give them to enqueue(); the communicators and calls of each backend execute them.
-/// BlockReader: gives ReadBlocks its blocks, for sharded_reduction.hpp (ddp/).
+/// The operations of a communicator as values (AllReduce, Broadcast and others): buffers, argument checks, and the
+/// descriptor that ranks compare.
 
 /// A communicator runs an operation by `enqueue(operation, stream)`. Each operation has:
 /// - `kind`: its OperationKind; that of an operation with blocks is in its BlockExchange.
@@ -14664,7 +14227,7 @@ struct AllReduceWithSquares {
 };
 
 /// The AllReduce of a topology with a wire type sends f32 elements in 16 bits; this one sends them as they are. For
-/// values that are not gradients, such as weights.
+/// values that are not gradients, for example weights.
 /// @ingroup backends
 struct AllReduceWithoutCast {
   static constexpr OperationKind kind = OperationKind::all_reduce;
@@ -14733,7 +14296,7 @@ struct AllGather {
 /// @ingroup backends
 struct BlockReader {
   void* context;
-  std::size_t number;  ///< for the caller's own use
+  std::size_t number;  ///< free for the caller's use
   void (*read)(const BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
                std::size_t bytes) noexcept;
 };
@@ -15015,10 +14578,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view 
 // ---- dtrain/backend/communicator.hpp
 
 /// @file
-/// The concept Communicator: collectives and messages of one channel. The backends, AlgorithmCommunicator (topology/)
-/// and a program's own backend have classes for it. Collectives and enqueue_within() (group/), classes of ddp/
-/// (AllReduceWork, hooks, sharded steps, broadcasts and others) and of topology/, Staged's HostWorker, and a program's
-/// hook enqueue operations on one.
+/// The concept Communicator: a movable owner of one channel, on whose streams a rank enqueues collectives; a concept
+/// for each operation (CanAllGather).
 
 /// Contract of enqueue(operation, stream), for every operation.
 /// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
@@ -15028,7 +14589,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view 
 /// - Errors: a broken precondition throws at the call. A failure while the work runs fails the communicator
 ///   (`failure()`), and its later work is skipped.
 namespace DTRAIN_NAMESPACE::backend {
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// A communicator has a stream type, the rank (0..size-1) and the number of ranks in its channel.
@@ -15181,10 +14741,8 @@ concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanB
 // ---- dtrain/backend/block_until_complete.hpp
 
 /// @file
-/// block_until_complete(): waits for the work that a communicator of any backend has enqueued; throws the job's first
-/// cause. GroupState (group/), BucketReduction and broadcast_values() (ddp/) call it. throw_if_failed(): throws that
-/// cause without the wait, for Reducer (ddp/). is_complete_beside_capture() and progress_of(): for GroupState's own
-/// waits.
+/// block_until_complete(): the host's wait for a communicator's enqueued work; throws the job's first cause, or a
+/// timeout if no operation completes.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15253,11 +14811,8 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
 // ---- dtrain/backend/shared_memory/control_block.hpp
 
 /// @file
-/// ControlBlock: the layout of a channel's shared memory. Each rank has a slot with counters on which peers sleep
-/// (FutexCounter), its current operation, the cause of its failure (SharedCause) and a mailbox (MailboxSlot), and it
-/// has chunk buffers. ReduceSlice: the elements of a reduction that one rank reduces. Arena: an allocation of
-/// Communicator, mapped by every rank, with a range for each; ArenaTable, of Communicator: finds a buffer's arena.
-/// Channel, Communicator and collectives/ of shared_memory/ use this memory; backend::SharedMemory checks max_ranks.
+/// ControlBlock: layout of a channel's shared memory: chunk buffers, and each rank's slot with counters, operation,
+/// cause of failure and mailbox. Arena: an allocation that every rank maps.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -15326,7 +14881,7 @@ struct alignas(64) MailboxSlot {
   std::atomic<std::uint32_t> owner{0};  ///< 1 + the receiving rank; 0: free
   DType dtype = DType::f32;
   std::uint64_t message = 0;  ///< key of the message from this sender to that receiver
-  std::uint64_t offset = 0;   ///< of the chunk in the message, in bytes
+  std::uint64_t offset = 0;   ///< place of the chunk in the message, in bytes
   std::uint64_t count = 0;    ///< elements of the whole message
 };
 
@@ -15505,8 +15060,8 @@ struct Arena {
   std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
 };
 
-/// An arena with the number of its set-up, which counts the channel's set-ups, failed ones too: the same on every rank.
-/// 0: there is no arena.
+/// An arena with the number of its set-up, which counts the channel's set-ups, including failed ones: the same on every
+/// rank. 0: there is no arena.
 struct NumberedArena {
   std::uint64_t number = 0;
   Arena arena{};
@@ -15518,9 +15073,8 @@ using ArenaTable = AllocationTable<NumberedArena>;
 // ---- dtrain/backend/staged/chunk_copies.hpp
 
 /// @file
-/// ChunkPlan: the chunks in which an operation on device memory passes through host memory. ChunkCopies: the copies of
-/// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks. In staged/,
-/// Communicator plans chunks, StagingPipeline copies them, and HostWorker takes their HostOperands.
+/// ChunkPlan: the chunks in which operations on device memory pass through host memory, equal on every rank.
+/// ChunkCopies: one chunk's copies.
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
@@ -15548,7 +15102,7 @@ class ChunkPlan {
 
   std::size_t size() const noexcept { return std::max<std::size_t>(1, (count_ + length_ - 1) / length_); }
 
-  /// The index-th chunk; empty behind the end.
+  /// The index-th chunk; empty after the end.
   ElementRange operator[](std::size_t index) const noexcept {
     const std::size_t begin = std::min(count_, index * length_);
     return {begin, std::min(length_, count_ - begin)};
@@ -15577,7 +15131,7 @@ struct HostOperands {
   std::byte* output = nullptr;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
-  std::unique_ptr<const BlockExchange> blocks{};  ///< null unless the operation has blocks
+  std::unique_ptr<const BlockExchange> blocks{};  ///< null unless the operation reduces blocks
 };
 
 /// Copies of a chunk, and operands of the inner operation in the same host memory.
@@ -15585,7 +15139,7 @@ struct ChunkCopies {
   StridedCopy to_host{};
   StridedCopy to_device{};
   HostOperands host{};
-  std::vector<StridedCopy> blocks_to_host{};  ///< further copies, of an operation with blocks
+  std::vector<StridedCopy> blocks_to_host{};  ///< further copies, of a reduction of blocks
   std::vector<StridedCopy> blocks_to_device{};
 };
 
@@ -15634,19 +15188,16 @@ class PackedPieces {
   PackedPieces(std::byte* host, std::size_t element, std::vector<StridedCopy>& copies) noexcept
       : host_(host), element_(element), copies_(copies) {}
 
-  /// Adds a piece of the device memory, once if it is added several times in turn. @returns its place in host memory
+  /// Adds a piece of the device memory. @returns its place in host memory
   BlockRange add(const std::byte* device, const BlockRange& piece) {
     if (piece.count == 0) {
       return {};
     }
-    if (piece.offset != last_.offset || piece.count != last_.count) {
-      packed_ = {end_, piece.count};
-      end_ += piece.count;
-      last_ = piece;
-      copies_.push_back({const_cast<std::byte*>(device) + piece.offset * element_, host_ + packed_.offset * element_,
-                         piece.count * element_, 1, 0});
-    }
-    return packed_;
+    const BlockRange packed{end_, piece.count};
+    end_ += piece.count;
+    copies_.push_back({const_cast<std::byte*>(device) + piece.offset * element_, host_ + packed.offset * element_,
+                       piece.count * element_, 1, 0});
+    return packed;
   }
 
   std::uint64_t elements() const noexcept { return end_; }
@@ -15655,64 +15206,10 @@ class PackedPieces {
   std::byte* host_;
   std::size_t element_;
   std::vector<StridedCopy>& copies_;
-  BlockRange last_{};
-  BlockRange packed_{};
   std::uint64_t end_ = 0;
 };
 
 }  // namespace detail
-
-/// All blocks are cut at the same length. The first chunk is the inner backend's operation, which compares the calls.
-/// Ranks have different numbers of further chunks, which are messages between pairs of ranks
-/// (OperationKind::send_recv).
-class ExchangeChunks {
- public:
-  explicit ExchangeChunks(const BlockOperands& operands) noexcept
-      : operands_(operands),
-        length_(std::max<std::size_t>(1, operands.room / 2 / operands.element() / operands.blocks.sent.size())) {
-    for (std::size_t peer = 0; peer < operands.blocks.sent.size(); ++peer) {
-      const std::uint64_t longest = std::max(operands.blocks.sent[peer].count, operands.blocks.received[peer].count);
-      chunks_ = std::max<std::size_t>(chunks_, (longest + length_ - 1) / length_);
-    }
-  }
-
-  std::size_t size() const noexcept { return chunks_; }
-
-  /// @param slot host memory of the chunk
-  ChunkCopies operator()(std::size_t index, std::byte* slot) const {
-    const BlockExchange& blocks = operands_.blocks;
-    ChunkCopies made;
-    made.host.input = slot;
-    made.host.output = slot + operands_.room / 2;
-    detail::PackedPieces sent(made.host.input, operands_.element(), made.blocks_to_host);
-    detail::PackedPieces received(made.host.output, operands_.element(), made.blocks_to_device);
-    BlockExchange packed{index == 0 ? blocks.kind : OperationKind::send_recv, blocks.root, blocks.count, {}, {}};
-    for (std::size_t peer = 0; peer < blocks.sent.size(); ++peer) {
-      const bool stays = static_cast<int>(peer) == operands_.rank && is_in_place(peer);
-      packed.sent.push_back(stays ? BlockRange{} : sent.add(operands_.input.data, piece(blocks.sent[peer], index)));
-      packed.received.push_back(stays ? BlockRange{}
-                                      : received.add(operands_.output.data, piece(blocks.received[peer], index)));
-    }
-    made.host.input_count = sent.elements();
-    made.host.output_count = received.elements();
-    made.host.blocks = std::make_unique<const BlockExchange>(std::move(packed));
-    return made;
-  }
-
- private:
-  BlockRange piece(const BlockRange& block, std::size_t index) const noexcept {
-    const std::uint64_t begin = std::min<std::uint64_t>(block.count, index * length_);
-    return {block.offset + begin, std::min<std::uint64_t>(length_, block.count - begin)};
-  }
-  bool is_in_place(std::size_t own) const noexcept {
-    return operands_.input.data + operands_.blocks.sent[own].offset * operands_.element() ==
-           operands_.output.data + operands_.blocks.received[own].offset * operands_.element();
-  }
-
-  BlockOperands operands_;
-  std::size_t length_;
-  std::size_t chunks_ = 1;
-};
 
 /// All ranks have the same chunks, and each is the inner backend's operation.
 class ReductionChunks {
@@ -15755,7 +15252,7 @@ class ReductionChunks {
 // ---- dtrain/backend/store_ref.hpp
 
 /// @file
-/// StoreRef: type-erased key-value store of a job, by which ranks share values.
+/// StoreRef: type-erased key-value store of a job, by which a backend's ranks share values.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15876,11 +15373,8 @@ requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::Store
 // ---- dtrain/backend/channel_context.hpp
 
 /// @file
-/// ChannelContext: name, members, store, failure latch, timeout and options of a channel. GroupState (group/) gives one
-/// to open_blocking() of a backend, of BackendWithAlgorithm or of AlgorithmBackend (topology/); topologies open
-/// further channels with changed copies, and the communicators of all backends keep one. open_and_report_blocking() and
-/// reporting_failure(): a backend opens a channel or allocates memory, and a failure of this rank is reported to the
-/// job.
+/// ChannelContext: name, members, store, failure latch, timeout and options of a backend's channel; ranks open channels
+/// in one order.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15891,16 +15385,15 @@ struct ChannelContext {
   std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
   StoreRef store;                         ///< exchanges setup data; constructible from a rendezvous::Store
   std::shared_ptr<FailureLatch> failure;  ///< a failed job aborts the channel; a failed channel reports here
-  std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
+  std::chrono::nanoseconds timeout;       ///< limit of one collective, from the moment it begins to run
   /// The thread that runs an operation calls it after about 1 ms of waiting for a peer, and before each further sleep
   /// (tens of milliseconds at most). Reason: the peer may wait for work of this rank on another stream that no thread
   /// runs. Must not throw or block; may be empty. A split channel calls its parent's.
   std::function<void()> on_stall{};
   DescribeOperation describe{};  ///< may be empty
-  Accumulate accumulate{};       ///< the same on every rank; a backend without f32 refuses it in open_blocking
+  Accumulate accumulate{};       ///< the same on every rank; a backend without f32 rejects it in open_blocking
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
-  AlgorithmChoice algorithms{};  ///< the same on every rank
 
   /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
   void run_other_streams() const {
@@ -15929,7 +15422,7 @@ auto reporting_failure(const ChannelContext& context, Make make) -> decltype(mak
   } catch (const Error& error) {
     detail::report_failed_opening(context, &error);
     throw;
-  } catch (const std::exception&) {  // such as out of memory
+  } catch (const std::exception&) {  // out of memory, for example
     detail::report_failed_opening(context, nullptr);
     throw;
   }
@@ -15960,15 +15453,10 @@ DTRAIN_DEFINED void detail::report_failed_opening(const ChannelContext& context,
 // ---- dtrain/backend/backend.hpp
 
 /// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState (group/).
-/// SharedMemory, Mpi, Gloo, Nccl, Staged, programs, and the types that topologies rebind to (topology/) have classes
-/// for it. HasPreJoin, joins_again: what process_group.hpp and elastic.hpp ask before a rank joins.
-/// HasRejoinCheck, HasDeviceError: what elastic.hpp asks besides. OnHostStreams: a
-/// Backend whose operations are enqueued on host streams, as Staged and topologies require. Determinism: what it
-/// promises for a reduction's bits; Driver (ddp/) checks it, and Staged and topology/ pass it on.
+/// The concept Backend: the stateless type that a Policy names, which opens a group's channels. Determinism: its
+/// promise for a reduction's bits.
 
 namespace DTRAIN_NAMESPACE::backend {
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// A name for messages and summaries.
@@ -16032,8 +15520,8 @@ concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::op
 template <class B>
 concept HasRejoinCheck = requires { B::require_rejoin(); };
 
-/// The error with which every later call of this process on the device of that rank fails, such as CUDA's after an
-/// illegal address; nullopt while the device works. Blocking: no. An elastic job's worker asks between two attempts.
+/// The error of every later call of this process on the device of that rank, as CUDA's after an illegal address;
+/// nullopt while the device works. Blocking: no. An elastic job's worker asks between two attempts.
 /// @ingroup backends
 template <class B>
 concept HasDeviceError = requires(const identity::ProcessIdentity& identity) {
@@ -16057,8 +15545,7 @@ inline constexpr bool joins_again<B> = B::joins_again;
 /// @ingroup backends
 enum class Determinism {
   none,        ///< no promise
-  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout, number of ranks and
-               ///< AlgorithmChoice, unless that is measured
+  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout and number of ranks
   always,      ///< equal for all buckets, threads and timing
 };
 
@@ -16102,8 +15589,8 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 // ---- dtrain/backend/channel_setup/store_gather.hpp
 
 /// @file
-/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
-/// split_context(): setup of the channels of a split by color and key, as by MPI_Comm_split.
+/// store_gather(), store_broadcast(): collectives of texts over the job's store; all get the result or one rank's
+/// error. split_context(): a channel's split by color and key.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16143,7 +15630,7 @@ std::string encode(const Error& error, int job_rank);
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
 std::string decode(const std::string& sent);
 
-/// `work()`. Other ranks wait for a result: an exception that is no Error, such as out of memory, becomes one.
+/// `work()`. Other ranks wait for a result: an exception that is no Error, as for memory that has run out, becomes one.
 template <class Work>
 auto with_error(const std::string& doing, Work& work) {
   try {
@@ -16355,7 +15842,7 @@ DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, i
     if (readers > 1) return self.named_store().take_blocking(key, readers, soon);
     self.named_store().erase_blocking(key, soon);
   } catch (const JobFailed&) {
-    if (!text.starts_with('!')) throw;  // by the error that the text is: this rank throws it as the others do
+    if (!text.starts_with('!')) throw;  // the text is the error that ended the job; all ranks throw it
   }
   return text;
 }
@@ -16471,8 +15958,8 @@ DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::
 // ---- dtrain/backend/channel_setup/device_selection.hpp
 
 /// @file
-/// Setup of CUDA devices for the channels of Nccl and Staged: each rank selects its device before the ranks join, and
-/// the ranks of a node compare their devices when a channel opens.
+/// Device selection of GPU backends: a rank takes its CUDA device before the ranks join; a node's ranks compare devices
+/// when the first channel opens.
 
 #if DTRAIN_WITH_CUDA
 
@@ -16574,7 +16061,7 @@ namespace detail {
 struct DeviceAssignment {
   DeviceSharing sharing = DeviceSharing::none;
   std::string device;
-  int rank = 0;  ///< in the job
+  int rank = 0;  ///< rank in the job
   std::string host;
   std::string process;  ///< the same for the ranks of one process
 };
@@ -16666,8 +16153,7 @@ inline void compare_devices_blocking(const ChannelContext& context, DeviceSharin
 // ---- dtrain/backend/failure/timeout_diagnosis.hpp
 
 /// @file
-/// TimeoutDiagnosis: whether a collective has timed out although all ranks of its channel have called it, because the
-/// network loses their data.
+/// TimeoutDiagnosis: whether a collective timed out although all ranks called it, because the network loses their data.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16676,7 +16162,7 @@ namespace detail {
 /// The place of a rank that has timed out, which it publishes.
 struct TimedOutRank {
   std::string host;
-  std::string address;  ///< by which other hosts reach its host; empty: unknown
+  std::string address;  ///< the address of its host for other hosts; empty: unknown
   std::string call;     ///< "barrier"
   std::uint64_t sequence = 0;
   int awaited = 0;  ///< rank of the channel
@@ -16702,7 +16188,7 @@ inline std::string outward_address_of(const rendezvous::Membership& members) {
 
 }  // namespace detail
 
-/// A rank that times out tells it the others over the store, whose connection may live where those of the data do not.
+/// A rank that times out notifies the others over the store, whose connection may live where those of the data do not.
 /// Threads: one at a time. A template, so that a program without a backend over messages compiles nothing of it.
 template <class = void>
 class TimeoutDiagnosis {
@@ -16793,8 +16279,8 @@ class TimeoutDiagnosis {
 // ---- dtrain/backend/gloo/mesh.hpp
 
 /// @file
-/// gloo::Mesh: the connections of one channel between all pairs of ranks, and the local IP address at which it listens;
-/// gloo::Transport owns it. Gloo's headers, and the conversion of its exceptions to Error.
+/// gloo::Mesh: a channel's Gloo connections between all pairs of ranks, made through the store. Gloo's exceptions as
+/// Error.
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
@@ -16864,7 +16350,7 @@ struct PeerInfo {
   int job_rank = 0;
   std::string host;               ///< host name
   std::string device;             ///< the numeric address of its sockets
-  std::string outward;            ///< the address by which other hosts reach its host; empty if it has none
+  std::string outward;            ///< the address that other hosts reach its host by; empty if it has none
   std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
   std::string addresses;          ///< concatenated, for the peers in rank order
 };
@@ -16887,7 +16373,7 @@ class Mesh {
   Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
     const int size = context.members.world_size;
     const std::string address = device_address(context.members);
-    const async::BlockedSignals blocked;  // for the device's thread
+    const async::BlockedSignals blocked;  // signals that the device's thread inherits
     const auto open = [&] {
       device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
       gloo_context_ = device_->createContext(rank_, size);
@@ -16952,8 +16438,8 @@ class Mesh {
   /// "connecting channel 'group' over Gloo".
   std::string doing() const { return format_text("connecting channel '{}' over Gloo", {name_}); }
 
-  /// With which peer connect() has not connected, where, and what to see to. Threads: any, while connect() runs and
-  /// after it has failed.
+  /// Names the peer that connect() has not connected to, its address, and what to see to. Threads: any, while connect()
+  /// runs and after it has failed.
   std::string unconnected() const {
     const int peer = std::max(0, awaited_.load());
     const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
@@ -17037,7 +16523,7 @@ class Mesh {
   PeerInfo own_;
   std::vector<PeerInfo> peers_;
   std::atomic<bool> interrupted_{false};
-  std::atomic<int> awaited_{-1};  ///< the peer with which connect() connects
+  std::atomic<int> awaited_{-1};  ///< the peer that connect() connects to
   std::shared_ptr<::gloo::transport::Device> device_;
   std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< destroyed before its device
 };
@@ -17049,7 +16535,8 @@ class Mesh {
 // ---- dtrain/backend/gloo/endpoint.hpp
 
 /// @file
-/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers. gloo::Transport owns one.
+/// gloo::Endpoint: a channel's point-to-point messages over Gloo's unbound buffers; waiting for a message blocks the
+/// thread.
 
 #if DTRAIN_WITH_GLOO
 
@@ -17277,7 +16764,7 @@ class Endpoint {
   const int rank_;
   const int size_;
   FramePool frames_;
-  std::vector<SequenceNumbers> numbers_;  ///< by peer
+  std::vector<SequenceNumbers> numbers_;  ///< one entry for each peer
   std::vector<std::unique_ptr<PendingMessage>> messages_;
   std::vector<std::uint32_t> free_;
   std::pair<int, bool> awaited_end_{-1, true};
@@ -17295,10 +16782,8 @@ static_assert(message_passing::Endpoint<Endpoint>);
 // ---- dtrain/backend/message_passing/transport.hpp
 
 /// @file
-/// The concept Transport, which Gloo, MPI and a program's backend over messages implement: opens, interrupts and closes
-/// the endpoints of one channel, and runs the channel's algorithms on them. message_passing::Channel (communicator.hpp)
-/// owns one. CancellationToken: ends an operation early, by which Channel tells the transport, and MPI's ProgressLoop,
-/// of a failure or a timeout.
+/// The concept Transport: opens, runs, interrupts and closes one channel of a message-passing backend.
+/// CancellationToken: ends an operation early.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -17321,7 +16806,6 @@ class CancellationToken {
   ~CancellationToken() = default;
 };
 
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// One rank's connection to a channel. The constructor takes the context, the channel's ranks in the job and a
@@ -17354,9 +16838,8 @@ concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::E
 // ---- dtrain/backend/gloo/transport.hpp
 
 /// @file
-/// gloo::Transport: runs a Gloo channel's routines in the thread that runs the stream, where they may block in Gloo;
-/// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation. A
-/// message_passing::Channel owns the transport.
+/// gloo::Transport: runs a channel's routines in the stream's thread, where Gloo blocks. OperationMonitor: a thread
+/// that ends operations at deadlines or on cancellation.
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
@@ -17414,7 +16897,7 @@ class OperationMonitor {
  private:
   static constexpr std::chrono::milliseconds shortest_interval{2};
   static constexpr std::chrono::milliseconds longest_interval{20};
-  static constexpr int idle_looks = 10;  ///< without an operation, until the monitor returns
+  static constexpr int idle_looks = 10;  ///< looks without an operation, until the monitor returns
 
   struct MonitorRun {
     OperationMonitor& monitor;
@@ -17443,7 +16926,7 @@ class OperationMonitor {
   std::mutex mutex_;
   std::condition_variable changed_;
   MonitoredOperation* operation_ = nullptr;
-  std::uint64_t number_ = 0;  ///< of operations begun
+  std::uint64_t number_ = 0;  ///< number of operations begun
   bool monitors_ = false;
   bool stopped_ = false;
 };
@@ -17590,7 +17073,7 @@ class Transport final : private MonitoredOperation {
   const std::shared_ptr<FailureLatch> failure_;
   std::unique_ptr<Mesh> mesh_;
   std::optional<Endpoint> endpoint_;
-  message_passing::CancellationToken* token_ = nullptr;  ///< of the running operation
+  message_passing::CancellationToken* token_ = nullptr;  ///< the running operation's token
   CloseConnections close_connections_{*this};
   async::WorkerThread worker_;  ///< destroyed first, after close() has stopped the monitor
   OperationMonitor monitor_{worker_};
@@ -17605,8 +17088,8 @@ static_assert(message_passing::Transport<Transport>);
 // ---- dtrain/backend/mpi/progress_loop.hpp
 
 /// @file
-/// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them.
-/// Engine owns it, BasicTransport waits in it. CallQueue: calls of other threads to the thread that initialised MPI.
+/// ProgressLoop of an mpi::Engine: waiting threads drive all routines over MPI, one thread inside MPI at a time.
+/// CallQueue: calls for the thread that initialised MPI.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -17646,7 +17129,7 @@ class CallQueue {
  private:
   std::mutex mutex_;
   std::vector<std::function<void()>> waiting_;
-  std::atomic<std::uint32_t> number_{0};  ///< of calls pushed
+  std::atomic<std::uint32_t> number_{0};  ///< number of calls pushed
   std::atomic<bool> asleep_{false};
   std::uint32_t taken_number_ = 0;
 };
@@ -17772,12 +17255,12 @@ class ProgressLoop {
   }
 
  private:
-  static constexpr std::chrono::milliseconds hang_timeout{500};  ///< of one MPI call that does not return
+  static constexpr std::chrono::milliseconds hang_timeout{500};  ///< time after which an MPI call counts as hanging
   static constexpr int yields = 100;
   static constexpr std::chrono::milliseconds watch_interval{2};
   static constexpr std::chrono::milliseconds shortest_idle_sleep{1};
   static constexpr std::chrono::milliseconds longest_idle_sleep{5};
-  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< until the thread notices that another one waits
+  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< time until it notices another waiting thread
 
   struct WaiterCount {
     bool waits;
@@ -17937,9 +17420,7 @@ class ProgressLoop {
 // ---- dtrain/backend/mpi/engine.hpp
 
 /// @file
-/// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
-/// messages. Mpi (mpi.hpp) starts it before the ranks meet; each channel's BasicTransport shares it. EngineRegistry:
-/// the one engine of a process.
+/// mpi::Engine: MPI in this process, one for all channels: the thread that initialises and finalizes it.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -18091,7 +17572,7 @@ class MpiRuntime {
   /// MPI aborts a process whose peer closes a connection before all bytes are written. MPI_Finalize does not wait for
   /// messages that no rank has to receive. With more than `most_notified` ranks: as channels of all ranks do.
   void flush() const noexcept {
-    constexpr int most_notified = 64;  // as in mpi/transport.hpp
+    constexpr int most_notified = 64;  // equal to BasicTransport's
     for (int distance = 1; distance < size_; distance = size_ <= most_notified ? distance + 1 : 2 * distance) {
       char sent = 0;
       char received = 0;
@@ -18256,9 +17737,8 @@ class Engine {
 // ---- dtrain/backend/mpi/transport.hpp
 
 /// @file
-/// BasicTransport: the transport of a channel whose messages go over MPI; the channel of an Mpi or MpiCollectives
-/// communicator owns one.
-/// WaitPace: how a thread that waits for messages spins, yields and sleeps.
+/// mpi::BasicTransport: the transport of one channel over MPI. WaitPace: how a waiting thread spins, yields, then
+/// sleeps.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -18350,8 +17830,8 @@ class BasicTransport {
   Endpoint& endpoint() noexcept { return *endpoint_; }
 
   /// If all ranks share a host, each rank sends blocks directly to each other rank, and small buffers whole. Between
-  /// hosts more chunks are in flight: a long message waits for the receiver's answer, which queues behind the bytes
-  /// that fill the link.
+  /// hosts more chunks are in flight: a long message waits for the receiver's answer, which queues after the bytes that
+  /// fill the link.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     tuning.direct_reduce_scatter = context.members.node_count == 1;
@@ -18426,7 +17906,7 @@ class BasicTransport {
   }
 
  private:
-  static constexpr int most_notified = 64;  ///< with more ranks: those at distances 1, 2, 4, ..., as in algorithms
+  static constexpr int most_notified = 64;  ///< beyond this: the ranks at distances 1, 2, 4, ..., as in algorithms
 
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
   /// channel of this process or of a peer has them. @throws Error (limit)
@@ -18489,9 +17969,8 @@ using Transport = BasicTransport<Endpoint>;
 // ---- dtrain/backend/nccl/channel_status.hpp
 
 /// @file
-/// ChannelStatus of NCCL's Channel: its first cause of failure, and the wake-up of its watchdog. AbandonedThreads: how
-/// many threads wait in NCCL for other ranks and are not joined; ChannelStatus counts them, and while there is one the
-/// process ends by _exit.
+/// ChannelStatus of an NCCL channel: its first cause of failure. AbandonedThreads: threads left inside NCCL, for which
+/// the process ends by _exit.
 
 #if DTRAIN_WITH_NCCL
 
@@ -18581,7 +18060,7 @@ class ChannelStatus {
     if (abandoned_) {
       AbandonedThreads::remove();
     }
-    changed_.notify_all();  // with the lock: the thread does not use this object afterwards
+    changed_.notify_all();  // the lock is held: the thread does not use this object afterwards
   }
   /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether the watchdog continues
   bool block_while_watching(Deadline deadline) {
@@ -18636,8 +18115,8 @@ class ChannelStatus {
 // ---- dtrain/backend/nccl/first_calls.hpp
 
 /// @file
-/// FirstCalls of NCCL's Channel: operations in which NCCL may connect ranks, and the wait for the other ranks before
-/// such a one.
+/// FirstCalls of an NCCL channel: operations in which NCCL may connect ranks, and before which they therefore meet over
+/// the store.
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
@@ -18717,7 +18196,7 @@ class FirstCalls {
     return differs;
   }
 
-  /// Blocking: until the rank at the other end of each path has called it for that path, too. As above otherwise.
+  /// Blocking: until the rank at the other end of each path has also called it for that path. As above otherwise.
   void meet_blocking(const StoreRank& self, const std::string& channel, std::span<const MessagePath> paths) {
     const auto key = [&](MessagePath path, bool of_sender) {
       return format_text("{}/first/{}-{}/{}", {channel, path.from, path.to, of_sender ? "sends" : "receives"});
@@ -18786,7 +18265,7 @@ class FirstCalls {
 
   std::vector<SizeRange> seen_;
   std::vector<MessagePath> paths_;
-  std::vector<AwaitedRank> awaited_;  ///< in the present meeting
+  std::vector<AwaitedRank> awaited_;  ///< ranks of the present meeting
   std::uint64_t meetings_ = 0;
 };
 
@@ -18795,8 +18274,7 @@ class FirstCalls {
 // ---- dtrain/backend/nccl/calls.hpp
 
 /// @file
-/// Arguments of NCCL's calls: element types, reductions and a check of devices; calls for messages, and groups of
-/// calls: an exchange and a reduction of blocks, and several all-gathers. Communicator makes them.
+/// NCCL's calls for each operation, several as one group, and their arguments: element types, reductions, devices.
 
 #if DTRAIN_WITH_NCCL
 
@@ -18991,10 +18469,8 @@ inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reductio
 // ---- dtrain/backend/nccl/inflight_ring.hpp
 
 /// @file
-/// InflightRing of NCCL's Channel: operations in flight on streams, and when the first of them began; Watchdog and
-/// Communicator poll it through Channel. diagnose_timeout_blocking(): whether ranks called different operations, which
-/// Channel and Watchdog ask after a timeout. publish_departure(): this rank's entry in the store, by both of the
-/// former.
+/// InflightRing of an NCCL channel: events of the operations in flight. diagnose_timeout_blocking(): after a timeout,
+/// whether ranks called different operations.
 
 #if DTRAIN_WITH_NCCL
 
@@ -19116,7 +18592,7 @@ class InflightRing {
  public:
   /// State of the first operation, if any.
   struct View {
-    cudaError_t failure = cudaSuccess;  ///< of the device
+    cudaError_t failure = cudaSuccess;  ///< the device's error
     std::optional<Operation> running{};
     Deadline::Clock::time_point since{};
   };
@@ -19329,8 +18805,7 @@ class InflightRing {
 // ---- dtrain/backend/nccl/channel.hpp
 
 /// @file
-/// Channel: one rank's end of an NCCL channel, with its operations and their failures. Communicator owns one, with its
-/// Watchdog.
+/// nccl::Channel of a Communicator: one rank's end of an NCCL channel, with its operations and their failures.
 
 #if DTRAIN_WITH_NCCL
 
@@ -19411,7 +18886,7 @@ class Channel {
     }
   }
 
-  /// Tells the watchdog by when a call to NCCL is to return. One at a time.
+  /// Gives the watchdog the deadline of a call to NCCL. One at a time.
   class TimedCall {
    public:
     TimedCall(Channel& channel, Deadline deadline) noexcept : call_until_(&channel.call_until_) {
@@ -19482,7 +18957,7 @@ class Channel {
   /// this channel's communicator is aborted.
   struct SplitResult {
     ncclComm_t made = nullptr;
-    std::string name;  ///< of the split's channel, which NCCL reads while it splits
+    std::string name;  ///< name of the split's channel, which NCCL reads while it splits
   };
   SplitResult& split_result(std::string name) {
     const CommLock::Guard held = comm_lock.lock();
@@ -19666,7 +19141,7 @@ class Channel {
       if (result == ncclInProgress && launches != Launches::none) {  // a root has no watchdog before its end
         if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
         // Shorter than a launcher waits for the other ranks, and than the destructor waits: unwinding may free what
-        // NCCL waits for, such as a graph.
+        // NCCL waits for, for example a graph.
         status.block_until_ended(std::chrono::seconds(3));
       }
       throw;
@@ -19719,8 +19194,8 @@ class Channel {
 // ---- dtrain/backend/nccl/watchdog.hpp
 
 /// @file
-/// Watchdog: a thread, owned by Communicator, which detects failures of running operations and then aborts the channel;
-/// end of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
+/// Watchdog of an nccl::Communicator: the thread that detects failed operations, aborts the channel, and alone ends its
+/// ncclComm_t.
 
 #if DTRAIN_WITH_NCCL
 
@@ -19766,7 +19241,7 @@ inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
 
 /// Ends the communicator, and after an abort all work that still runs. Blocking, without a deadline: NCCL waits for
 /// graphs with its operations. ncclCommDestroy and ncclCommAbort also wait until all ranks of the node have called one
-/// of the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
+/// of the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be abandoned, calls this.
 inline void end_blocking(Channel& channel) noexcept {
   CommLock::Guard held =
       channel.launches == Launches::in_caller ? lock_or_end_process(channel) : channel.comm_lock.lock();
@@ -19792,7 +19267,7 @@ inline void end_blocking(Channel& channel) noexcept {
 
 /// Polls NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
 /// so that threads that abort or close do not block in NCCL. The watchdog shares the channel: a thread that hangs in
-/// NCCL is left behind with it.
+/// NCCL is abandoned with it.
 class Watchdog {
  public:
   /// @throws Error if the system cannot start a thread
@@ -19842,7 +19317,7 @@ class Watchdog {
       publish_departure(channel.context, true);  // again: an operation that timed out has overwritten the entry
     }
     end_blocking(channel);
-    polling.join();  // a CUDA call in which it may block returns now
+    polling.join();  // a CUDA call that may block it returns now
     channel.status.set_ended();
   }
 
@@ -19914,8 +19389,8 @@ class Watchdog {
 // ---- dtrain/backend/nccl/opening.hpp
 
 /// @file
-/// Opening of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit. RootChannel:
-/// the communicator that a group's channels are split from.
+/// Opening of an NCCL channel by ncclCommInitRankConfig or ncclCommSplit, with a deadline. RootChannel of a group: its
+/// channels are split from it.
 
 #if DTRAIN_WITH_NCCL
 
@@ -20064,7 +19539,8 @@ class RootChannel {
 // ---- dtrain/backend/nccl/communicator.hpp
 
 /// @file
-/// Communicator of device memory over NCCL, which Nccl opens; Allocation: zeroed memory, registered with NCCL.
+/// nccl::Communicator: collectives of device memory over NCCL, in order on CUDA streams. Allocation: device memory
+/// registered with NCCL.
 
 #if DTRAIN_WITH_NCCL
 
@@ -20148,8 +19624,8 @@ class Allocation {
 /// After a failure of the channel operations throw its cause. Operations can be captured in CUDA graphs, alike on all
 /// ranks. A graph's run time is not watched, and the graph is destroyed before the communicator. Threads: one at a
 /// time, abort() and failure() from any. Destruction, blocking: until the enqueued work has run or failed, then until
-/// all ranks of the node close their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL
-/// behind in a thread.
+/// all ranks of the node close their ends, at most ten seconds. After ten seconds it logs a warning and abandons NCCL
+/// to a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -20253,7 +19729,7 @@ class Communicator {
     ++state_->splits;
     const auto root =
         reporting_failure(child, [&] { return std::make_shared<RootChannel>(child, own.options, own.device()); });
-    reporting_failure(child, [&] {  // before the root ends
+    reporting_failure(child, [&] {  // the root must not end before this
       require_idle(child, deadline);
       nccl::split_blocking(state_->root->channel(), *root->channel(), color, key, deadline);
     });
@@ -20325,7 +19801,7 @@ class Communicator {
     const std::shared_ptr<RootChannel> root;  ///< ends after the channel; those of duplicates share it
     const std::shared_ptr<Channel> channel;
     const stream::cuda::DeviceBuffer token;  ///< operand of a barrier
-    std::uint64_t collectives = 0;           ///< operations in which every rank takes part
+    std::uint64_t collectives = 0;           ///< operations that every rank takes part in
     std::uint64_t splits = 0;
     std::optional<Watchdog> watchdog;
     FailureLatch::Subscription subscription;
@@ -20390,8 +19866,8 @@ class Communicator {
 // ---- dtrain/backend/nccl.hpp
 
 /// @file
-/// backend::Nccl, and NcclWith<> with options: ranks with a GPU each exchange data over NCCL, by the classes of nccl/.
-/// A program names one of them in its Policy.
+/// backend::Nccl, and NcclWith<> with options: ranks with a GPU each exchange data over NCCL; every wait has a
+/// deadline.
 
 #if DTRAIN_WITH_NCCL
 
@@ -20529,9 +20005,8 @@ struct Nccl;
 // ---- dtrain/backend/ordered_channel.hpp
 
 /// @file
-/// OrderedChannel: base of the channels of message_passing/ and shared_memory/ and of AlgorithmOrder (topology/), which
-/// runs operations in enqueue order, until its first cause of failure; ChannelOwner: a communicator's share of it,
-/// which enqueues EnqueuedOperations.
+/// OrderedChannel: base of channels that run operations in enqueue order, until the first cause of failure.
+/// ChannelOwner: a communicator's share.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -20733,8 +20208,8 @@ struct ChannelOwner {
 // ---- dtrain/backend/message_passing/communicator.hpp
 
 /// @file
-/// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
-/// stream; its Channel owns it: operations in order, timeouts and failure.
+/// message_passing::Communicator: enqueues collectives over any Transport on a host stream. Channel: its operations in
+/// order, with timeouts and failure.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -20755,7 +20230,6 @@ class Channel final : public OrderedChannel {
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
       : OrderedChannel(context),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
-        algorithms_{context.algorithms},
         notice_(context.notice_after),
         timeout_diagnosis_(context),
         transport_(context, info_.job_ranks, deadline) {}
@@ -20830,8 +20304,7 @@ class Channel final : public OrderedChannel {
 
   template <class Make>
   void execute(const Operation& operation, const Make& make) noexcept {
-    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation,
-                                       algorithms_.is_fixed() ? nullptr : &algorithms_};
+    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation};
     OperationCancellationToken token(*this, operation);
     try {
       Routine routine = make(context, *this);
@@ -20898,7 +20371,6 @@ class Channel final : public OrderedChannel {
 
   const OwningProcess process_;
   const ChannelInfo info_;
-  ChannelAlgorithms algorithms_;
   WaitNotice notice_;
   const TimeoutDiagnosis<> timeout_diagnosis_;
   T transport_;
@@ -20982,7 +20454,7 @@ class Communicator {
   using Endpoint = typename T::Endpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
-  /// Collective, blocking. Communicators split from this one have its `selected`, too.
+  /// Collective, blocking. Communicators split from this one also have its `selected`.
   /// @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
                                     const SelectedAllReduce& selected = {}) {
@@ -21037,7 +20509,7 @@ class Communicator {
   void enqueue(const SendRecv& call, Stream stream) {
     check(call);
     Operation operation = call.describe();
-    operation.count = call.output.count;  // of the received message: see MessageAlgorithm
+    operation.count = call.output.count;  // the received message's: see MessageAlgorithm
     operation.dtype = call.output.dtype;
     owner_->enqueue(
         operation,
@@ -21100,8 +20572,7 @@ class Communicator {
 // ---- dtrain/backend/gloo.hpp
 
 /// @file
-/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections, by the classes of
-/// gloo/ and message_passing/. A program names it in its Policy.
+/// backend::Gloo: ranks on hosts without MPI or GPUs run dtrain's algorithms over messages of Gloo's TCP connections.
 
 #if DTRAIN_WITH_GLOO
 
@@ -21155,9 +20626,8 @@ struct Gloo;
 // ---- dtrain/backend/mpi.hpp
 
 /// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI, by the classes of mpi/ and
-/// message_passing/; backend::MpiCollectives: they call MPI's own collectives. A program names one of them in its
-/// Policy.
+/// backend::Mpi: processes of mpirun or srun run dtrain's algorithms over MPI's messages, so that each can be
+/// cancelled. MpiCollectives: MPI's own collectives.
 
 #if DTRAIN_WITH_MPI
 
@@ -21165,6 +20635,7 @@ struct Gloo;
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -21172,7 +20643,7 @@ namespace DTRAIN_NAMESPACE::backend {
 /// can be cancelled at any time: a failed rank ends the operations of all others. The thread that waits for an
 /// operation makes MPI's progress; one thread at a time is inside MPI. A thread of dtrain initializes MPI with
 /// MPI_THREAD_SERIALIZED, unless the program has done so with MPI_THREAD_MULTIPLE. Each channel uses its own range of
-/// tags. Needs launch::PerProcess: mpirun starts the processes.
+/// tags. Needs launch::Any or PerProcess: mpirun starts the processes.
 /// @ingroup backends
 struct Mpi {
   using Communicator = message_passing::Communicator<mpi::Transport>;
@@ -21185,7 +20656,9 @@ struct Mpi {
 
   /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
   template <class Launcher>
-  static constexpr bool works_with = Launcher::returns_into_user_code;
+  static constexpr bool works_with = Launcher::returns_into_user_code || requires {
+    requires std::bool_constant<Launcher::also_joins>::value;
+  };
 
   /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret
   /// by MPI_Bcast; rank 0 draws one if the job has none. @throws Error (identity, unsupported, timeout, mpi)
@@ -21272,9 +20745,8 @@ struct MpiCollectives;
 // ---- dtrain/backend/shared_memory/segment.hpp
 
 /// @file
-/// Segment: owns one mapping of a memfd that ranks share. Channel keeps one, and so does each allocation.
-/// SegmentSetup: makes a segment on rank 0, which sends its descriptor to the others by Unix sockets; every rank of the
-/// channel maps it, or none does. SharedMemory's Communicator runs it to open a channel and to allocate.
+/// Segment: a mapped memfd that a host's ranks share. SegmentSetup: rank 0 sends its descriptor by Unix sockets; every
+/// rank maps it, or none.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -21341,7 +20813,7 @@ class Segment {
   /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
   void reserve(std::size_t offset, std::size_t count) const {
     if (count == 0) {
-      return;  // posix_fallocate refuses 0 bytes
+      return;  // posix_fallocate rejects 0 bytes
     }
     if (bytes_ >= huge_page_bytes) {
       // Reserving through the descriptor gives small pages; writing through the advised mapping gives huge ones where
@@ -21444,10 +20916,10 @@ struct InProcessTransfer {
   }
 };
 
-/// The message beside the descriptor. Processes outside the job do not know the token.
+/// The message that accompanies the descriptor. Processes outside the job do not know the token.
 struct SegmentMessage {
   char token[32]{};
-  std::uint64_t address = 0;  ///< of an InProcessTransfer, for a thread of the same process
+  std::uint64_t address = 0;  ///< address of an InProcessTransfer, for a thread of the same process
 };
 
 /// Receives one segment. Listens under a random name, which leaves nothing in the file system.
@@ -21524,7 +20996,7 @@ inline void send_segment(const std::string& address, const std::shared_ptr<Segme
 /// A segment, and the nonce that rank 0 drew for it.
 struct MappedSegment {
   std::shared_ptr<Segment> segment;
-  std::size_t stride = 0;  ///< from one rank's memory to the next
+  std::size_t stride = 0;  ///< bytes from one rank's memory to the next
   std::uint64_t nonce = 0;
 };
 
@@ -21633,7 +21105,7 @@ class SegmentSetup {
 
   StoreRank self_;
   const std::shared_ptr<FailureLatch> failure_;
-  const std::string name_;  ///< of keys in the store
+  const std::string name_;  ///< prefix of the keys in the store
   const std::size_t bytes_;
   MappedSegment shared_;
   std::optional<SegmentReceiver> receiver_;
@@ -21644,10 +21116,8 @@ class SegmentSetup {
 // ---- dtrain/backend/shared_memory/channel.hpp
 
 /// @file
-/// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure; Communicator owns one,
-/// collectives/ waits in it. BarrierWait: its wait for a peer, and the error if peers do not arrive; SpinPolicy: how
-/// long a rank spins and yields before it sleeps. CopyPathTuner: measured choice between cached and non-temporal copies
-/// of chunks.
+/// shared_memory::Channel of a Communicator: one rank's operations in order, barriers, timeouts and failure.
+/// SpinPolicy: when its waits sleep.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -21731,7 +21201,7 @@ struct BarrierWait {
   int ranks;
   std::uint32_t number;
   int awaited;       ///< the awaited peer
-  ArrivalFlag flag;  ///< of the awaited peer
+  ArrivalFlag flag;  ///< the awaited peer's flag
 
   bool done() const noexcept {
     if (has_reached(*flag.count, number)) {
@@ -22033,7 +21503,7 @@ class Channel final : public OrderedChannel {
   CopyPathTuner copy_path_;
   std::uint32_t barriers_ = 0;
   Operation operation_;
-  std::optional<Deadline> deadline_;  ///< of the current operation; set when it first sleeps, which saves clock reads
+  std::optional<Deadline> deadline_;  ///< the current operation's; set when it first sleeps, which saves clock reads
   FutexWaiter waiter_;
 };
 
@@ -22042,9 +21512,7 @@ class Channel final : public OrderedChannel {
 // ---- dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp
 
 /// @file
-/// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; all_reduce.hpp of
-/// this folder runs a topology's algorithm over it. MailboxTransfer: the user's point-to-point messages, which
-/// Communicator enqueues beside the collectives.
+/// MailboxEndpoint: point-to-point messages in shared memory, in chunks through the sender's mailbox.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -22090,7 +21558,7 @@ class MailboxEndpoint {
   /// A message in flight, or a free entry for one.
   struct PendingMessage {
     ConstBufferView view;
-    std::byte* output = nullptr;  ///< of the view; null: a send
+    std::byte* output = nullptr;  ///< the view's memory; null: a send
     int peer = -1;
     message_passing::TagClass tag_class{};
     bool done = false;
@@ -22122,11 +21590,11 @@ class MailboxEndpoint {
   Channel& channel_;
   const int rank_;
   message_passing::FramePool frames_;
-  std::vector<MailboxNumbers> numbers_;  ///< by peer
+  std::vector<MailboxNumbers> numbers_;  ///< one entry for each peer
   std::vector<PendingMessage> messages_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> sends_;  ///< not done, in the order of their start
-  std::vector<std::uint32_t> recvs_;  ///< as sends_
+  std::vector<std::uint32_t> recvs_;  ///< recvs, as sends_
 };
 
 static_assert(message_passing::Endpoint<MailboxEndpoint>);
@@ -22234,7 +21702,7 @@ class MailboxEndpoint::ChunkWait {
     return -1;
   }
 
-  /// The rank for which a slot of this rank's mailbox is filled; -1: the slot is free.
+  /// The rank that a slot of this rank's mailbox is filled for; -1: the slot is free.
   static int holder_of(const MailboxSlot& slot) noexcept { return static_cast<int>(slot.owner.load()) - 1; }
   const auto& mailbox() const noexcept { return channel_.control().slot(channel_.rank()).mailbox; }
 
@@ -22421,7 +21889,8 @@ DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot
 // ---- dtrain/backend/shared_memory/communicator.hpp
 
 /// @file
-/// Communicator of ranks that share one host's memory. SharedMemory's open_blocking() makes it.
+/// shared_memory::Communicator: enqueues collectives of one host's ranks, which reduce in rank order in memory that all
+/// map.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -22432,11 +21901,11 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 class Communicator {
  public:
   using Stream = stream::host::StreamRef;
-  using Allocation = HostAllocation;  ///< in-place collectives on this memory copy nothing
+  using Allocation = HostAllocation;  ///< memory whose collectives in place copy nothing
   using Endpoint = MailboxEndpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
-  /// Collective, blocking. Communicators split from this one have its `selected`, too. @throws Error (unsupported,
+  /// Collective, blocking. Communicators split from this one also have its `selected`. @throws Error (unsupported,
   /// limit, out_of_memory, timeout, closed), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
                                     const SelectedAllReduce& selected = {});
@@ -22499,13 +21968,12 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 // ---- dtrain/backend/shared_memory.hpp
 
 /// @file
-/// backend::SharedMemory: ranks of one host reduce in memory that all of them map, by the classes of shared_memory/. A
-/// program names it in its Policy: alone, within Staged, or within Hierarchical (topology/) for the ranks of a node.
-/// shared_memory_instances.hpp (ddp/) instantiates a wrapper's classes for it.
+/// backend::SharedMemory, the default backend: ranks of one host reduce in memory that all of them map, which ends with
+/// their processes.
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// The default backend: needs no library and no /dev/shm, and leaves no resource behind, however a rank ends.
+/// The default backend: needs no library and no /dev/shm, and its memory is freed however a rank ends.
 /// @ingroup backends
 struct SharedMemory {
   using Communicator = shared_memory::Communicator;
@@ -22560,8 +22028,8 @@ DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const Chan
 // ---- dtrain/backend/staged/host_worker.hpp
 
 /// @file
-/// HostWorker: the thread that runs the inner backend's operations on chunks in host memory; StagingPipeline owns it.
-/// StagedOperation: such an operation, made by Communicator. StagedChunk: a chunk in flight, with its events.
+/// HostWorker of a StagingPipeline: the thread that runs the inner backend's operations on chunks in host memory;
+/// signals every chunk, also after a failure.
 
 #if DTRAIN_WITH_CUDA
 
@@ -22571,7 +22039,7 @@ namespace DTRAIN_NAMESPACE::backend::staged {
 struct ChunkOperands {
   ConstBufferView input;
   BufferView output;
-  const BlockExchange* blocks;  ///< null unless the operation has blocks
+  const BlockExchange* blocks;  ///< null unless the operation reduces blocks
 };
 
 /// The device signals that the chunk is on the host. A thread runs the inner operation on it, and signals the device
@@ -22583,7 +22051,7 @@ struct StagedChunk {
   stream::cuda::Event copied_to_host;        ///< the chunk is in host memory
   stream::cuda::ExternalEvent result_ready;  ///< the result is in host memory
   HostOperands host;
-  StagedChunk* next = nullptr;  ///< of the same operation
+  StagedChunk* next = nullptr;  ///< the next chunk of the same operation
 
   ChunkOperands operands(DType dtype) const noexcept {
     return {{host.input, host.input_count, dtype}, {host.output, host.output_count, dtype, {}}, host.blocks.get()};
@@ -22658,32 +22126,6 @@ struct StagedOperation {
   DType dtype;
   Start start;
 };
-
-/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d, so ranks cannot wait
-/// for each other in a circle, although some pairs have no piece.
-template <class C>
-void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRef stream) {
-  const std::size_t element = size_bytes(chunk.input.dtype);
-  for (int distance = 0; distance < inner.size(); ++distance) {
-    const int to = (inner.rank() + distance) % inner.size();
-    const int from = (inner.rank() - distance + inner.size()) % inner.size();
-    const BlockRange& sent = chunk.blocks->sent[static_cast<std::size_t>(to)];
-    const BlockRange& received = chunk.blocks->received[static_cast<std::size_t>(from)];
-    const ConstBufferView message{chunk.input.data + sent.offset * element, sent.count, chunk.input.dtype};
-    const BufferView memory{chunk.output.data + received.offset * element, received.count, chunk.output.dtype, {}};
-    if (sent.count != 0 && received.count != 0) {
-      inner.enqueue(SendRecv{message, to, memory, from}, stream);
-    } else if (sent.count != 0) {
-      inner.enqueue(Send{message, to}, stream);
-    } else if (received.count != 0) {
-      inner.enqueue(Recv{memory, from}, stream);
-    }
-  }
-}
-
-/// Inner backends over which Staged can exchange blocks of device memory.
-template <class C>
-concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
 
 /// Uses the inner communicator in a thread. Signals every chunk in the end, also after a failure: no stream is left
 /// waiting. Not movable. Threads: one enqueues and drains; fail() and progress() from any.
@@ -22824,8 +22266,8 @@ class HostWorker {
 // ---- dtrain/backend/staged/staging_pipeline.hpp
 
 /// @file
-/// StagingPipeline: operations on device memory as pipelined chunks in host memory; Communicator owns it. DeviceCopies:
-/// the slots of that memory, the copy stream, and the events between them.
+/// StagingPipeline of a staged::Communicator: chunks of device memory copied to the host, reduced there and copied
+/// back, three at once.
 
 #if DTRAIN_WITH_CUDA
 
@@ -22868,7 +22310,7 @@ class DeviceCopies {
       enqueue_copy(copy, cudaMemcpyDeviceToHost, stream);
     }
     stream.record(chunk.copied_to_host);
-    upload_.ref().wait(chunk.copied_to_host);  // after a failure the host signals before this copy has ended
+    upload_.ref().wait(chunk.copied_to_host);  // the host, after a failure, signals before this copy has ended
     upload_.ref().wait_unwatched(chunk.result_ready, Deadline::after(longer_than_any_queue));
     enqueue_copy(copies.to_device, cudaMemcpyHostToDevice, upload_.ref());
     for (const StridedCopy& copy : copies.blocks_to_device) {
@@ -23023,7 +22465,7 @@ class StagingPipeline {
 
     StagedChunk& add() {
       if (pipeline_.device_copies_->chunks().is_empty()) {
-        enqueue();  // without this, add() would wait for the device, which waits for these chunks
+        enqueue();  // add() would otherwise wait for the device, which waits for these chunks
       }
       StagedChunk& chunk = pipeline_.device_copies_->chunks().take();
       (first_ == nullptr ? first_ : last_->next) = &chunk;
@@ -23093,8 +22535,8 @@ class StagingPipeline {
 // ---- dtrain/backend/staged/communicator.hpp
 
 /// @file
-/// Communicator of device memory, staged through a communicator of host memory; Allocation: device memory, with the
-/// host memory through which its operations pass. Staged's open_blocking() makes it.
+/// staged::Communicator: collectives of device memory through a communicator of host memory, with its bits. Allocation:
+/// device memory with host shadow.
 
 #if DTRAIN_WITH_CUDA
 
@@ -23232,17 +22674,26 @@ class Communicator {
     submit("an all_gather", call.input.dtype, start, chunks.size(), true, describe, stream);
   }
 
-  void enqueue(const ExchangeBlocks& call, Stream stream) requires CanStageBlocks<Inner> {
+  /// By messages, also of empty blocks: in step d, rank r sends to r + d and receives from r - d, so that ranks cannot
+  /// wait for each other in a circle. A rank that calls something else is named with these messages.
+  void enqueue(const ExchangeBlocks& call, Stream stream) requires CanSendRecv<Inner> {
     check(call, stream);
-    const ExchangeChunks chunks({call.blocks, call.input, call.output, rank(), pipeline_->room()});
-    const auto start = [](Inner& inner, const ChunkOperands& chunk, HostStream to) {
-      if (chunk.blocks->kind == OperationKind::send_recv) {
-        start_messages(inner, chunk, to);
-      } else {
-        inner.enqueue(ExchangeBlocks{*chunk.blocks, chunk.input, chunk.output}, to);
-      }
-    };
-    submit("an exchange of blocks", call.input.dtype, start, chunks.size(), true, chunks, stream);
+    const std::size_t element = size_bytes(call.input.dtype);
+    for (int distance = 0; distance < size(); ++distance) {
+      const int to = (rank() + distance) % size();
+      const int from = (rank() - distance + size()) % size();
+      const BlockRange& sent = call.blocks.sent[static_cast<std::size_t>(to)];
+      const BlockRange& received = call.blocks.received[static_cast<std::size_t>(from)];
+      const bool sends = call.blocks.connects(rank(), to);
+      const bool receives = call.blocks.connects(from, rank());
+      SendRecv messages{call.input, sends ? to : -1, call.output, receives ? from : -1};
+      messages.input.data += sent.offset * element;
+      messages.input.count = sent.count;
+      messages.output.data += received.offset * element;
+      messages.output.count = received.count;
+      const bool stays = distance == 0 && messages.input.data == messages.output.data;
+      if ((sends || receives) && !stays) transfer(messages, stream);
+    }
   }
 
   void enqueue(const ReduceBlocks& call, Stream stream) requires CanReduceBlocks<Inner> {
@@ -23327,7 +22778,7 @@ class Communicator {
   }
 
   /// Each direction uses half a slot, so that send, recv and send_recv have chunks of the same size. The longer of two
-  /// messages continues alone. A message without elements is sent, too. A peer of -1: nothing is sent, or received.
+  /// messages continues alone. A message without elements is also sent. A peer of -1: nothing is sent, or received.
   void transfer(const SendRecv& call, Stream stream) {
     const std::size_t element = size_bytes(call.input.dtype);
     const ChunkPlan sent(call.input.count, element, slot_bytes / 2);
@@ -23394,8 +22845,7 @@ class Communicator {
 // ---- dtrain/backend/staged.hpp
 
 /// @file
-/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory, by the classes of staged/; a
-/// program names it in its Policy. CUDA's hardware queues: asked for, and checked before the device is used.
+/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory, with its bits, chunk by chunk.
 
 #if DTRAIN_WITH_CUDA
 
@@ -23412,7 +22862,7 @@ namespace DTRAIN_NAMESPACE::backend {
 namespace staged {
 
 /// As many hardware queues as CUDA gives a process on a device. CUDA's default is 8, which all streams share: work
-/// behind a copy that waits for the host then holds up other streams of the same queue. Source: CUDA C++ Programming
+/// after a copy that waits for the host then holds up other streams of the same queue. Source: CUDA C++ Programming
 /// Guide, "CUDA Environment Variables", CUDA_DEVICE_MAX_CONNECTIONS.
 inline constexpr int hardware_queues = 32;
 inline constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
@@ -23544,9 +22994,8 @@ struct Staged;
 // ---- dtrain/topology/algorithm_communicator.hpp
 
 /// @file
-/// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
-/// backend's communicator; AlgorithmBackend opens it, as the Rebind of FlatOver and Hierarchical. AllReduceVariant: a
-/// way in which the algorithm reduces.
+/// AlgorithmCommunicator: runs a topology's collectives, and all others by the backend's communicator, in enqueue
+/// order.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -23554,7 +23003,7 @@ namespace DTRAIN_NAMESPACE::topology {
 struct AllReduceVariant {
   const char* name = "";
   bool is_by_algorithm = true;  ///< false: by the backend
-  bool casts = true;            ///< to the algorithm's wire type, if it has one
+  bool casts = true;            ///< elements become the algorithm's wire type, if it has one
 };
 
 /// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
@@ -23755,9 +23204,9 @@ class AlgorithmCommunicator {
       return cause ? cause : inner.failure();
     }
 
-    Inner inner;  ///< of the whole group, for operations that the algorithm lacks, and for a variant by the backend
+    Inner inner;  ///< the whole group's, for operations that the algorithm lacks, and for a variant by the backend
     Algorithm algorithm;       ///< has its own channels, because it runs while the program enqueues
-    AllReduceVariant variant;  ///< of the next all_reduce
+    AllReduceVariant variant;  ///< variant of the next all_reduce
   };
 
   template <class Operation>
@@ -23815,13 +23264,12 @@ struct AlgorithmBackend {
 // ---- dtrain/topology/backend_with_algorithm.hpp
 
 /// @file
-/// BackendWithAlgorithm of Ring, Tree and ParameterServer: a backend whose communicators run a topology's all_reduce.
+/// BackendWithAlgorithm: a backend whose communicators run a topology's all_reduce over their messages.
 
 namespace DTRAIN_NAMESPACE::topology {
 
 namespace message_passing = backend::message_passing;
 
-// clang-format 14 tears requires-expressions apart.
 // clang-format off
 
 /// A backend on host streams with send and recv, whose communicators have an endpoint for any all_reduce.
@@ -23853,7 +23301,7 @@ struct BackendWithAlgorithm : B {
 // ---- dtrain/topology/hierarchical/node_layout.hpp
 
 /// @file
-/// Node layout: the ranks of each node, and the groups across nodes. HierarchicalCollectives exchanges it at opening.
+/// NodeLayout of a group: each node's ranks, and the groups across nodes of ranks with one local rank.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -23874,7 +23322,7 @@ struct NodeLayout {
   int local_size = 1;
   int cross_node_groups = 1;
   int ranks = 1;
-  std::vector<Place> places{};            ///< of each of the group's ranks
+  std::vector<Place> places{};            ///< places of the group's ranks
   std::vector<int> node_members{};        ///< the group's ranks in this node, ascending
   std::vector<int> cross_node_members{};  ///< the rank of each node that has this local rank
 
@@ -23973,9 +23421,8 @@ DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContex
 // ---- dtrain/topology/sub_channel.hpp
 
 /// @file
-/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time: flat_over.hpp of this
-/// folder owns one, hierarchical/collectives.hpp two. Both divide buffers by block_of() and chunk_of(). ParallelRunner:
-/// a second thread, which sends a chunk while another is reduced, for algorithms with two channels.
+/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time. ParallelRunner: a thread
+/// for a second channel.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -24109,9 +23556,8 @@ class ParallelRunner {
 // ---- dtrain/topology/topology.hpp
 
 /// @file
-/// Concept Topology: the all-reduce algorithm over a backend's channels, which Policy requires. FlatOver, Hierarchical
-/// and the algorithms of message_algorithms.hpp, all in topology/, have classes for it, and programs may; Flat, the
-/// default, is the backend's own all-reduce. ChannelBackend: the backend that results, which Policy takes from here.
+/// The concept Topology: maps a backend to one whose all_reduce runs another algorithm. Flat, the default: the
+/// backend's own.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -24120,7 +23566,6 @@ template <template <class> class Rebind>
 struct RebindTemplate;
 }  // namespace detail
 
-// clang-format 14 splits requires-expressions over too many lines.
 // clang-format off
 
 /// `name()`: for messages and summaries.
@@ -24223,8 +23668,7 @@ static_assert(Topology<Flat>);
 // ---- dtrain/topology/message_algorithms.hpp
 
 /// @file
-/// topology::Ring, Tree and ParameterServer: all-reduce by an algorithm over messages, in place of the backend's own. A
-/// program names one in its Policy.
+/// topology::Ring, Tree and ParameterServer: all-reduce by an algorithm over messages, in place of the backend's own.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -24281,7 +23725,7 @@ struct Tree {
   using Rebind = BackendWithAlgorithm<B, Tree>;
 };
 
-/// Servers are ranks 0 to S-1, or all ranks if there are fewer; servers train, too. Every rank sends each server its
+/// Servers are ranks 0 to S-1, or all ranks if there are fewer; servers also train. Every rank sends each server its
 /// shard. The server reduces the shards of all ranks in rank order, as SharedMemory does, and sends the result back.
 /// With n ranks, a server's link carries n - 1 times its shard: for few ranks, or for servers with faster links.
 /// @ingroup topologies
@@ -24319,9 +23763,7 @@ static_assert(Topology<Ring> && Topology<Tree> && Topology<ParameterServer<>>);
 // ---- dtrain/topology/wire.hpp
 
 /// @file
-/// wire::Same, Bf16 and F16: the types in which Hierarchical (any) and FlatOver (16 bits) send f32 elements; a program
-/// gives one to its topology. WireReduction: the all-reduce that sends them; HierarchicalCollectives and FlatReduction
-/// own one.
+/// wire::Same, Bf16, F16: types in which a topology sends f32 elements. WireReduction: the all-reduce that sends them.
 
 namespace DTRAIN_NAMESPACE::wire {
 
@@ -24419,98 +23861,11 @@ class WireReduction {
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/flat_over.hpp
-
-/// @file
-/// topology::FlatOver: topology::Flat that sends f32 elements in 16 bits. A program names it in its Policy.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// Each rank rounds its elements once. The backend's own all-reduce adds the rounded elements, with the precision of
-/// its 16-bit sums (GroupOptions::accumulate). Rounding is elementwise, so that results are as reproducible as the
-/// backend's.
-template <class B, class WireType>
-class FlatReduction {
- public:
-  using Allocation = typename B::Communicator::Allocation;
-  static constexpr backend::Determinism determinism = backend::determinism_of<B>;
-  static constexpr std::string_view name() noexcept { return "FlatOver"; }
-  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
-
-  /// Collective, blocking.
-  FlatReduction(const backend::ChannelContext& context, Deadline deadline)
-      : ranks_(context.members.world_size), channel_(B::open_blocking(named(context), deadline)) {}
-
-  /// Collective, blocking. Allocates memory that the backend reduces without a copy.
-  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
-    return channel_.communicator().allocate_blocking(bytes, deadline);
-  }
-
-  /// The variant Flat uses the same channel, in whose memory the gradients may be.
-  std::span<const AllReduceVariant> variants() const noexcept {
-    static constexpr AllReduceVariant all[] = {
-        {WireType::dtype == DType::bf16 ? "FlatOver in bf16" : "FlatOver in f16"}, {"Flat", true, false}};
-    return ranks_ == 1 ? std::span<const AllReduceVariant>() : all;
-  }
-
-  bool run(const backend::AllReduce& call, bool casts) {
-    if (!casts || ranks_ == 1 || !wire_.casts(call.output.dtype, call.op)) {
-      return channel_.run(call);
-    }
-    copy(call.input, call.output);
-    return wire_.all_reduce(call.output, call.op, ranks_, [&](const BufferView& sent, ReduceOp by) {
-      return channel_.run(backend::AllReduce{sent, sent, by});
-    });
-  }
-
-  void abort(const Cause& cause) noexcept { channel_.abort(cause); }
-  std::optional<Cause> failure() const { return channel_.failure(); }
-  CompressedTraffic compressed_traffic() const noexcept { return wire_.traffic(); }
-
- private:
-  static backend::ChannelContext named(backend::ChannelContext context) {
-    context.name += "/wire";
-    return context;
-  }
-
-  int ranks_;
-  WireReduction<WireType> wire_;
-  SubChannel<typename B::Communicator> channel_;
-};
-
-/// As Flat, but all_reduce sends sums and averages of f32 in 16 bits. `WireType`: wire::Bf16 or wire::F16.
-/// @ingroup topologies
-template <class WireType>
-struct FlatOver {
-  static_assert(narrows<WireType>,
-                "dtrain: topology::FlatOver is for wire::Bf16 or wire::F16; topology::Flat sends elements as they are");
-
-  static constexpr std::string_view name() noexcept { return "FlatOver"; }
-
-  template <class B>
-  static constexpr bool supports_backend = backend::OnHostStreams<B>;
-
-  template <class B>
-  static constexpr void require() noexcept {
-    static_assert(supports_backend<B>,
-                  "dtrain: topology::FlatOver needs a backend on host streams "
-                  "(backend::OnHostStreams in dtrain/backend/backend.hpp)");
-  }
-
-  template <class B>
-  using Rebind = AlgorithmBackend<B, FlatReduction<B, WireType>>;
-};
-
-static_assert(Topology<FlatOver<wire::Bf16>>);
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
 // ---- dtrain/topology/hierarchical/collectives.hpp
 
 /// @file
-/// Two-level collectives of topology::Hierarchical, inside nodes and across nodes, and three variants of its
-/// all_reduce, among which a measured plan chooses: with the policy's wire type, with f32 between nodes, and the
-/// backend's own. AlgorithmCommunicator owns one.
+/// HierarchicalCollectives: two-level collectives, inside nodes and across nodes, where all_reduce may send another
+/// type.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -24871,7 +24226,7 @@ DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const Nod
   static constexpr AllReduceVariant plain[] = {{"Hierarchical"}, flat};
   static constexpr AllReduceVariant with_bf16[] = {{"Hierarchical in bf16"}, in_f32, flat};
   static constexpr AllReduceVariant with_f16[] = {{"Hierarchical in f16"}, in_f32, flat};
-  const bool is_flat = layout.ranks == layout.nodes;  // without the wire type
+  const bool is_flat = layout.ranks == layout.nodes;  // the backend's own variant, apart from the wire type
   if (layout.nodes == 1 || (is_flat && wire == DType::f32)) return {};
   if (wire == DType::f32) return plain;
   const std::span<const AllReduceVariant> all = wire == DType::bf16 ? with_bf16 : with_f16;
@@ -24885,8 +24240,7 @@ DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const Nod
 // ---- dtrain/topology/hierarchical.hpp
 
 /// @file
-/// topology::Hierarchical: two-level all-reduce, reduce-scatter, all-gather, broadcast and barrier, inside nodes and
-/// across nodes, by the classes of hierarchical/. A program names it in its Policy.
+/// topology::Hierarchical: two-level collectives, inside nodes by one backend and across nodes by another.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -24897,7 +24251,7 @@ concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<
     backend::CanAllGather<typename I::Communicator>;
 
 /// Two levels: the ranks of each node reduce with one backend, and the nodes with the policy's backend.
-/// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
+/// `IntraBackend`: backend inside a node (backend::SharedMemory, for example); void: the policy's backend.
 /// `WireType`: the type of f32 elements between nodes (wire.hpp).
 /// @ingroup topologies
 template <class IntraBackend = void, class WireType = wire::Same>
@@ -24932,10 +24286,8 @@ static_assert(Topology<Hierarchical<>>);
 // ---- dtrain/launch/backend_facts.hpp
 
 /// @file
-/// BackendFacts: properties of a policy's backend that the policy's launcher needs before it starts workers. run()
-/// gives them to each launcher whose start() takes them, as PerNode::start() does, which counts devices and checks the
-/// launcher's options by them. run_elastic_job(): the launcher's part of an elastic job, of which Elastic gives run() a
-/// pointer.
+/// BackendFacts: properties of a policy's backend that its launcher needs before it starts workers. run_elastic_job():
+/// starts those of an elastic job.
 
 namespace DTRAIN_NAMESPACE::async {
 template <class T>
@@ -24960,9 +24312,10 @@ using RunElasticJob = async::Task<JobResult> (*)(Attempt& attempt, const NodeLau
 
 /// Properties of a policy's backend that a launcher uses before it starts workers.
 struct BackendFacts {
-  std::string_view name{};  ///< for messages
+  std::string_view name{};  ///< its name in messages
   VisibleDevices visible_devices = nullptr;
   int most_ranks = 0;                   ///< most ranks on one host; 0: no limit
+  bool needs_process_per_rank = false;  ///< its ranks are processes of another launcher, as those of MPI are
   RunElasticJob run_elastic = nullptr;  ///< null: the program's body takes a group, not an Elastic
 };
 
@@ -24971,9 +24324,8 @@ struct BackendFacts {
 // ---- dtrain/launch/rank_process.hpp
 
 /// @file
-/// launch::RankProcess: identity and settings of the process that is a rank, which PerNode and PerProcess make for
-/// run(), rank_process_of() for init_process_group(), init_elastic() and a program's launcher. A rank joins its job by
-/// it; ElasticWorker and StoreHost read it.
+/// RankProcess: identity and settings of a rank's process, from a launcher's start(). rank_process_of(): from the
+/// environment.
 
 namespace DTRAIN_NAMESPACE::identity {
 class Variables;
@@ -25005,11 +24357,11 @@ class ArgumentVector {
 /// Identity and settings of the process that is a rank. A value that refers to no other object.
 /// @ingroup launchers
 struct RankProcess : rendezvous::ControlPlaneOptions {
-  int min_ranks = 0;           ///< of an elastic job, whose largest world size is identity.world_size; 0: not elastic
-  int report_descriptor = -1;  ///< of an elastic job: for report_end()
+  int min_ranks = 0;           ///< least ranks of an elastic job of at most identity.world_size ranks; 0: not elastic
+  int report_descriptor = -1;  ///< argument of report_end() in an elastic job
   /// How long a worker of an elastic job tries to reach the store again, once it has been a rank.
   std::chrono::nanoseconds reconnect_timeout = timeout;
-  ArgumentVector argument_vector{};  ///< without arguments that launchers add
+  ArgumentVector argument_vector{};  ///< arguments except those that launchers add
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this RankProcess lives.
   std::span<char* const> arguments() const noexcept { return argument_vector.view(); }
@@ -25047,6 +24399,8 @@ enum class Takes : bool { group, elastic };
 /// @throws identity::IdentityError (elastic-range for MIN:MAX, if the program takes a group, or torchrun has started
 /// it); Error (usage) for an invalid setting, or a flag of PerNode's launcher
 RankProcess rank_process_of(JoinOptions options, Takes takes = Takes::group);
+/// The same by these variables, in place of the environment of this process.
+RankProcess rank_process_of(JoinOptions options, Takes takes, const identity::Variables& variables);
 
 /// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
 /// @throws Error (usage) for an invalid setting
@@ -25061,9 +24415,7 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 // ---- dtrain/launch/launcher.hpp
 
 /// @file
-/// Concept Launcher: the first type of a Policy, which PerNode, PerProcess and a program's own classes are. run() calls
-/// its start(), which starts or identifies the processes; init_process_group() and init_elastic() ask whether it
-/// returns into the program's code.
+/// Launcher: concept of a Policy's first type; start() starts the job's processes, or identifies this one.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -25090,6 +24442,18 @@ concept StatesWhetherItReturns = requires {
   { L::returns_into_user_code } -> std::convertible_to<bool>;
 };
 
+/// `L::also_joins`, optional: true if programs may also join a job as a rank that another launcher has started, with
+/// dtrain::init_process_group and dtrain::init_elastic, which never start a process.
+/// @ingroup launchers
+template <class L>
+concept AlsoJoins = requires {
+  requires std::bool_constant<L::also_joins>::value;
+};
+
+/// Whether a process that another launcher has started can be a rank.
+template <class L>
+inline constexpr bool joins_other_launchers = AlsoJoins<L> || L::returns_into_user_code;
+
 /// The launcher type of a Policy. It has no state.
 /// @ingroup launchers
 template <class L>
@@ -25097,10 +24461,35 @@ concept Launcher = CanStart<L> && HasLauncherName<L> && StatesWhetherItReturns<L
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/any.hpp
+
+/// @file
+/// launch::Any: launcher of a Policy: PerNode or PerProcess, as command line and environment of the process say.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// The program starts its own ranks, `./train --nproc-per-node=4`, or another launcher starts one process for each
+/// rank: `mpirun -n 4 ./train`, `srun -n 4 ./train`, `torchrun --no_python --nproc_per_node=4 ./train`. A launcher's
+/// flag on the command line counts first, then the variables of another launcher; with neither the program has one
+/// rank. With a backend over MPI it is as PerProcess.
+/// @ingroup launchers
+struct Any {
+  static constexpr bool returns_into_user_code = false;
+  static constexpr bool also_joins = true;
+
+  static constexpr const char* name() noexcept { return "launch::Any"; }
+
+  /// @returns as PerNode::start() or PerProcess::start(), whichever identity::choose_start() chooses
+  /// @pre Threads, Blocking: as PerNode::start()
+  static StartResult start(int argc, char** argv, const BackendFacts& backend = {}, Takes takes = Takes::group);
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/per_node.hpp
 
 /// @file
-/// launch::PerNode, for a Policy: the process that the user starts becomes the launcher of this node's workers.
+/// launch::PerNode: launcher of a Policy: the process started by the user starts its node's workers.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -25118,7 +24507,7 @@ struct PerNode {
   ///   - 0, or the code of the worker that failed first (128 + signal number for a signal)
   ///   - 2, with a sentence on stderr, if no worker could be started
   ///   - 2 as well if MPI is initialised in this process, or CUDA has a context in it
-  /// @pre It is main's first statement. Threads: usually the main thread. Other threads may run, such as those that a
+  /// @pre It is main's first statement. Threads: usually the main thread. Other threads may run, as those that a
   /// library starts when it is loaded (OpenBLAS).
   /// Blocking: in the launcher, until all workers have ended.
   /// @param backend its devices, or the cores, are counted for --nproc-per-node=auto; it limits the number of workers
@@ -25130,7 +24519,7 @@ struct PerNode {
 // ---- dtrain/launch/per_process.hpp
 
 /// @file
-/// launch::PerProcess, for a Policy: an external launcher starts each rank's process and sets its identity.
+/// launch::PerProcess: launcher of a Policy: torchrun, mpirun, srun or another starts and identifies each rank.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -25167,9 +24556,8 @@ DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv, Takes takes)
 // ---- dtrain/group/buffers.hpp
 
 /// @file
-/// Buffer arguments of the calls in collectives.hpp: views of any memory, or typed host memory. BufferOf: a library's
-/// tensors as such arguments, which libtorch/ specialises. Bounce buffer on the device: these calls copy host memory
-/// there and back for a device-only backend; GroupState owns it.
+/// Buffer arguments of a process group's collectives: WriteBuffer, ReadBuffer, and BufferOf for a library's tensors.
+/// DeviceBounceBuffer of a GroupState: copies host memory through the device for a device-only backend.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25194,8 +24582,8 @@ concept WritableHostValues = HostValues<Values> && !std::is_const_v<ElementOf<Va
 
 namespace detail {
 
-/// An integer type without its own DType, such as std::int8_t or unsigned. Collectives move it as the type of the same
-/// size (`moved_as`).
+/// An integer type without its own DType (std::int8_t, unsigned). Collectives move it as the type of the same size
+/// (`moved_as`).
 template <class T>
 concept OtherInteger = !Element<T> && (std::is_same_v<T, std::byte> ||
                                        (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
@@ -25259,8 +24647,8 @@ enum class ElementMeaning : std::uint8_t {
 /// @throws Error (unsupported) for a reduction whose results do not have the meaning
 void require_reduction(ElementMeaning meaning, ReduceOp op);
 
-/// Buffer of a library's tensor type T, such as torch::Tensor. The library's adapter specialises it, so that
-/// collectives take such tensors:
+/// Buffer of a library's tensor type T (torch::Tensor). The library's adapter specialises it, so that collectives take
+/// such tensors:
 /// - `static BufferView view(const T&)`: the elements in the order of the indices. It throws for other tensors.
 /// - `static ElementMeaning meaning(const T&)`
 /// - `static void will_write(const T&)`: called before a collective writes to the elements.
@@ -25371,7 +24759,7 @@ inline constexpr bool is_temporary_owner =
 }  // namespace detail
 
 /// Input of a collective that is called with a stream: what `Buffer`, a ReadBuffer or MovedReadBuffer, takes, but no
-/// temporary that owns its memory, such as the std::vector that a function returns.
+/// temporary that owns its memory (a std::vector that a function returns).
 /// @ingroup collectives
 template <class Buffer>
 struct EnqueuedInput : Buffer {
@@ -25467,16 +24855,15 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning,
 // ---- dtrain/group/collectives.hpp
 
 /// @file
-/// Collectives of a process group, enqueued on a stream or blocking: symmetric ones, those with a root, and those with
-/// a block for each pair of ranks; group::Work: a handle on an enqueued one. Programs call them on their ProcessGroup,
-/// which derives from Collectives; so do ddp/ (checkpoint.hpp, local_sgd.hpp, uneven_inputs.hpp), elastic/ and
-/// libtorch/.
+/// Collectives: calls of a process group, blocking or enqueued on a stream, which all ranks make in one order.
+/// group::Work: handle on an enqueued one.
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// A collective that was called with a stream. It may be dropped: the operation stays enqueued and uses its buffers.
-/// On a host stream, an operation begins to run when a thread of this rank waits (for any operation) or calls
-/// is_complete(). Operations that have not begun when the rank leaves are skipped: wait for the last one.
+/// A collective that was called with a stream. It may be dropped: the operation stays enqueued and uses its buffers,
+/// which belong to it from the call until it has ended: the program neither writes the input nor uses the output.
+/// Operations make progress by themselves; on a host stream by GroupOptions::progress. Operations that have not begun
+/// when the rank leaves are skipped: wait for the last one.
 /// Lifetime: keeps the group like a handle; is used before leave(); the program's own stream outlives it. Threads: one
 /// at a time. Not in a CUDA graph capture, in which nothing completes.
 /// @tparam State shared by the handles of one group
@@ -25493,7 +24880,7 @@ class Work {
     if (event_.is_complete()) {
       return true;
     }
-    state_->start_pending();
+    state_->run_unattended();
     return false;
   }
 
@@ -25543,8 +24930,7 @@ class Collectives {
 
   /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
   Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op, Stream stream) const {
-    require_meaning(input, output, op);
-    return enqueue(backend::AllReduce{input, output, op}, stream);
+    return enqueue(all_reduce_of(input, output, op), stream);
   }
   Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Stream stream) const {
     return all_reduce(input, output, ReduceOp::sum, stream);
@@ -25556,23 +24942,22 @@ class Collectives {
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op = ReduceOp::sum) const {
     if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
-        require_meaning(input, output, op);
-        backend::AllReduce{input, output, op}.check(place());
+        all_reduce_of(input, output, op).check(place());
         self().state_->device_bounce_buffer().copy_through(
             input, output, stream(),
             [&](BufferView chunk) {
               live().enqueue(backend::AllReduce{chunk, chunk, op}, stream());
             },
-            [&] { work(stream()).wait(); });
+            [&] { wait(); });
         return;
       }
     }
-    all_reduce(input, output, op, stream()).wait();
+    run(all_reduce_of(input, output, op));
   }
   void all_reduce(WriteBuffer values, ReduceOp op = ReduceOp::sum) const { all_reduce(values, values, op); }
 
-  /// all_reduce in place of values that are not gradients, such as weights or an optimizer's state: a topology with a
-  /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With other topologies it is all_reduce.
+  /// all_reduce in place of values that are not gradients (weights, an optimizer's state): Hierarchical with a wire
+  /// type does not round them to 16 bits. With other topologies it is all_reduce.
   Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
       require_meaning(values, values, op);
@@ -25583,7 +24968,8 @@ class Collectives {
   }
   void all_reduce_without_cast(WriteBuffer values, ReduceOp op = ReduceOp::sum) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
-      all_reduce_without_cast(values, op, stream()).wait();
+      require_meaning(values, values, op);
+      run(backend::AllReduceWithoutCast{{values, values, op}});
     } else {
       all_reduce(values, op);
     }
@@ -25617,19 +25003,18 @@ class Collectives {
             [&](BufferView chunk) {
               live().enqueue(backend::Broadcast{chunk, root}, stream());
             },
-            [&] { work(stream()).wait(); });
+            [&] { wait(); });
         return;
       }
     }
-    broadcast(buffer, root, stream()).wait();
+    run(backend::Broadcast{buffer, root});
   }
 
   /// Rank r's `output` gets block r of the reduction (by default the sum) of every rank's `input`, which has one block
   /// for each rank. `output` is the memory of that block, or disjoint from `input`.
   Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
-    require_meaning(input, output, op);
-    return enqueue(backend::ReduceScatter{input, output, op}, stream);
+    return enqueue(reduce_scatter_of(input, output, op), stream);
   }
   Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
@@ -25637,7 +25022,7 @@ class Collectives {
   }
   void reduce_scatter(ReadBuffer input, WriteBuffer output,
                       ReduceOp op = ReduceOp::sum) const requires backend::CanReduceScatter<Communicator> {
-    reduce_scatter(input, output, op, stream()).wait();
+    run(reduce_scatter_of(input, output, op));
   }
 
   /// Block r of `output` gets rank r's `input`; `output` has one block for each rank. `input` is the memory of
@@ -25647,7 +25032,7 @@ class Collectives {
     return enqueue(backend::AllGather{input, output}, stream);
   }
   void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
-    all_gather(input, output, stream()).wait();
+    run(backend::AllGather{input, output});
   }
 
   /// Sends `input` to rank `peer`, which calls recv. The send may complete before that recv begins, or only after.
@@ -25656,7 +25041,7 @@ class Collectives {
     return enqueue(backend::Send{input, peer}, stream);
   }
   void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
-    send(input, peer, stream()).wait();
+    run(backend::Send{input, peer});
   }
 
   /// `output` gets the message that rank `peer` sends: the k-th recv gets the k-th send.
@@ -25664,7 +25049,7 @@ class Collectives {
     return enqueue(backend::Recv{output, peer}, stream);
   }
   void recv(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
-    recv(output, peer, stream()).wait();
+    run(backend::Recv{output, peer});
   }
 
   /// Sends and receives at once, so that ranks in a ring need not alternate. A rank may name itself. `input` and
@@ -25675,21 +25060,20 @@ class Collectives {
   }
   void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output,
                  int from) const requires backend::CanSendRecv<Communicator> {
-    send_recv(input, to, output, from, stream()).wait();
+    run(backend::SendRecv{input, to, output, from});
   }
 
   /// Completes when every rank's stream has reached it. Without a stream, the barrier throws the job's first cause on
   /// every rank alike: call it before writing a checkpoint, for example.
   Work barrier(Stream stream) const { return enqueue(backend::Barrier{}, stream); }
-  void barrier() const { barrier(stream()).wait(); }
+  void barrier() const { run(backend::Barrier{}); }
 
   /// @name Collectives with a root or with a block for each pair of ranks
   /// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
   ///   sum is the length of the buffer. Each call allocates a table of blocks.
   /// - Where only the root has a buffer, other ranks give any buffer, also an empty one, which is ignored.
-  /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise
-  /// they
-  ///   are disjoint.
+  /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block.
+  ///   Otherwise they are disjoint.
   /// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
   /// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
   /// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
@@ -25699,14 +25083,11 @@ class Collectives {
   /// receives every rank's values.
   Work reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, int root, ReduceOp op,
               Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    require_meaning(input, output, op);
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
-    return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
+    return enqueue(reduce_of(input, output, root, op), stream);
   }
   void reduce(ReadBuffer input, WriteBuffer output, int root,
               ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce(input, output, root, op, stream()).wait();
+    run(reduce_of(input, output, root, op));
   }
   /// reduce() in place; the values of other ranks than the root stay.
   Work reduce(WriteBuffer values, int root, ReduceOp op,
@@ -25721,88 +25102,81 @@ class Collectives {
   /// Block r of rank `root`'s `output` gets rank r's `input`; all blocks have equal lengths.
   Work gather(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, int root,
               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
+    return enqueue(gather_of(input, output, {}, root), stream);
   }
   void gather(MovedReadBuffer input, MovedWriteBuffer output,
               int root) const requires backend::CanExchangeBlocks<Communicator> {
-    gather(input, output, root, stream()).wait();
+    run(gather_of(input, output, {}, root));
   }
 
   /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
   Work gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
+    return enqueue(gather_of(input, output, counts, root), stream);
   }
   void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
                 int root) const requires backend::CanExchangeBlocks<Communicator> {
-    gather_v(input, output, counts, root, stream()).wait();
+    run(gather_of(input, output, counts, root));
   }
 
   /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
   Work scatter(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, int root,
                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
+    return enqueue(scatter_of(input, {}, output, root), stream);
   }
   void scatter(MovedReadBuffer input, MovedWriteBuffer output,
                int root) const requires backend::CanExchangeBlocks<Communicator> {
-    scatter(input, output, root, stream()).wait();
+    run(scatter_of(input, {}, output, root));
   }
 
   /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
   Work scatter_v(EnqueuedInput<MovedReadBuffer> input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
+    return enqueue(scatter_of(input, counts, output, root), stream);
   }
   void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
                  int root) const requires backend::CanExchangeBlocks<Communicator> {
-    scatter_v(input, counts, output, root, stream()).wait();
+    run(scatter_of(input, counts, output, root));
   }
 
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
   Work all_to_all(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
+    return enqueue(all_to_all_of(input, {}, output, {}), stream);
   }
   void all_to_all(MovedReadBuffer input,
                   MovedWriteBuffer output) const requires backend::CanExchangeBlocks<Communicator> {
-    all_to_all(input, output, stream()).wait();
+    run(all_to_all_of(input, {}, output, {}));
   }
 
   /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
   Work all_to_all_v(EnqueuedInput<MovedReadBuffer> input, Counts send_counts, MovedWriteBuffer output,
                     Counts receive_counts, Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
-                    stream);
+    return enqueue(all_to_all_of(input, send_counts, output, receive_counts), stream);
   }
   void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
                     Counts receive_counts) const requires backend::CanExchangeBlocks<Communicator> {
-    all_to_all_v(input, send_counts, output, receive_counts, stream()).wait();
+    run(all_to_all_of(input, send_counts, output, receive_counts));
   }
 
   /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
   Work all_gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts,
                     Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_gather_v(input, output, counts, place()), input, output, stream);
+    return enqueue(all_gather_of(input, output, counts), stream);
   }
   void all_gather_v(MovedReadBuffer input, MovedWriteBuffer output,
                     Counts counts) const requires backend::CanExchangeBlocks<Communicator> {
-    all_gather_v(input, output, counts, stream()).wait();
+    run(all_gather_of(input, output, counts));
   }
 
   /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
   Work reduce_scatter_v(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Counts counts, ReduceOp op,
                         Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    require_meaning(input, output, op);
-    const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
-    return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
+    return enqueue(reduce_scatter_of(input, output, counts, op), stream);
   }
   void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
                         ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce_scatter_v(input, output, counts, op, stream()).wait();
+    run(reduce_scatter_of(input, output, counts, op));
   }
   /// @}
 
@@ -25810,7 +25184,6 @@ class Collectives {
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
   Communicator& live() const { return self().state_->live(); }
   Stream stream() const { return self().stream(); }
-  Work work(Stream stream) const { return {self().state_, stream}; }
   backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
   bool is_rank(int rank) const noexcept { return self().rank() == rank; }
   static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
@@ -25820,21 +25193,65 @@ class Collectives {
     require_reduction(output.meaning, op);
   }
 
+  /// Enqueues the operation on the program's stream.
   template <class Operation>
   Work enqueue(const Operation& operation, Stream stream) const {
     live().enqueue(operation, stream);
-    return work(stream);
+    self().state_->attend(stream);
+    return {self().state_, stream};
   }
+
+  /// Blocking: runs the operation on the group's own stream.
+  template <class Operation>
+  void run(const Operation& operation) const {
+    live().enqueue(operation, stream());
+    wait();
+  }
+  /// Blocking: until the work of the group's own stream has ended.
+  void wait() const { Work(self().state_, stream()).wait(); }
+
+  /// @name The operations, with their checks
+  /// @{
+  static auto all_reduce_of(const ReadBuffer& input, const WriteBuffer& output, ReduceOp op) {
+    require_meaning(input, output, op);
+    return backend::AllReduce{input, output, op};
+  }
+  static auto reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, ReduceOp op) {
+    require_meaning(input, output, op);
+    return backend::ReduceScatter{input, output, op};
+  }
+  auto reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, Counts counts, ReduceOp op) const {
+    require_meaning(input, output, op);
+    return backend::ReduceBlocks{backend::blocks_of_reduce_scatter_v(input, output, counts, place()), input, output,
+                                 op};
+  }
+  auto reduce_of(const ReadBuffer& input, const WriteBuffer& output, int root, ReduceOp op) const {
+    require_meaning(input, output, op);
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return backend::ReduceBlocks{backend::blocks_of_reduce(input, used, root, place()), input, used, op};
+  }
+  auto gather_of(const ConstBufferView& input, const BufferView& output, Counts counts, int root) const {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return backend::ExchangeBlocks{backend::blocks_of_gather(input, used, counts, root, place()), input, used};
+  }
+  auto scatter_of(const ConstBufferView& input, Counts counts, const BufferView& output, int root) const {
+    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
+    return backend::ExchangeBlocks{backend::blocks_of_scatter(used, counts, output, root, place()), used, output};
+  }
+  auto all_to_all_of(const ConstBufferView& input, Counts send_counts, const BufferView& output,
+                     Counts receive_counts) const {
+    return backend::ExchangeBlocks{backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()),
+                                   input, output};
+  }
+  auto all_gather_of(const ConstBufferView& input, const BufferView& output, Counts counts) const {
+    return backend::ExchangeBlocks{backend::blocks_of_all_gather_v(input, output, counts, place()), input, output};
+  }
+  /// @}
 
   /// `view`, or an empty one of the type and device of `other`.
   template <class View>
   static View used_if(bool is_used, const View& view, const ConstBufferView& other) noexcept {
     return is_used ? view : View{nullptr, 0, other.dtype, other.device};
-  }
-
-  Work exchange(const backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
-                Stream stream) const {
-    return enqueue(backend::ExchangeBlocks{blocks, input, output}, stream);
   }
 };
 
@@ -25843,8 +25260,8 @@ class Collectives {
 // ---- dtrain/group/gradient_binding_registry.hpp
 
 /// @file
-/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound, which outlive an
-/// attempt of an elastic job.
+/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound, each with one owner,
+/// beyond an attempt of an elastic job.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -25863,7 +25280,7 @@ class GradientBindingRegistry {
     std::vector<const void*> addresses;  ///< the wrapper's addresses that are not bound again
     std::shared_ptr<const void> memory;
     bool outlives_job = false;  ///< the model is known to live as long as the job
-    bool is_earlier = false;    ///< of an earlier registry
+    bool is_earlier = false;    ///< the memory is from an earlier registry
   };
   /// Later calls of keep() take effect. @param earlier take_memory() of the previous attempt's registry
   void start_keeping(std::vector<KeptMemory> earlier);
@@ -25964,11 +25381,100 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/group_options.hpp
+
+/// @file
+/// GroupOptions: a program's choices for all groups of a job.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Options of a job's groups. They are the same on every rank; a difference is an error on all ranks. Subgroups and
+/// wrappers inherit them.
+/// @ingroup jobs
+struct GroupOptions {
+  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
+  /// Whether a thread runs collectives that are given a host stream, from the call on. Without one (no free core, or
+  /// `caller`) they begin when a thread of this rank waits in dtrain, and after 20 ms at the latest. May differ.
+  stream::host::Progress progress = stream::host::Progress::automatic;
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+namespace DTRAIN_NAMESPACE {
+using group::GroupOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/group/store_collectives.hpp
+
+/// @file
+/// StoreCollectives: blocking exchanges of texts among a group's ranks, over the store. Every rank makes the calls of
+/// one purpose in the same order; no key stays in the store.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// How a rank waits for the other ranks of a store collective.
+struct StoreWait {
+  std::optional<Deadline> deadline{};                                 ///< none: timeout() from the call on
+  std::chrono::milliseconds notice_after = std::chrono::seconds(10);  ///< until the first warning; 0: no warning
+  std::function<void()> check{};  ///< called five times a second; throws if the other ranks will not come
+};
+
+/// Makes one text of the texts of all ranks, which are in rank order.
+using CombineTexts = std::function<std::string(const std::vector<std::string>& texts)>;
+
+/// Base of GroupHandle. Keys are "dtrain/PURPOSE/NUMBER/...", numbered for each purpose. Threads: one at a time for
+/// each purpose.
+class StoreCollectives {
+ public:
+  virtual const rendezvous::Membership& members() const noexcept = 0;
+  virtual std::chrono::nanoseconds timeout() const noexcept = 0;  ///< the longest time of one collective
+
+  /// Holds the job's first cause.
+  virtual const std::shared_ptr<FailureLatch>& failure() const noexcept = 0;
+
+  /// The job's store, with the group's prefix. Its blocking calls first start enqueued work of this rank's streams that
+  /// no thread runs: other ranks may wait for it.
+  virtual backend::StoreRef store_ref() const = 0;
+
+  /// Counts 1, 2, ... for each purpose: the same on ranks that call it in the same order. Blocking: no.
+  virtual int next_number(const std::string& purpose) const = 0;
+
+  /// @throws Error (invalid_argument) where this rank must not block: on the control thread, in a forked process
+  virtual void require_may_block() const = 0;
+
+  /// Collective, blocking: rank 0 combines a text of each rank; every rank gets the result, or the Error of the rank
+  /// that failed. @param doing for sentences: "choosing the bucket plan" @param own `own()` is this rank's text
+  /// @param combine runs on rank 0
+  /// @throws the Error of `own` or `combine` on every rank, with its code and sentence; Error (timeout), which names
+  /// the missing ranks; the job's first cause
+  std::string gather(std::string_view purpose, const std::string& doing, const std::function<std::string()>& own,
+                     const CombineTexts& combine, const StoreWait& wait = {}) const;
+
+  /// Collective, blocking: runs `work()` on rank 0, once every rank has called this with the same `doing`. Every rank
+  /// gets its result, or its Error, which names rank 0 and its host. Ranks wait as long as rank 0 works and is alive,
+  /// and log a warning every timeout(). @param doing for sentences: "writing the file x"
+  /// @throws Error (disagreement) on every rank, with the same sentence, if a rank is doing something else; (timeout)
+  /// if a rank does not come; the job's first cause
+  bool on_rank_0(std::string_view purpose, const std::string& doing, const std::function<bool()>& work) const;
+
+  /// In a handler of an Error: throws the job's first cause, which names its rank, or if there is none what is handled.
+  [[noreturn]] void throw_cause_or_rethrow() const;
+
+ protected:
+  StoreCollectives() = default;
+  ~StoreCollectives() = default;
+};
+
+/// The Error of ranks that are doing different things; nullopt if all do the same. @param doing each rank's text
+std::optional<Error> different_work(const rendezvous::Membership& members, const std::vector<std::string>& doing);
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/group_handle.hpp
 
 /// @file
-/// GroupHandle: interface of GroupState without its policy's types. WrappedModel: facts of a wrapped model.
-/// NotedSettings: settings that are to be the same on all ranks.
+/// GroupHandle: interface of a process group without its policy's types. WrappedModel: facts of a wrapped model.
+/// NotedSettings: settings that all ranks must share.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -26000,8 +25506,7 @@ struct WrappedModel {
 };
 
 /// Settings of objects that the program makes on every rank, with the same settings on all of them: a line of words
-/// such as "seed=1" for each object. A wrapper that compares the ranks' values compares them. Threads: any. Blocking:
-/// no.
+/// ("seed=1") for each object. A wrapper that compares the ranks' values compares them. Threads: any. Blocking: no.
 class NotedSettings {
  public:
   /// Adds a line, unless it is there or 8 others are.
@@ -26015,14 +25520,8 @@ class NotedSettings {
 
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
 /// GroupState has the typed members. Threads: any.
-class GroupHandle {
+class GroupHandle : public StoreCollectives {
  public:
-  virtual const rendezvous::Membership& members() const noexcept = 0;
-  virtual std::chrono::nanoseconds timeout() const noexcept = 0;  ///< of one collective
-
-  /// Holds the job's first cause.
-  virtual const std::shared_ptr<FailureLatch>& failure() const noexcept = 0;
-
   /// Reports that a step was destroyed before it finished. While an exception unwinds, it is sent 100 ms later, so
   /// that the caller that catches the exception can report its text first. Blocking: no.
   virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
@@ -26044,7 +25543,6 @@ class GroupHandle {
   /// Adds a wrapped model, for as long as the pointer is shared.
   virtual void add_wrapped(std::shared_ptr<const WrappedModel>) const {}
 
-  virtual backend::StoreRef store_ref() const = 0;
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
   /// Gives rank 0 a text of each rank, in the background: `on_rank_0(texts)` is called on the control thread, with the
   /// texts in rank order, once every rank has called this with the same `name`, which is used once. A rank that leaves
@@ -26055,10 +25553,6 @@ class GroupHandle {
   NotedSettings& noted_settings() const noexcept { return noted_settings_; }
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, const std::string& doing, Deadline deadline) const = 0;
-
-  /// Starts enqueued work of this rank's streams that no thread runs. Called before this rank waits for other ranks,
-  /// which may wait for that work. Blocking: no.
-  virtual void start_pending() const noexcept = 0;
 
  protected:
   GroupHandle() = default;
@@ -26090,69 +25584,54 @@ DTRAIN_DEFINED std::string NotedSettings::lines() const {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
-// ---- dtrain/group/pending_weights.hpp
+// ---- dtrain/group/stream_progress.hpp
 
 /// @file
-/// PendingWeights of a RankContext: weights that a ShardedOptimizer's last step has yet to store.
+/// StreamProgress of a RankContext: lets collectives that a program has enqueued on host streams run without a call
+/// that waits.
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Threads: all members from any thread.
-class PendingWeights {
+/// With a free core a stream gets a HelperThread. Without one, waking a thread for each collective would cost more than
+/// it hides: then the control thread looks every 20 ms whether a stream has work that no thread runs, as long as one
+/// has. Threads: any.
+class StreamProgress {
  public:
-  /// Memory, as ranges that may overlap, some without bytes.
-  using Ranges = std::span<const std::span<const std::byte>>;
+  /// Lifetime: `tasks` outlives the object.
+  StreamProgress(std::shared_ptr<stream::host::StreamRegistry> streams, const rendezvous::TaskRunner& tasks,
+                 int local_world_size) noexcept
+      : streams_(std::move(streams)), tasks_(tasks), local_world_size_(local_world_size) {}
 
-  /// Blocking: until the optimizer's weights in that memory are there.
-  using Wait = std::function<void(Ranges memory)>;
-
-  void add(const void* owner, Wait wait);
-  /// Blocking: until no `wait` runs.
-  void remove(const void* owner) noexcept;
-
-  /// Blocking: until all weights in that memory are there. Calls each optimizer's `wait` once. @throws as `wait`
-  void wait_for(Ranges memory);
+  /// To be called after each enqueue of the program. Blocking: no.
+  void attend(const stream::host::StreamRef& stream, stream::host::Progress wanted) noexcept;
 
  private:
+  using Progress = stream::host::Progress;
+
+  const std::shared_ptr<stream::host::StreamRegistry> streams_;
+  const rendezvous::TaskRunner& tasks_;
+  const int local_world_size_;
+  std::atomic<Progress> decided_{Progress::automatic};  ///< automatic: not yet
+  /// Whether watch_ runs.
+  const std::shared_ptr<std::atomic<bool>> is_watching_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex mutex_;
-  std::vector<std::pair<const void*, Wait>> optimizers_;
+  std::optional<async::BackgroundTask<void>> watch_;
 };
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
-  const std::lock_guard lock(mutex_);
-  optimizers_.emplace_back(owner, std::move(wait));
-}
-
-DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
-}
-
-DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& optimizer : optimizers_) {
-    optimizer.second(memory);
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::group
 
 // ---- dtrain/group/rank_context.hpp
 
 /// @file
-/// group::RankContext: control plane, coroutines, streams and timeout that all groups of one rank share, from joining
-/// to leaving. ShardedAttempt: whether a ShardedOptimizer has its state.
+/// RankContext: control plane, coroutines, streams and timeout that all groups of a rank share, until it leaves.
+/// ShardedAttempt: whether ShardedOptimizers have their state.
 
 namespace DTRAIN_NAMESPACE::group {
 
 /// State of ShardedOptimizers in an attempt of an elastic job. Part of it is lost with each rank, and a step writes the
 /// weights before it is committed: so each attempt begins with a checkpoint. Threads: the one that drives steps.
 struct ShardedAttempt {
-  bool needs_checkpoint = false;  ///< before this attempt, an optimizer has begun a step or loaded its state
+  bool needs_checkpoint = false;  ///< an optimizer has begun a step or loaded its state before this attempt
   bool has_loaded = false;        ///< load_checkpoint() has loaded an optimizer's state
   bool has_resumed = false;       ///< resume_at() was called after that
   bool has_steps = false;
@@ -26193,6 +25672,9 @@ class RankContext {
   /// Reports after `grace`, in which a more precise cause may be reported. Blocking: no.
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
+  /// The job's store, whose blocking calls first start enqueued work of this rank's streams that no thread runs.
+  rendezvous::Store store() const { return with_before_wait(control_plane.store(), before_wait_); }
+
   void keep_alive_until_leave(std::shared_ptr<void> work) noexcept;
 
   /// Sets the entries in the background, one after the other.
@@ -26211,7 +25693,7 @@ class RankContext {
 
   void leave_blocking();
 
-  /// Ends everything of an attempt that has failed, the control thread too, also where a handle on its groups is kept.
+  /// Ends everything of an attempt that has failed, with the control thread, even where a handle on its groups is kept.
   /// Blocking: as the destructor. Threads: none but the control thread.
   void end_attempt() noexcept;
 
@@ -26219,12 +25701,12 @@ class RankContext {
   const std::shared_ptr<void> base_;
 
  public:
-  const std::chrono::nanoseconds timeout;  ///< of one collective
+  const std::chrono::nanoseconds timeout;  ///< the longest time of one collective
   rendezvous::ControlPlane control_plane;
   rendezvous::TaskRunner tasks;
-  const std::shared_ptr<stream::host::StreamRegistry> streams;       ///< of all groups and wrappers
-  const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< of this rank's wrappers
-  const std::shared_ptr<PendingWeights> pending_weights;
+  const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< streams of all groups and wrappers
+  StreamProgress stream_progress;
+  const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< bindings of this rank's wrappers
   /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
   std::uint64_t elastic_attempt = 0;                    ///< its number; 0: the job is not elastic
@@ -26237,7 +25719,8 @@ class RankContext {
   ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
-                                                                   /// @}
+
+  /// @}
 
  private:
   /// Blocking: until gather_in_background() has all texts, for a second at most.
@@ -26249,6 +25732,7 @@ class RankContext {
   std::vector<Closable*> channels_;
   std::vector<std::shared_ptr<void>> kept_;              ///< destroyed before the members above, which it uses
   std::vector<async::BackgroundTask<void>> gatherings_;  ///< likewise
+  const std::shared_ptr<const std::function<void()>> before_wait_;
   bool left_ = false;
   const OwningProcess process_;
   int exceptions_at_start_ = std::uncaught_exceptions();
@@ -26264,7 +25748,6 @@ struct RequiredSettings {
   std::string_view backend;
   std::string_view topology;
   Accumulate accumulate;
-  std::string algorithms;
 };
 
 /// For rendezvous::first_difference: RequiredSettings, and those of the process.
@@ -26335,8 +25818,9 @@ DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& o
       control_plane(options),
       tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
       streams(std::make_shared<stream::host::StreamRegistry>()),
+      stream_progress(streams, tasks, control_plane.membership().local_world_size),
       gradient_bindings(std::make_shared<GradientBindingRegistry>()),
-      pending_weights(std::make_shared<PendingWeights>()) {}
+      before_wait_(std::make_shared<const std::function<void()>>([of = streams] { of->run_unattended(); })) {}
 
 DTRAIN_DEFINED RankContext::~RankContext() {
   if (left_) {
@@ -26498,11 +25982,9 @@ DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optiona
 
 DTRAIN_DEFINED std::string settings_text(const rendezvous::ControlPlaneOptions& worker,
                                          const RequiredSettings& required) {
-  return format_text(
-      "launcher={}\nbackend={}\ntopology={}\nDTRAIN_TIMEOUT_SECONDS={}\nGroupOptions::accumulate={}\n"
-      "GroupOptions::algorithms={}\n",
-      {required.launcher, required.backend, required.topology, std::chrono::duration<double>(worker.timeout).count(),
-       name(required.accumulate), required.algorithms});
+  return format_text("launcher={}\nbackend={}\ntopology={}\nDTRAIN_TIMEOUT_SECONDS={}\nGroupOptions::accumulate={}\n",
+                     {required.launcher, required.backend, required.topology,
+                      std::chrono::duration<double>(worker.timeout).count(), name(required.accumulate)});
 }
 
 DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,
@@ -26523,35 +26005,13 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
 // ---- dtrain/group/group_state.hpp
 
 /// @file
-/// group::GroupState: this rank's channel and stream in one group; GroupOptions: a program's choices for all channels.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Options of a job's groups. They are the same on every rank; a difference is an error on all ranks. Subgroups and
-/// wrappers inherit them.
-/// @ingroup jobs
-struct GroupOptions {
-  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
-  /// How Mpi and Gloo select the algorithm of an all_reduce; other backends have one. Selection by cost pays with many
-  /// ranks. A measured choice, and with it the bits, may differ from run to run: DdpOptions::deterministic uses the
-  /// fixed choice, and a wrapper with a measured DdpOptions::plan a measured choice unless `given`.
-  backend::AlgorithmChoice algorithms{};
-};
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-namespace DTRAIN_NAMESPACE {
-using backend::AlgorithmChoice;
-using backend::LinkCost;
-using group::GroupOptions;
-}  // namespace DTRAIN_NAMESPACE
+/// GroupState: this rank's channel and stream in one process group.
 
 namespace DTRAIN_NAMESPACE::group {
 
 template <class P>
 RequiredSettings required_settings(const GroupOptions& options) {
-  return {P::Launcher::name(), P::Backend::name(), P::Topology::name(), options.accumulate,
-          to_string(options.algorithms)};
+  return {P::Launcher::name(), P::Backend::name(), P::Topology::name(), options.accumulate};
 }
 
 /// The part of a GroupState that is compiled once. Threads: as GroupState.
@@ -26592,14 +26052,15 @@ class GroupStateBase : public RankContext::Closable,
     if (model->weights_differ) rank_context_->kept_are_equal = false;  // steps without a commit may follow
     rank_context_->wrapped.push_back(std::move(model));
   }
-  void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
-
   /// The job's store, with the group's prefix and barriers of its ranks; own_store(): for calls of dtrain's own.
   rendezvous::Store store() const;
   rendezvous::Store own_store() const { return with_call_purpose(store(), "comparing what the ranks do"); }
 
-  /// Counts 1, 2, ... for each purpose, for keys: the same on ranks that call it in the same order. Blocking: no.
-  int next_number(const std::string& purpose) const;
+  int next_number(const std::string& purpose) const final;
+  void require_may_block() const final { rank_context_->require_may_block(); }
+
+  /// Starts enqueued work of this rank's streams that no thread runs, before waits outside the store. Blocking: no.
+  void run_unattended() const noexcept { rank_context_->streams->run_unattended(); }
 
   rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
 
@@ -26617,8 +26078,7 @@ class GroupStateBase : public RankContext::Closable,
 
   /// channel_context() for a further channel of the group. @param accumulate f32: even if the group's is not
   backend::ChannelContext next_channel_context(const std::string& purpose, Accumulate accumulate,
-                                               const backend::DescribeOperation& describe,
-                                               backend::AlgorithmPreference algorithms) const;
+                                               const backend::DescribeOperation& describe) const;
 
   /// Prefix of the group that the next split with this color makes.
   std::string next_split_prefix(int color);
@@ -26632,8 +26092,8 @@ class GroupStateBase : public RankContext::Closable,
   const GroupOptions options_;
 
  private:
-  const std::string prefix_;  ///< of keys and channel names; empty for the group of all ranks
-  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
+  const std::string prefix_;  ///< the beginning of keys and channel names; empty for the group of all ranks
+  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< the ranks in a subgroup's barriers
   mutable std::atomic<int> channels_opened_{0};
   int splits_ = 0;
   mutable std::mutex numbers_mutex_;
@@ -26722,10 +26182,9 @@ class GroupState final : public GroupStateBase {
   /// own if the backend can. Every rank opens the same channels in the same order. Error sentences contain `purpose`,
   /// and the text of `describe` for an operation unless it is empty. @param accumulate f32: even if the group's is not
   Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {},
-                            backend::AlgorithmPreference algorithms = {}) const {
+                            const backend::DescribeOperation& describe = {}) const {
     Communicator& own = live();
-    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, algorithms);
+    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe);
     const Deadline deadline = Deadline::after(rank_context_->timeout);
     if constexpr (backend::CanDuplicate<Backend>) {
       return Backend::duplicate_blocking(own, context, deadline);
@@ -26741,7 +26200,7 @@ class GroupState final : public GroupStateBase {
                   "splitting a process group with color {}; every rank gives a color of at least 0", {color});
     }
     Communicator& parent = live();
-    start_pending();  // other ranks may wait for this work before they call this
+    run_unattended();  // other ranks may wait for this work before they call this
     std::optional<Communicator> child;
     try {
       child.emplace(parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)));
@@ -26758,10 +26217,17 @@ class GroupState final : public GroupStateBase {
   }
 
   /// A new stream of this rank. While the rank waits in another one, its work runs in the background.
-  StreamOwner open_stream() const {
+  StreamOwner open_stream(stream::host::StreamKind kind = stream::host::StreamKind::program) const {
     StreamOwner stream;
-    register_stream(stream);
+    register_stream(stream, kind);
     return stream;
+  }
+
+  /// After the program has enqueued a collective on a stream: see StreamProgress. Device streams need nothing.
+  void attend(typename Communicator::Stream stream) const noexcept {
+    if constexpr (std::same_as<typename Communicator::Stream, stream::host::StreamRef>) {
+      rank_context_->stream_progress.attend(stream, options_.progress);
+    }
   }
 
   /// Rejects later collectives, and notifies peers that wait in one. Waits for collectives in the order of a stream of
@@ -26821,7 +26287,7 @@ class GroupState final : public GroupStateBase {
              const GroupOptions& options)
       : GroupStateBase(std::move(rank_context), std::move(members), std::move(prefix), options),
         resources_(std::make_shared<ChannelResources>()) {
-    register_stream(resources_->stream);
+    register_stream(resources_->stream, stream::host::StreamKind::program);
     static_cast<void>(resources_->stream.ref());  // creates it on this thread's device, if streams have one
     rank_context_->add(*this);
   }
@@ -26832,9 +26298,9 @@ class GroupState final : public GroupStateBase {
             rendezvous::OffThreadDeleter()};
   }
 
-  void register_stream(StreamOwner& stream) const {
-    if constexpr (requires { stream.register_with(rank_context_->streams); }) {
-      stream.register_with(rank_context_->streams);
+  void register_stream(StreamOwner& stream, stream::host::StreamKind kind) const {
+    if constexpr (requires { stream.register_with(rank_context_->streams, kind); }) {
+      stream.register_with(rank_context_->streams, kind);
     }
   }
 
@@ -26877,7 +26343,7 @@ DTRAIN_DEFINED GroupStateBase::GroupStateBase(std::shared_ptr<RankContext> rank_
                                            rendezvous::RankSet::of(members_.ranks_in_job()))) {}
 
 DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
-  rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
+  rendezvous::Store store = rank_context_->store().with_timeout(rank_context_->timeout);
   return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
 }
 
@@ -26902,28 +26368,21 @@ DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) const
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
     const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
   const std::string name = prefix_ + purpose;
-  start_pending();  // other ranks may wait for this work before they open their channels
-  backend::ChannelContext context{members_,
-                                  name,
-                                  with_call_purpose(rank_context_->control_plane.store().with_prefix(name + "/"),
-                                                    format_text("channel '{}'", {name})),
-                                  failure(),
-                                  rank_context_->timeout,
-                                  [streams = rank_context_->streams] { streams->run_unattended(); },
-                                  describe,
-                                  accumulate};
-  context.algorithms = options_.algorithms;
-  return context;
+  run_unattended();  // other ranks may wait for this work before they open their channels
+  return {members_,
+          name,
+          with_call_purpose(rank_context_->store().with_prefix(name + "/"), format_text("channel '{}'", {name})),
+          failure(),
+          rank_context_->timeout,
+          [streams = rank_context_->streams] { streams->run_unattended(); },
+          describe,
+          accumulate};
 }
 
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(
-    const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe,
-    backend::AlgorithmPreference algorithms) const {
-  backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
-                                                    std::max(accumulate, options_.accumulate), describe);
-  if (algorithms == backend::AlgorithmPreference::reproducible) context.algorithms = context.algorithms.reproducible();
-  if (algorithms == backend::AlgorithmPreference::measured) context.algorithms = context.algorithms.or_measured();
-  return context;
+    const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
+  return channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
+                         std::max(accumulate, options_.accumulate), describe);
 }
 
 DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
@@ -26944,10 +26403,8 @@ DTRAIN_DEFINED void GroupStateBase::report_exception() const {
 // ---- dtrain/group/group_internals.hpp
 
 /// @file
-/// GroupAccess: the GroupState of a process group, for the library's own templates (wrappers, checkpoints, samplers,
-/// run(), elastic.hpp and others) and for programs of bench/ and tests/. Operations of a group in the order of a CUDA
-/// stream of the program, without a wait of the host: follow_stream(), for hooks::LocalSgd; enqueue_within() and
-/// wait_for_stream(), for libtorch/stream_order.hpp.
+/// GroupAccess: the GroupState of a process group, for library templates. follow_stream(), enqueue_within(): the
+/// group's work in the order of a program's CUDA stream.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -26958,6 +26415,12 @@ struct GroupAccess {
     return group.internals();
   }
 };
+
+/// The group without its policy's types.
+template <class Group>
+std::shared_ptr<const GroupHandle> handle_of(const Group& group) {
+  return GroupAccess::of(group).handle();
+}
 
 #if DTRAIN_WITH_CUDA
 
@@ -27019,9 +26482,8 @@ void follow_stream(const State&, StreamHandle) noexcept {}
 // ---- dtrain/group/rank_body.hpp
 
 /// @file
-/// group::run_rank(): a rank joins its job, runs its body (RankBody) and leaves; errors become an exit code. run() and
-/// Elastic::train() call it. end_if_forked(): ends a process that a body has forked, for run_rank(), elastic.hpp and
-/// ElasticWorker (elastic/). report_lost_output(): a warning, for run_rank() and run().
+/// run_rank(): a rank joins its job, runs its body (RankBody) and leaves; errors become an exit code. end_if_forked():
+/// ends a process that the body forked.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -27051,11 +26513,8 @@ void report_lost_output(int rank);
 // ---- dtrain/ddp/bucket_plan.hpp
 
 /// @file
-/// BucketPlan: which gradients are reduced together, in which order, at which offsets. Driver (setup/), BucketRebuild
-/// (reduction/) and planning/ make plans by plan_buckets(), from gradients' sizes (collect_parameters.hpp) and
-/// BucketCaps (ddp_options.hpp). The plan's readers are gradient_table.hpp, step_work.hpp, hooks/, precision/,
-/// profile/, reduction/ and sharded/; DistributedDataParallel::plan() returns it. padded(): a size as the plan aligns
-/// it, also for broadcast/. for_extremes(): of buckets for which a step's ranks connect.
+/// BucketPlan: which gradients are reduced together, in which order, at which offsets. plan_buckets(): the same plan on
+/// every rank. Pure.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27078,12 +26537,12 @@ struct BucketCaps {
 
 /// Gradients that one collective reduces together.
 struct PlannedBucket {
-  std::vector<std::size_t> parameters;  ///< in ready order
+  std::vector<std::size_t> parameters;  ///< the bucket's parameters in ready order
   DType dtype = DType::f32;
   Device device{};
-  std::size_t offset = 0;         ///< of its range in the arena
-  std::size_t bytes = 0;          ///< of its range, padding included
-  std::size_t payload_bytes = 0;  ///< of its gradients alone
+  std::size_t offset = 0;         ///< place of its range in the arena
+  std::size_t bytes = 0;          ///< bytes of its range, padding included
+  std::size_t payload_bytes = 0;  ///< bytes of its gradients alone
 };
 
 /// Every parameter lies in exactly one bucket. Buckets follow each other in the arena without a gap, in launch order;
@@ -27219,7 +26678,7 @@ inline std::size_t arena_bytes_of(std::span<const GradientSize> sizes) {
 struct OpenBucket {
   PlannedBucket bucket;
   std::size_t cap = 0;
-  std::size_t last_position = 0;  ///< of its last parameter in the ready order: completes the bucket
+  std::size_t last_position = 0;  ///< place in the ready order of its last parameter, which completes the bucket
 };
 
 }  // namespace detail
@@ -27316,8 +26775,7 @@ using ddp::BucketPlan;
 // ---- dtrain/ddp/checkpoint/atomic_file.hpp
 
 /// @file
-/// AtomicFile: replaces a file as a whole or not at all. WritingAttempt: the attempt of an elastic job that writes a
-/// file. behind_link(), files_that_begin(): the paths of files.
+/// AtomicFile: replaces a checkpoint file as a whole or not at all. WritingAttempt: the elastic attempt that writes it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27338,14 +26796,14 @@ struct WritingAttempt {
   static WritingAttempt of(const group::GroupHandle& group) { return {group.elastic_attempt(), group.failure()}; }
 
   std::uint64_t number = 0;                       ///< 0: the job is not elastic
-  std::shared_ptr<const FailureLatch> failure{};  ///< that of the attempt
+  std::shared_ptr<const FailureLatch> failure{};  ///< the attempt's latch
 };
 
 /// Writes PATH.part and replaces `path` by it in commit().
 /// - Until commit() `path` is unchanged. A kill, a full disk or a power loss leaves the old content or the new one.
 /// - A symbolic link stays; its target is replaced. The permissions stay, and if possible the owner and the group.
-/// - Where chmod is refused, as on some mounts, the permissions are those that the mount and the umask give. Where
-/// fsync is refused, the file system alone decides when the bytes are on the disk.
+/// - Where chmod fails, as on some mounts, the permissions are those that the mount and the umask give. Where fsync
+/// fails, the file system alone decides when the bytes are on the disk.
 /// - Without commit() no file remains. Only a killed process leaves PATH.part, which no other user may read and which
 /// its owner's next writer removes.
 /// - A writer locks PATH.part until its end, so that two writers do not mix their bytes. On a file system without locks
@@ -27433,7 +26891,7 @@ class AtomicFile {
   WritingAttempt attempt_;
   std::optional<struct stat> replaced_;  ///< the file that exists already
   mode_t mode_ = 0;                      ///< permissions of the file after commit()
-  bool can_chmod_ = true;                ///< false once the file system has refused it
+  bool can_chmod_ = true;                ///< false once the file system has denied it
   Descriptor descriptor_;
   bool has_name_ = false;
 };
@@ -27443,8 +26901,8 @@ class AtomicFile {
 // ---- dtrain/ddp/data/sampler.hpp
 
 /// @file
-/// DistributedSampler: the samples of a data set that this rank processes, in batches or in weighted shares. The
-/// shuffle is the same with every compiler and standard library, by the random numbers of SplitMix64.
+/// DistributedSampler: a rank's samples of a data set, in batches or weighted shares; one order for any number of
+/// ranks.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27528,7 +26986,7 @@ class SampleShares {
 
  private:
   std::vector<std::size_t> samples_;
-  std::vector<std::size_t> ends_;  ///< in samples_, of each step
+  std::vector<std::size_t> ends_;  ///< the end of each step in samples_
   std::vector<float> weights_;
 };
 
@@ -27572,7 +27030,7 @@ constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) no
 std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);
 
 /// Options of DistributedSampler. They are the same on all ranks, except for `rank`: ranks with other options train on
-/// the same samples, and leave others out. A wrapper of the group that compares the ranks' values compares them, too.
+/// the same samples, and leave others out. A wrapper of the group that compares the ranks' values also compares them.
 /// @ingroup checkpoints
 struct SamplerOptions {
   std::size_t dataset_size = 0;  ///< samples
@@ -27795,7 +27253,8 @@ using ddp::SampleShares;
 // ---- dtrain/ddp/data/uneven_inputs.hpp
 
 /// @file
-/// UnevenInputs: training loops of ranks that have different numbers of steps. Programs make one for each epoch.
+/// UnevenInputs: training loop of ranks with different numbers of steps; a rank without data goes on until all have
+/// ended.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27809,9 +27268,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// learns from a wait for "first" that runs in the background. So no message is sent while all ranks have data. The
 /// last rank to end sets "step/S" of the step after "most" to "end"; "most" is then final. Example: rank A ends after
 /// 11 steps, then rank B after 10. B makes step 11, because "most" is 11, and sets "step/12" to "end". Ranks without
-/// data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many steps behind another, not
-/// even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the control loop,
-/// from the thread that trains.
+/// data erase "step/S" at step S + kept_keys: steps communicate, so that no rank lags by that many steps, not even on a
+/// GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the control loop, from the
+/// thread that trains.
 class StepAgreement {
  public:
   StepAgreement(rendezvous::Store store, int ranks)
@@ -27883,7 +27342,7 @@ class StepAgreement {
 
   /// "most" becomes at least `steps`.
   void raise_most(std::uint64_t steps) {
-    rendezvous::CompareSet most;  // at first without a value: the key does not exist
+    rendezvous::CompareSet most;  // no value at first: the key does not exist
     do {
       most = store_.compare_set("most", most.now, std::to_string(steps)).wait();
     } while (!most.swapped && number_of(*most.now) < steps);
@@ -27896,7 +27355,7 @@ class StepAgreement {
   std::atomic<std::uint64_t> step_{0};  ///< the last one that this rank has begun
   std::atomic<bool> some_ended_{false};
   std::uint64_t first_watched_ = 1, last_watched_ = 0;  ///< the steps whose keys watch() sets; later begin_step() does
-  std::uint64_t last_with_data_ = 0;                    ///< of this rank
+  std::uint64_t last_with_data_ = 0;                    ///< this rank's last step with data
   std::uint64_t most_ = 0;                              ///< "most" when this rank had ended
 };
 
@@ -27947,11 +27406,8 @@ class UnevenInputs {
     require_open("finish()");
     has_ended_ = true;
     agreement_->end();
-    for (;;) {
-      group_.start_pending();  // other ranks may wait for this work before their next step
-      if (!agreement_->next_step()) break;
+    while (agreement_->next_step())
       step();
-    }
     watch_.wait(Deadline::after(group_.timeout()));  // it may set a key until it ends
     group_.barrier();
     agreement_->erase_keys(group_.rank() == 0);
@@ -27981,17 +27437,15 @@ using ddp::UnevenInputs;
 // ---- dtrain/ddp/ddp_options.hpp
 
 /// @file
-/// DdpOptions: options of DistributedDataParallel; PlanChoice: whether its buckets are given, or chosen from
-/// measurements of the first steps. Programs give them to the wrapper, or to that of libtorch.hpp. Driver (setup/)
-/// checks them, ModelSignature (agreement/) has those that all ranks must share. reduction/, StepMeter (profile/) and
-/// PlannerSetup (planning/) get them, too.
+/// DdpOptions: options of DistributedDataParallel, most of them equal on every rank. PlanChoice: bucket sizes as given,
+/// or from measured first steps.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 class BucketPlanner;
 struct PlannerSetup;
 
-/// A planner that measures; see measured_plan.hpp. @throws Error (invalid_argument) beside DdpOptions::deterministic,
+/// A planner that measures; see measured_plan.hpp. @throws Error (invalid_argument) with DdpOptions::deterministic,
 /// (unsupported) for gradients that are not in host memory
 std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup);
 
@@ -28026,7 +27480,7 @@ class PlanChoice {
 /// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
-  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
+  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< bucket_bytes bounds it
   /// Or sum. A loss that is summed over the samples, and not averaged, takes the sum: the average of the ranks' sums
   /// would be the sum over all samples divided by the ranks.
   ReduceOp reduce_op = ReduceOp::average;
@@ -28041,9 +27495,8 @@ struct DdpOptions {
   /// info has the reasons. If a step with the chosen plan is not shorter, the given plan returns.
   /// - The sizes of buckets, in place of the two members above.
   /// - With topology::Hierarchical on several hosts, one of them with several ranks: Hierarchical or Flat. With a wire
-  ///   type also FlatOver: 16 bits or f32. The policy's variant stays unless another one is expected to shorten the
+  ///   type also 16 bits or f32. The policy's variant stays unless another one is expected to shorten the
   ///   step by more than 1%. Each further variant takes two steps more. Only all_reduce changes, also in hooks.
-  /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
   /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
   /// from run to run where a sum's bits depend on the choice (see backend::Determinism). In a model of several element
   /// types, bound gradients may move up to eight times. If a program has other wrappers too, every rank must finish
@@ -28080,10 +27533,6 @@ struct DdpOptions {
   stream::host::Progress progress = stream::host::Progress::automatic;  ///< the thread that runs the communication
 
   BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
-  backend::AlgorithmPreference algorithms() const noexcept {
-    using Preference = backend::AlgorithmPreference;
-    return deterministic ? Preference::reproducible : plan.is_measured() ? Preference::measured : Preference::as_chosen;
-  }
 };
 
 /// @throws Error (invalid_argument).
@@ -28110,9 +27559,7 @@ using ddp::PlanChoice;
 // ---- dtrain/ddp/driver_access.hpp
 
 /// @file
-/// DriverAccess, a friend of DistributedDataParallel: the wrapper's Driver, for the parts of the library that use its
-/// reducer. They are ShardedOptimizer (sharded/), DeviceLossScaler (precision/), plan_state() (planning/), and the
-/// wrapper and ShardedOptimizer of libtorch/.
+/// DriverAccess: the Driver of a DistributedDataParallel, for the library's parts alone.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28139,9 +27586,7 @@ struct DriverAccess {
 // ---- dtrain/ddp/failure_context.hpp
 
 /// @file
-/// FailureContext: latch, rank and group of a wrapper, by which its parts notice or report failures of their job.
-/// Driver (setup/), Reducer, BucketReduction and Accumulation (reduction/) and broadcast_values() (broadcast/) have
-/// one. shared_memory_instances.hpp names it, too, as an argument of broadcast_values().
+/// FailureContext: latch, rank and group by which a wrapper's parts notice and report failures of their job.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28150,9 +27595,9 @@ struct FailureContext {
   static FailureContext of(std::shared_ptr<const group::GroupHandle> group);
 
   std::shared_ptr<FailureLatch> latch;                ///< never null
-  int rank = 0;                                       ///< in the job; causes name the rank
+  int rank = 0;                                       ///< the rank in the job, which causes name
   std::string host;                                   ///< this rank's host; causes name the host
-  std::chrono::nanoseconds timeout{};                 ///< of one collective
+  std::chrono::nanoseconds timeout{};                 ///< the longest time of one collective
   std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
   bool is_elastic = false;                            ///< GroupHandle::is_elastic
 
@@ -28215,11 +27660,8 @@ DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const 
 // ---- dtrain/ddp/parameter.hpp
 
 /// @file
-/// Parameter: a name, the memory of its value and the memory of its gradient; a model's parameters() returns them.
-/// collect_parameters.hpp collects them, and DistributedDataParallel::parameters() returns the list. All subfolders of
-/// ddp/ but broadcast/ and profile/ get them, as do address_check.hpp, gradient_table.hpp and libtorch/. PresentValue:
-/// where a value is now, in models whose values move; Shards (sharded/) and hooks::LocalSgd read it by a ReadValue,
-/// which Driver gives them.
+/// Parameter: name, value and gradient of one trainable tensor, at fixed addresses while wrapped. PresentValue: a
+/// value's memory now, if values move.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28269,7 +27711,7 @@ using ddp::ReadValue;
 // ---- dtrain/ddp/agreement/value_checks.hpp
 
 /// @file
-/// ValueChecks: before which steps a wrapper compares the ranks' values and settings.
+/// ValueChecks of a Driver: before which steps a wrapper compares the ranks' values and settings (DTRAIN_CHECK_VALUES).
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28277,8 +27719,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 class ValueChecks {
  public:
   ValueChecks() = default;
-  /// @param every steps from one comparison of the values to the next; 0: none @param at_end when the wrapper ends, too
-  /// @param settings of the samplers, too
+  /// @param every steps from one comparison of the values to the next; 0: none @param at_end also when the wrapper ends
+  /// @param settings also the samplers' settings
   ValueChecks(std::uint64_t every, bool at_end, bool settings)
       : every_(every), at_end_(at_end), settings_(settings), next_(every == 0 ? never : every) {}
 
@@ -28326,28 +27768,26 @@ ValueChecks value_checks(const char* text, std::span<const Parameter> parameters
 // ---- dtrain/ddp/agreement/value_comparison.hpp
 
 /// @file
-/// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
-/// differs; and whether they have given their samplers the same settings.
+/// Value comparison: whether a wrapped model's values, by digests, and noted settings are equal on all ranks.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collective, blocking: compares the values over the store. All ranks send one digest, with the settings that they
 /// have noted (group::NotedSettings); if two digests differ, the digests of 64 parts of the model, and so on
 /// down to a parameter.
-/// @param prefix of keys, used once, the same on all ranks @param when for the sentence: "after 12 steps"
+/// @param purpose of GroupHandle::gather, each wrapper's own @param when for the sentence: "after 12 steps"
 /// @param end_name of the wrapper's compare_values_in_background
 /// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; where most
 /// ranks have equal values, its rank() is this rank, if its values are others, or else the first such rank; with a
 /// setting that differs; or with a rank whose wrapper has ended, and which therefore does not come; (unsupported) for
-/// values on a GPU; as store_gather
-void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
+/// values on a GPU; as GroupHandle::gather
+void compare_values_blocking(const group::GroupHandle& group, const std::string& purpose,
                              std::span<const Parameter> parameters, Deadline deadline, const std::string& when,
                              const std::string& end_name);
 
-/// Collective, blocking: compares the noted settings alone, over the store. @param key used once, the same on all ranks
-/// @throws Error (disagreement) on every rank, with a setting that differs; as store_gather
-void compare_settings_blocking(const group::GroupHandle& group, const std::string& key, Deadline deadline,
-                               const std::string& when);
+/// Collective, blocking: compares the noted settings alone, over the store. @param purpose of GroupHandle::gather
+/// @throws Error (disagreement) on every rank, with a setting that differs; as GroupHandle::gather
+void compare_settings_blocking(const group::GroupHandle& group, const std::string& purpose, const std::string& when);
 
 /// Compares a digest of all values, and noted settings, in the background, once every rank has called it: rank 0 warns
 /// in the log if two differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
@@ -28374,11 +27814,8 @@ bool are_on_host(std::span<const Parameter> parameters) noexcept;
 // ---- dtrain/ddp/hooks/gradient_hook.hpp
 
 /// @file
-/// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
-/// communicator on which a hook enqueues, with a count of its bytes. Classes of this folder and of programs are hooks.
-/// HookFunctions: a hook without its type; DistributedDataParallel and libtorch.hpp make one, Driver (setup/) and
-/// reduction/ pass it on to HookWork, which calls it for each bucket. RunsHostWork: whether a stream runs work of the
-/// host, also asked by setup/, reduction/ and sharded/.
+/// GradientHook: concept of a class that reduces each GradientBucket in place of the all-reduce. CountedChannel: its
+/// communicator. HookFunctions: any hook.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28453,8 +27890,8 @@ struct TimedWork {
 /// A gradient in a bucket.
 /// @ingroup hooks
 struct BucketGradient {
-  std::size_t parameter;  ///< position in the model's parameters(), such as an index into a hook's state
-  TensorView view;        ///< in the bucket, with the gradient's shape
+  std::size_t parameter;  ///< position in the model's parameters(): an index into a hook's state
+  TensorView view;        ///< the gradient in the bucket, with its shape
 };
 
 /// The bucket that a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same
@@ -28468,7 +27905,7 @@ struct GradientBucket {
 
   BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
   std::span<const BucketGradient> gradients;
-  CountedChannel<C> channel;  ///< for any collective, in an order that no other channel shares
+  CountedChannel<C> channel;  ///< channel for any collective, in an order that no other channel shares
   Stream stream;              ///< runs the bucket's work in order
   ReduceOp op;                ///< the program's choice: average or sum
 
@@ -28512,7 +27949,7 @@ struct GradientBucket {
 /// - `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue. The hook calls
 /// `read` for a value's present address before each use; if `read` is empty, values stay where prepare() saw them.
 /// - `hook.weights_differ()`, for a hook whose steps may leave each rank its own weights, says whether the last step
-/// did and the weights are not equal again. An elastic job refuses commit() then.
+/// did and the weights are not equal again. An elastic job rejects commit() then.
 /// @ingroup hooks
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
@@ -28610,9 +28047,8 @@ using ddp::GradientBucket;
 // ---- dtrain/ddp/model.hpp
 
 /// @file
-/// The concept Model: a class with parameters(), which programs and libtorch.hpp have; BindsGradients, HasBuffers,
-/// MovesValues and device_kind_of: what a model may have besides. DistributedDataParallel and MasterWeights
-/// (precision/) require a Model; so do collect_parameters.hpp and address_check.hpp, which read one.
+/// Model: concept of a user's class with parameters() at fixed addresses. BindsGradients, HasBuffers, MovesValues: what
+/// else it may have.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28665,8 +28101,8 @@ concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const
   model.bind_gradient(index, gradient);
 };
 
-/// A Model with state besides parameters, such as the running means of batch normalisation: `buffers()` returns a sized
-/// range of TensorView. Each step broadcasts rank 0's buffers (DdpOptions::broadcast_buffers).
+/// A Model with state besides parameters (the running means of batch normalisation): `buffers()` returns a sized range
+/// of TensorView. Each step broadcasts rank 0's buffers (DdpOptions::broadcast_buffers).
 /// @ingroup training
 template <class M>
 concept HasBuffers = Model<M> && requires(M& model) {
@@ -28705,8 +28141,7 @@ using ddp::Model;
 // ---- dtrain/ddp/address_check.hpp
 
 /// @file
-/// Address check: finds parameters whose memory has moved since the wrapping. model_functions()
-/// (collect_parameters.hpp) makes the function that reads the addresses, Reducer (reduction/) checks them in each step.
+/// AddressCheck of a Reducer: finds, in each step, parameters whose memory has moved since the wrapping.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28871,8 +28306,8 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const st
 // ---- dtrain/ddp/collect_parameters.hpp
 
 /// @file
-/// Collection of a model's parameters, buffers and callbacks as ModelFunctions, whose type is the same for every model.
-/// Parameters that cannot be trained are rejected.
+/// ModelFunctions: a wrapped model's parameters, buffers and callbacks, without its type; parameters that cannot be
+/// trained are rejected.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28928,7 +28363,7 @@ struct ModelFunctions {
   AddressCheck::Read read_parameters;
   std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
   ReadValue read_value;                                               ///< empty: values stay where they are
-  std::vector<const void*> identities;  ///< of the parameters; empty: their values' addresses
+  std::vector<const void*> identities;  ///< the parameters' identities; empty: their values' addresses
 };
 
 /// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
@@ -29022,7 +28457,7 @@ inline void check_gradients_apart_from_values(std::span<const Parameter> paramet
   }
   std::sort(ranges.begin(), ranges.end(),
             [](const TensorRange& a, const TensorRange& b) { return std::less<>{}(a.begin, b.begin); });
-  const TensorRange* furthest[2] = {nullptr, nullptr};  // of the values and of the gradients so far
+  const TensorRange* furthest[2] = {nullptr, nullptr};  // values' and gradients' ranges with the last ends so far
   for (const TensorRange& range : ranges) {
     const TensorRange* const other = furthest[range.is_gradient ? 0 : 1];
     if (other != nullptr && std::less<>{}(range.begin, other->end)) {
@@ -29098,8 +28533,8 @@ DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Paramete
 // ---- dtrain/ddp/agreement/model_signature.hpp
 
 /// @file
-/// ModelSignature: names, shapes, types and options that must be the same on all ranks. agree_blocking(): compares
-/// them, and fails on all ranks alike with the first difference. ParameterSignature: one tensor of a signature.
+/// ModelSignature: names, shapes, types and options of a wrapped model. agree_blocking(): fails on all ranks alike with
+/// the first difference. ParameterSignature: one tensor.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29240,10 +28675,8 @@ void agree_blocking(const group::GroupHandle& group, const std::string& prefix, 
 // ---- dtrain/ddp/checkpoint/named_tensor.hpp
 
 /// @file
-/// NamedTensor: a tensor with its name. Programs list NamedTensors for checkpoints and Elastic::keep(); state() of
-/// hooks/ and of the scalers in precision/ returns them, and plan_state() (planning/) one. This folder, sharded/ and
-/// libtorch/ save and load them; elastic/ keeps them and sends them to other workers. NamedBytes: bytes of any length,
-/// for checkpoints. TensorAccess: how a checkpoint reads and writes a tensor's elements, also for sharded/.
+/// NamedTensor: a named tensor of the training state, for checkpoints. NamedBytes: bytes of any length. TensorAccess: a
+/// tensor's elements, on host or device.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29253,7 +28686,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct NamedTensor {
   std::string name;
   TensorView value;
-  std::string* bytes = nullptr;  ///< of NamedBytes, in place of `value`
+  std::string* bytes = nullptr;  ///< NamedBytes, in place of `value`
 
   /// The view of the elements: `value`, or the bytes as they are now.
   TensorView present() const {
@@ -29261,7 +28694,7 @@ struct NamedTensor {
   }
 };
 
-/// Bytes of the training state whose number may change, such as a library's serialised solver:
+/// Bytes of the training state whose number may change, for example a library's serialised solver:
 /// `state.push_back(dtrain::NamedBytes{"solver", bytes})`. Loading resizes the string; the file has a tensor of u8. An
 /// elastic job does not keep them. Lifetime: the string outlives the calls that get the state.
 /// @ingroup checkpoints
@@ -29364,7 +28797,7 @@ class DeviceTensorAccess final : public TensorAccess {
 
   stream::cuda::StreamRef stream_;
   std::chrono::nanoseconds timeout_;
-  std::vector<std::byte> memory_;  ///< as large as the largest tensor so far
+  std::vector<std::byte> memory_;  ///< memory as large as the largest tensor so far
 };
 
 #endif  // DTRAIN_WITH_CUDA
@@ -29440,8 +28873,7 @@ using ddp::parameter_values;
 // ---- dtrain/ddp/checkpoint/checkpoint_file.hpp
 
 /// @file
-/// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
-/// them back.
+/// Checkpoint file: its format (list of tensors, elements, SHA-256), and one process's reads and writes of it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29477,7 +28909,7 @@ void write_checkpoint_file(const std::string& path, std::span<const NamedTensor>
 /// Reads the tensors' values from `path`, and gives NamedBytes the file's length. Blocking: the file system. @returns
 /// false if there is no file
 /// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
-/// system's code). Where the folder is missing, too, a warning in the log says so
+/// system's code). Where the folder is also missing, a warning in the log says so
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
 
 /// Reads the list of a file's tensors, and checks that the file's length matches it. @returns nullopt if there is no
@@ -29489,8 +28921,8 @@ std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::s
 // ---- dtrain/ddp/hooks/hook_state.hpp
 
 /// @file
-/// State of hooks beyond a step. Residuals: what a rank has not sent of each gradient yet. HookRanks: the number of
-/// ranks in a hook's steps, which its state() must have.
+/// Residuals: what a gradient hook has not yet sent, kept beyond a step. HookRanks: the number of ranks that its state
+/// belongs to.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29583,138 +29015,11 @@ DTRAIN_DEFINED void refuse_second_model(const char* hook) {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/hooks/adasum.hpp
-
-/// @file
-/// hooks::Adasum: adds orthogonal gradients, averages parallel ones, and interpolates others. A program gives it to the
-/// wrapper.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A level of Adasum, as work of a stream. The first group of ranks has vector a, the second group vector b. This rank
-/// has the same elements of both vectors.
-struct AdasumLevel {
-  std::span<const BucketGradient> gradients;
-  float* bucket;
-  std::size_t begin;  ///< this rank's elements in the bucket, of its group's vector
-  std::size_t count;
-  const float* received;  ///< the same elements of the other group's vector
-  bool is_second;         ///< whether this rank's group is the second one
-  double* products;       ///< of each gradient: aa, bb, ab; summed over the ranks of both groups between the calls
-
-  /// Writes the products of each gradient that has elements on this rank.
-  void multiply() const noexcept;
-  /// own = (1 - ab / 2aa) a + (1 - ab / 2bb) b, by gradient
-  void combine() const noexcept;
-};
-
-/// Memory that grows by larger blocks. Earlier blocks stay, because enqueued work uses them. Allocates nothing once a
-/// block is large enough.
-template <class T>
-class WorkMemory {
- public:
-  T* at_least(std::size_t count) {
-    if (all_.empty() || all_.back().size() < count) all_.emplace_back(count);
-    return all_.back().data();
-  }
-
- private:
-  std::vector<std::vector<T>> all_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-/// A GradientHook that adds orthogonal gradients and averages parallel ones.
-/// `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
-/// of a parameter become (1 - ab / 2aa) a + (1 - ab / 2bb) b: their sum if they are orthogonal, their average if they
-/// are equal. Results of pairs, of four ranks, and so on, are combined in the same way. DdpOptions::reduce_op has no
-/// effect.
-/// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
-/// - The number of ranks is a power of two, and gradients are f32 in host memory; otherwise the first step fails.
-/// - Each rank sends as many bytes as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
-/// - Memory: half of each bucket that is larger than all buckets before it.
-/// - Gradients have the same bits on all ranks, and in each run with the same buckets and ranks.
-/// Lifetime: one model; a variable outlives its wrapper.
-/// @ingroup hooks
-class Adasum {
- public:
-  /// @throws Error (invalid_argument) for a second model
-  void prepare(std::span<const Parameter> parameters);
-  std::string description() const { return "hooks::Adasum"; }
-  /// Two exchanges, an all-reduce and two computations for each doubling.
-  static std::uint64_t items_per_bucket(int ranks) noexcept {
-    return 5 * static_cast<std::uint64_t>(std::bit_width(static_cast<unsigned>(ranks)));
-  }
-
-  template <class C>
-  void reduce(const ddp::GradientBucket<C>& bucket) {
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: hooks::Adasum runs on the host: use it with a backend of host memory");
-    static_assert(backend::CanSendRecv<C>, "dtrain: hooks::Adasum needs send_recv (backend/communicator.hpp)");
-    const int ranks = bucket.channel.size();
-    require_usable(ranks, bucket.values);
-    combine(bucket, 1, 0, bucket.values.count);
-  }
-
- private:
-  /// @throws Error (unsupported)
-  static void require_usable(int ranks, const BufferView& values);
-
-  /// Combines elements [begin, begin + count) of this rank's group of `distance` ranks and of the neighbour group. Each
-  /// rank has a partner with the same elements in the neighbour group. Each partner combines one half, repeats the call
-  /// for its half with larger groups, and exchanges results with its partner.
-  template <class C>
-  void combine(const ddp::GradientBucket<C>& bucket, int distance, std::size_t begin, std::size_t count) {
-    const int ranks = bucket.channel.size();
-    const int rank = bucket.channel.rank();
-    if (distance >= ranks) return;
-    const bool is_second = (rank / distance) % 2 != 0;
-    const int partner = is_second ? rank - distance : rank + distance;
-    const std::size_t half = count / 2;
-    const BufferView halves[2] = {bucket.part(begin, half), bucket.part(begin + half, count - half)};
-    const std::size_t own_begin = is_second ? begin + half : begin;
-    const BufferView& own = halves[is_second ? 1 : 0];
-    const BufferView& other = halves[is_second ? 0 : 1];
-
-    float* const received = received_.at_least((bucket.values.count + 1) / 2);
-    const std::size_t row = 3 * bucket.gradients.size();
-    const auto rows = static_cast<std::size_t>(ranks / (2 * distance));
-    double* const products = products_.at_least(row * static_cast<std::size_t>(ranks) / 2);
-    const std::span<double> table(products, row * rows);  // a row for each pair of groups
-    const ddp::AdasumLevel level{bucket.gradients,
-                                 reinterpret_cast<float*>(bucket.values.data),
-                                 own_begin,
-                                 own.count,
-                                 received,
-                                 is_second,
-                                 products + row * static_cast<std::size_t>(rank / (2 * distance))};
-    const BufferView from_partner = buffer_view(std::span(received, own.count));
-    bucket.channel.enqueue(backend::SendRecv{other, partner, from_partner, partner}, bucket.stream);
-    bucket.compress([level, table]() noexcept {
-      std::fill(table.begin(), table.end(), 0.0);
-      level.multiply();
-    });
-    bucket.channel.enqueue(backend::AllReduce{buffer_view(table), buffer_view(table), ReduceOp::sum}, bucket.stream);
-    bucket.compress([level]() noexcept { level.combine(); });
-    combine(bucket, 2 * distance, own_begin, own.count);
-    bucket.channel.enqueue(backend::SendRecv{own, partner, other, partner}, bucket.stream);
-  }
-
-  ddp::WorkMemory<float> received_;
-  ddp::WorkMemory<double> products_;
-  bool has_model_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
 // ---- dtrain/ddp/hooks/cast.hpp
 
 /// @file
-/// Hooks that reduce gradients in another type: hooks::Cast, f32 gradients as bf16 or f16, so that half of the bytes
-/// travel; hooks::Widen, f16 and bf16 gradients as f32, so that sums are rounded once. A program gives one to the
-/// wrapper. DeviceCast: their conversion of a bucket's values on a CUDA device.
+/// hooks::Cast: gradient hook that reduces f32 gradients in 16 bits. hooks::Widen: 16-bit gradients in f32. DeviceCast:
+/// CUDA conversion.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29727,7 +29032,7 @@ inline std::size_t converted_bytes(const BucketPlan& plan, DType from, DType to)
   return bytes;
 }
 
-/// @throws Error (invalid_argument): a hook was not told the plan of a bucket. @param hook such as hooks::Cast
+/// @throws Error (invalid_argument): a hook has not got the plan of a bucket. @param hook its name, "hooks::Cast"
 [[noreturn]] inline void refuse_unplanned(const char* hook, const BufferView& values) {
   throw_error(Errc::invalid_argument,
               "{} has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
@@ -30049,7 +29354,7 @@ class Widen {
 
   bool is_prepared_ = false;
   std::shared_ptr<void> memory_[2];  ///< a DeviceCast for f16 and for bf16; in host memory first the channel's memory
-  std::byte* data_ = nullptr;        ///< in host memory, for both types
+  std::byte* data_ = nullptr;        ///< host memory for both types
   std::size_t bytes_ = 0;
 };
 
@@ -30058,8 +29363,7 @@ class Widen {
 // ---- dtrain/ddp/hooks/local_sgd.hpp
 
 /// @file
-/// hooks::LocalSgd: steps without communication, and averaged weights every few steps. A program gives it to the
-/// wrapper.
+/// hooks::LocalSgd: gradient hook whose steps communicate nothing; every few steps it averages the ranks' weights.
 
 namespace DTRAIN_NAMESPACE::hooks {
 
@@ -30276,8 +29580,8 @@ DTRAIN_DEFINED void LocalSgd::copy(const Joined& joined, bool gathers) const noe
 // ---- dtrain/ddp/hooks/power_sgd.hpp
 
 /// @file
-/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; a program gives it to the
-/// wrapper. PowerSgdBucket: the hook's work on one bucket, between the all-reduces.
+/// hooks::PowerSgd: gradient hook that reduces two thin factors of each gradient matrix. PowerSgdBucket: its work on
+/// one bucket.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30306,7 +29610,7 @@ struct CompressedLayout {
 
 /// Work on one bucket. Threads: the stream's thread.
 struct PowerSgdBucket {
-  std::vector<CompressedGradient>* states;  ///< by parameter
+  std::vector<CompressedGradient>* states;  ///< states by parameter
   std::span<const BucketGradient> gradients;
   BufferView values;
   double error_factor;  ///< factor of a reduced gradient that is subtracted from the error
@@ -30420,8 +29724,8 @@ class PowerSgd {
 // ---- dtrain/ddp/hooks/top_k.hpp
 
 /// @file
-/// hooks::TopK: sends the largest elements of each gradient, which LargestElements selects. A program gives it to the
-/// wrapper.
+/// hooks::TopK: gradient hook that sends the largest elements of each gradient. LargestElements: their selection by
+/// radix.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30446,7 +29750,7 @@ class LargestElements {
 /// Options of hooks::TopK. The same on every rank.
 /// @ingroup hooks
 struct TopKOptions {
-  double fraction = 0.01;         ///< of a gradient's elements; above 0, at most 1
+  double fraction = 0.01;         ///< share of a gradient's elements; above 0, at most 1
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
 };
 
@@ -30546,10 +29850,10 @@ class TopK {
 
   TopKOptions options_;
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
-  std::vector<std::int64_t> steps_;    ///< of each gradient with elements
+  std::vector<std::int64_t> steps_;    ///< steps of each gradient with elements
   std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
-  ddp::Residuals errors_;              ///< of the compressed gradients
-  std::vector<ddp::SentElement> own_;  ///< of one bucket, as gathered_ and plain_: the stream runs buckets in order
+  ddp::Residuals errors_;              ///< errors of the compressed gradients
+  std::vector<ddp::SentElement> own_;  ///< one bucket's, as gathered_ and plain_: the stream runs buckets in order
   std::vector<ddp::SentElement> gathered_;
   std::vector<float> plain_;
   std::vector<std::uint32_t> indices_;
@@ -30562,11 +29866,8 @@ class TopK {
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
-/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it; clip_gradients() scales the
-/// gradients to a norm. Programs call both, also by DistributedDataParallel and libtorch.hpp. LossScaler,
-/// MasterWeights, Reducer and sharded/ measure or read norms. BucketNorms: the buckets' sums of squares;
-/// BucketReduction owns it, HostGradientCopier and CudaBucketNorms (reduction/) name it, and MasterWeights sums by it.
-/// multiply_elements() scales gradients there and in sharded/.
+/// GradientNorm: L2 norm of a step's reduced gradients, if its StepOptions ask. clip_gradients(): scales to a norm.
+/// BucketNorms: buckets' sums of squares.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30576,8 +29877,8 @@ struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
-  /// The norm that the gradients would have without clip_gradients, for a log. Clipping a
-  /// MasterWeights or ShardedGradients changes this one, too.
+  /// The norm that the gradients would have without clip_gradients, for a log. Clipping a MasterWeights or
+  /// ShardedGradients also changes this one.
   double before_clipping = norm;
 
   /// The norm of the gradients times `factor`.
@@ -30718,9 +30019,8 @@ using ddp::StepOptions;
 // ---- dtrain/ddp/precision/loss_scaler.hpp
 
 /// @file
-/// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows. The
-/// program calls it, or gives it to a step of its ShardedOptimizer. LossScalerOptions: its options, also of
-/// DeviceLossScaler, which checks them by a LossScaler.
+/// LossScaler: factor of the loss that keeps small f16 gradients representable and adapts to overflows, equal on all
+/// ranks.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30728,8 +30028,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup precision
 struct LossScalerOptions {
   float initial_scale = 65536;
-  float growth_factor = 2;              ///< above 1
-  float backoff_factor = 0.5F;          ///< between 0 and 1
+  float growth_factor = 2;              ///< a factor above 1
+  float backoff_factor = 0.5F;          ///< a factor between 0 and 1
   std::int64_t growth_interval = 2000;  ///< steps without overflow before the scale grows
 };
 
@@ -30792,7 +30092,7 @@ class LossScaler {
 
   LossScalerOptions options_;
   float scale_;
-  std::int64_t finite_steps_ = 0;  ///< since the scale changed
+  std::int64_t finite_steps_ = 0;  ///< finite steps since the scale changed
 };
 
 #if DTRAIN_DEFINITIONS
@@ -30846,9 +30146,7 @@ using ddp::LossScalerOptions;
 // ---- dtrain/ddp/precision/device_loss_scaler.hpp
 
 /// @file
-/// DeviceLossScaler: a LossScaler whose scale is in the memory of a CUDA device, so that no step waits for it. A
-/// program calls it between a step and its optimizer, or gives it to a step of its ShardedOptimizer, where
-/// DeviceShardedReduction reads it.
+/// DeviceLossScaler: a loss scaler whose scale is in CUDA memory, so that no step waits for it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -30864,12 +30162,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// A step with a dtrain::ShardedOptimizer does all three, and the optimizer counts no update where a gradient of any
 /// rank is not finite. The quotients are f32:
 ///
-///   ddp.backward(f, optimizer, scaler);                              // or, with clipping behind the division:
+///   ddp.backward(f, optimizer, scaler);                              // or, with clipping after the division:
 ///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0, &scaler));
 ///
 /// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf(). If a loaded
 /// scale is no finite positive number, each step is as one that overflows, and the scale stays: LossScaler::step
-/// refuses it. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
+/// rejects it. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
 /// @ingroup precision
 class DeviceLossScaler {
  public:
@@ -30909,7 +30207,7 @@ class DeviceLossScaler {
   DeviceLossScaler(const DeviceLossScaler&) = delete;
 
   /// Address of the f32 scale in device memory. Work on the streams of the step's ready() reads the scale of this step
-  /// before step(), and of the next step behind it.
+  /// before step(), and the scale of the next step after it.
   const float* scale() const noexcept { return &on_device()->scale; }
 
   /// Enqueued: divides the reduced gradients, and their norm, by the scale if all are finite, and changes the scale.
@@ -31060,9 +30358,7 @@ using ddp::MasterWeights;
 // ---- dtrain/ddp/profile/step_record.hpp
 
 /// @file
-/// Step record: one event of a step, and its time; step recorder: a lock-free ring of records, of fixed size, that any
-/// thread writes. StepMeter writes records, also for the gradient copiers of reduction/. timeline.hpp and planning/
-/// read them; DistributedDataParallel::records() gives them to programs.
+/// StepRecord: one event of a training step, and its time. StepRecorder: lock-free ring of them, of fixed size.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31098,8 +30394,8 @@ constexpr const char* name(StepEvent event) noexcept {
 struct StepRecord {
   using Clock = std::chrono::steady_clock;  ///< the same for all processes of a host
 
-  std::uint64_t step = 0;   ///< from 1
-  std::uint32_t index = 0;  ///< of the parameter for `ready`, else of the bucket; 0 for events of the whole step
+  std::uint64_t step = 0;   ///< the step's number, from 1
+  std::uint32_t index = 0;  ///< index of the parameter for `ready`, else of the bucket; 0 for events of the whole step
   StepEvent event = StepEvent::begun;
   Clock::time_point time{};
 
@@ -31190,18 +30486,16 @@ using ddp::StepRecord;
 // ---- dtrain/ddp/planning/bucket_planner.hpp
 
 /// @file
-/// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps. MeasuredPlan implements it, Driver (setup/) makes it from a PlannerSetup, and bucket_rebuild.hpp
-/// (reduction/) asks it after each step. SavedPlanNumbers: its plan as numbers, for saved_plan.hpp. plan_state(): these
-/// as a tensor of a checkpoint, for a program that includes distributed_data_parallel.hpp.
+/// BucketPlanner: interface that changes a wrapper's bucket plan and all_reduce variant between first steps.
+/// PlannerSetup: its arguments. plan_state(): for checkpoints.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A step that has ended on this rank.
 struct FinishedStep {
-  std::uint64_t number;               ///< of the step, as in its records
-  std::chrono::nanoseconds duration;  ///< from begin() to the end of finish()
-  const StepRecorder& recorder;       ///< with the step's records
+  std::uint64_t number;               ///< number of the step, as in its records
+  std::chrono::nanoseconds duration;  ///< time from begin() to the end of finish()
+  const StepRecorder& recorder;       ///< recorder with the step's records
 };
 
 /// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
@@ -31256,8 +30550,8 @@ struct PlannerSetup {
   std::span<const Parameter> parameters;
   bool binds_gradients;  ///< whether the model binds its gradients
   const std::shared_ptr<const group::GroupHandle>& group;
-  const std::string& prefix;            ///< of this wrapper's keys
-  std::vector<const char*> variants{};  ///< of the wrapper's communicator: see backend::HasVariants
+  const std::string& prefix;            ///< prefix of this wrapper's keys
+  std::vector<const char*> variants{};  ///< variants of the wrapper's communicator: see backend::HasVariants
 };
 
 /// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured
@@ -31267,9 +30561,8 @@ NamedTensor plan_tensor(BucketPlanner* planner);
 
 /// The measured plan as a tensor for save_checkpoint and load_checkpoint. A plan that is loaded before the first step
 /// is used from the second step on, and no steps are measured. Conditions: the same number of ranks, in the job and on
-/// rank 0's host; the same gradients; the same variants of all_reduce. Thresholds of Mpi and Gloo are still measured:
-/// GroupOptions::algorithms. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
-/// PlanChoice::measured()
+/// rank 0's host; the same gradients; the same variants of all_reduce. Lifetime: refers to memory of `ddp`. @throws
+/// Error (invalid_argument) without PlanChoice::measured()
 /// @ingroup training
 template <class Ddp>
 NamedTensor plan_state(Ddp& ddp) {
@@ -31305,9 +30598,7 @@ using ddp::plan_state;
 // ---- dtrain/ddp/planning/measured_plan.hpp
 
 /// @file
-/// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
-/// if the chosen one is no gain. Driver makes it for PlanChoice::measured(); bucket_rebuild.hpp asks it after each
-/// step.
+/// MeasuredPlan: BucketPlanner that measures the first steps and chooses bucket sizes and variant, if they gain.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31320,9 +30611,8 @@ inline constexpr std::size_t given_plan_steps = 5;
 // ---- dtrain/ddp/profile/step_meter.hpp
 
 /// @file
-/// Step meter: times of the phases of steps, for ReducerStatistics, and step records for timelines. BucketReduction
-/// owns it; all of reduction/ notes times by it, in device memory also by DeviceTimes. RunningBucket: the step and
-/// bucket that are communicated now, which the meter sets; the error sentences of Driver's channel have it.
+/// StepMeter of a BucketReduction: times of a step's phases, and its event records. RunningBucket: the bucket in
+/// communication now.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31342,8 +30632,8 @@ class RunningBucket {
 
  private:
   struct BucketSize {
-    std::size_t elements;  ///< with padding
-    std::size_t payload;   ///< without
+    std::size_t elements;  ///< elements with padding
+    std::size_t payload;   ///< elements without padding
   };
 
   mutable std::mutex mutex_;
@@ -31357,7 +30647,7 @@ struct StepTimes {
   /// From the end of a pass to begin(): forward pass, optimizer, data; also a backward pass that ends before the
   /// program calls begin(). This time and `backward` include passes under no_sync().
   std::chrono::nanoseconds forward{};
-  std::chrono::nanoseconds backward{};       ///< from begin() to finish()
+  std::chrono::nanoseconds backward{};       ///< time from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies
   std::chrono::nanoseconds hidden{};         ///< part before finish() was called; on a device, part during computation
   std::chrono::nanoseconds exposed{};        ///< time added to the step: in finish(), or on a device after computation
@@ -31542,7 +30832,7 @@ class StepMeter {
   /// @name Since the last step's end.
   /// @{
   std::chrono::nanoseconds forward_{};
-  std::chrono::nanoseconds backward_{};  ///< of passes that reduced nothing
+  std::chrono::nanoseconds backward_{};  ///< time of passes that reduced nothing
   std::uint64_t unreduced_ = 0;
   /// @}
   bool is_unreduced_ = false;  ///< whether the current pass reduces nothing
@@ -31580,8 +30870,8 @@ DTRAIN_DEFINED std::string RunningBucket::describe(backend::Operation operation)
 // ---- dtrain/ddp/profile/device_times.hpp
 
 /// @file
-/// DeviceTimes: a StepMeter's times on a CUDA device: duration of the buckets' collectives, and the part that the
-/// backward pass hid. CudaGradientCopier owns it.
+/// DeviceTimes of a CudaGradientCopier: durations of the buckets' collectives, and their part that the backward pass
+/// hid.
 
 #if DTRAIN_WITH_CUDA
 
@@ -31771,10 +31061,7 @@ class DeviceTimes {
 // ---- dtrain/ddp/profile/reducer_statistics.hpp
 
 /// @file
-/// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; BucketReduction (reduction/)
-/// makes them from its StepMeter. SlowestRank: the rank with the longest forward and backward passes, for which others
-/// wait. statistics() and slowest_rank() of DistributedDataParallel return them to programs, statistics() of
-/// libtorch.hpp the former.
+/// ReducerStatistics: counts and times of a wrapper's steps. SlowestRank: the rank with the longest computation.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31782,8 +31069,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup times
 struct ReducerStatistics {
   std::uint64_t steps = 0;
-  std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
-  std::size_t buckets = 0;          ///< in the plan
+  std::uint64_t bytes_reduced = 0;  ///< bytes of gradients, without padding
+  std::size_t buckets = 0;          ///< buckets in the plan
   StepTimes times;                  ///< sums over the steps
   bool is_measured = false;         ///< whether times.communication and times.hidden are known
   /// Steps in times.communication, times.hidden and times.exposed. On host streams: all steps. On CUDA, with
@@ -31811,7 +31098,7 @@ std::string to_string(const ReducerStatistics& statistics);
 /// The rank with the longest mean forward and backward time.
 /// @ingroup times
 struct SlowestRank {
-  int rank = 0;                          ///< in the group
+  int rank = 0;                          ///< the rank in the group
   std::chrono::nanoseconds computing{};  ///< mean forward and backward time of a step on this rank
   std::chrono::nanoseconds typical{};    ///< the mean of all ranks
 };
@@ -31821,11 +31108,9 @@ struct SlowestRank {
 std::string to_string(const SlowestRank& slowest);
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
-/// reports, not for every step. @param prefix used once; `deadline` bounds each wait
-/// @param notice_after time until a rank logs a warning with the names of missing ranks
-SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline,
-                                       std::chrono::milliseconds notice_after = std::chrono::seconds(10));
+/// reports, not for every step. @param purpose each wrapper's own @throws as GroupHandle::gather
+SlowestRank find_slowest_rank_blocking(const group::GroupHandle& group, const std::string& purpose,
+                                       const ReducerStatistics& mine, const group::StoreWait& wait = {});
 
 #if DTRAIN_DEFINITIONS
 
@@ -31908,9 +31193,9 @@ inline void fields(Serializer& of, SlowestRank& slowest) {
   fields(of, slowest.typical);
 }
 
-DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                                      const ReducerStatistics& mine, int rank, int world_size,
-                                                      Deadline deadline, std::chrono::milliseconds notice_after) {
+DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const group::GroupHandle& group, const std::string& purpose,
+                                                      const ReducerStatistics& mine, const group::StoreWait& wait) {
+  const int world_size = group.members().world_size;
   const auto own = [&] {
     const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
     return to_bytes((mine.times.forward + mine.times.backward) / steps);
@@ -31929,12 +31214,9 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
     slowest.typical = std::chrono::nanoseconds(static_cast<std::int64_t>(sum / world_size));
     return to_bytes(slowest);
   };
-  const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const char* const doing = "summary() or slowest_rank(), which every rank calls";
-  backend::StoreRank self{store, rank, world_size, rank, deadline, doing, name};
-  self.notice_after = notice_after;
-  const auto slowest =
-      from_bytes<SlowestRank>(backend::store_gather(self, prefix + "computing", own, find), "the slowest rank");
+  const auto slowest = from_bytes<SlowestRank>(
+      group.gather(purpose, "summary() or slowest_rank(), which every rank calls", own, find, wait),
+      "the slowest rank");
   if (slowest.rank < 0 || slowest.rank >= world_size) {
     throw_error(Errc::protocol, "the slowest of {} ranks is said to be rank {}", {world_size, slowest.rank});
   }
@@ -31951,100 +31233,11 @@ using ddp::SlowestRank;
 using ddp::StepTimes;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/rank0_task.hpp
-
-/// @file
-/// Rank 0 task: work that rank 0 alone does, mostly on files, and whose result or error every rank gets.
-
-namespace DTRAIN_NAMESPACE::ddp::detail {
-
-/// Blocking: as long as rank 0 works and is alive. Logs a warning every timeout(). @returns its result, as store_gather
-/// encodes it
-template <class Group>
-std::string wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store, const std::string& key,
-                                    const std::string& doing) {
-  const Deadline::Clock::time_point began = Deadline::Clock::now();
-  for (;;) {
-    try {
-      return store.get_blocking(key, Deadline::after(group.timeout()));
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) throw;
-      log(LogLevel::warning,
-          format_text("rank {}: after {} rank {} is still {}; this rank waits until that rank has finished or is lost",
-                      {group.members().rank_in_job(), duration_text(Deadline::Clock::now() - began),
-                       group.members().rank_in_job(0), doing}));
-    }
-  }
-}
-
-/// The Error of ranks that are doing different things; nullopt if all do the same. @param doing of each rank
-template <class Group>
-std::optional<Error> different_work(const Group& group, const std::vector<std::string>& doing) {
-  for (std::size_t other = 1; other < doing.size(); ++other) {
-    if (doing[other] != doing[0]) {
-      const int rank = group.members().rank_in_job(static_cast<int>(other));
-      return Error(
-                 make_error_code(Errc::disagreement),
-                 format_text("rank {} is {}, but rank {} is {}; give the same name on every rank, and wait for pending "
-                             "checkpoints in the same order",
-                             {group.members().rank_in_job(0), doing[0], rank, doing[other]}))
-          .with_rank(rank);
-    }
-  }
-  return std::nullopt;
-}
-
-/// Runs `work()` on rank 0, once every rank has called this with the same `doing`. Every rank gets its result or its
-/// Error, which names rank 0 and its host. Collective, blocking: as long as rank 0 works.
-/// @param doing for sentences: "writing the file x"
-/// @throws Error (disagreement) on every rank, with the same sentence, if a rank is doing something else;
-/// (timeout) if a rank does not come
-template <class Group, class Work>
-bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
-  group::GroupAccess::of(group).rank_context()->require_may_block();
-  const backend::StoreRef store = with_call_purpose(group.store().with_prefix("dtrain/rank 0/"), doing);
-  const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
-  group.start_pending();  // other ranks may wait for this work before they call this
-  const int rank = group.members().rank_in_job();
-  std::string result;  // of rank 0, on the others
-  if (group.rank() != 0) {
-    store.set_blocking(format_text("{}/{}", {key, group.rank()}), "=" + doing, Deadline::after(group.timeout()));
-    result = wait_for_rank0_blocking(group, store, key, doing);
-  }
-  backend::StoreRank self{
-      store, group.rank(), group.world_size(), rank, Deadline::after(group.timeout()), doing, [&group](int other) {
-        return format_text("rank {}", {group.members().rank_in_job(other)});
-      }};
-  if (group.rank() != 0) self.notice_after = std::chrono::milliseconds(0);  // wait_for_rank0_blocking has waited
-  const auto run = [&]() -> std::string {
-    std::vector<std::string> all{doing};
-    backend::detail::take_texts(self, key, all);
-    if (const std::optional<Error> difference = different_work(group, all)) throw *difference;
-    const std::string where =
-        group.world_size() == 1
-            ? std::string()
-            : format_text(" (on rank {} on host {}, which does it for all ranks)", {rank, group.members().host});
-    try {
-      return backend::detail::with_error(doing, work) ? "yes" : "no";
-    } catch (const Error& error) {
-      throw Error(error.code(), error.what() + where).with_rank(rank);
-    }
-  };
-  try {
-    return backend::store_broadcast(self, key, run) == "yes";
-  } catch (const JobFailed&) {
-    if (result.starts_with('!')) static_cast<void>(backend::detail::decode(result));  // throws what the others throw
-    throw;
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp::detail
-
 // ---- dtrain/ddp/profile/timeline.hpp
 
 /// @file
-/// Timeline of a whole job as Chrome trace JSON, which rank 0 gathers and writes. RankTimeline: one rank's message to
-/// rank 0. ClockOffset: rank 0's clock minus this rank's, estimated over the store.
+/// Timeline: all ranks' step records as Chrome trace JSON, which rank 0 writes. RankTimeline: one rank's message.
+/// ClockOffset: rank 0's clock minus this rank's.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32162,7 +31355,6 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   const auto store =
       with_call_purpose(group.store().with_prefix("dtrain/timeline/"), "writing the file " + sanitize(path));
   const int ranks = group.world_size();
-  group.start_pending();  // other ranks may wait for this work before they make this call
   const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());
   RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
   const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);
@@ -32174,7 +31366,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
     }
     store.set(key, to_bytes(bytes.size())).wait();
   }
-  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+  static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "writing the file " + sanitize(path), [&] {
     std::vector<RankTimeline> all;
     all.push_back(std::move(own));
     for (int rank = 1; rank < ranks; ++rank) {
@@ -32187,7 +31379,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
       if (!timeline) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(timeline));
     }
-    write_trace(path, all, parameters, WritingAttempt::of(*group::GroupAccess::of(group).handle()));
+    write_trace(path, all, parameters, WritingAttempt::of(*group::handle_of(group)));
     return true;
   }));
 }
@@ -32293,7 +31485,7 @@ class Trace {
   std::string text_;
   int process_ = 0;
   std::chrono::nanoseconds offset_{};
-  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< by event, step and index
+  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< times by event, step and index
 };
 
 inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
@@ -32378,9 +31570,7 @@ using ddp::write_timeline;
 // ---- dtrain/ddp/ready.hpp
 
 /// @file
-/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward(), which gets it
-/// from DistributedDataParallel or a Step; ZeroGradients (data/) and ModuleModel (libtorch/) call it, too.
-/// ReadyGradient: its argument, which GradientTable checks, and Reducer or Accumulation (reduction/) takes.
+/// Ready: callback by which a model's backward pass marks a gradient as final. ReadyGradient: its argument.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32396,8 +31586,8 @@ struct ReadyGradient {
 /// The only type of dtrain that a model's backward pass needs; no template, so that models can be in .cpp files.
 /// Threads: any, concurrently for different parameters. Lifetime: the step outlives the Ready that it made.
 /// Blocking: no, with two exceptions. Over NCCL the call that completes a bucket of a size for which the ranks are not
-/// connected yet (backend::ConnectsAtFirstUse) waits until that bucket is complete on all ranks. With zero::Gradients a
-/// call may wait until earlier buckets are reduced, in host memory.
+/// connected yet (backend::ConnectsAtFirstUse) waits until that bucket is complete on all ranks. In stage 2 of a
+/// ShardedOptimizer a call may wait until earlier buckets are reduced, in host memory.
 /// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
 /// @ingroup training
 class Ready {
@@ -32421,8 +31611,8 @@ class Ready {
   /// GPU.
   void operator()(std::size_t parameter, StreamHandle stream) const { (*this)(ReadyGradient{parameter, stream}); }
 
-  /// In this step the gradient is final in `gradient`: host memory that may lie elsewhere in each step, such as a
-  /// graph's or scratch memory. Blocking: no; copies the gradient. After the call the program may write or free the
+  /// In this step the gradient is final in `gradient`: host memory that may lie elsewhere in each step (a graph's
+  /// memory, scratch memory). Blocking: no; copies the gradient. After the call the program may write or free the
   /// memory, unless the parameter's own gradient lies there. After the step the reduced values are in the parameter's
   /// own gradient memory.
   template <std::same_as<TensorView> View>  // so that ready(i, {}) is a stream
@@ -32453,9 +31643,7 @@ using ddp::ReadyGradient;
 // ---- dtrain/ddp/data/zero_gradients.hpp
 
 /// @file
-/// ZeroGradients: the backward pass of a rank that has no data for a step. step_without_data() of the wrappers,
-/// DistributedDataParallel and that of libtorch.hpp, runs it. warn_of_constant_buffers(): the warning of such a step on
-/// rank 0, for Driver and libtorch.hpp.
+/// ZeroGradients: backward pass of a rank without data for a step: every gradient is ready, with zeros.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32496,7 +31684,7 @@ class ZeroGradients {
 
  private:
   std::unique_ptr<std::byte[]> memory_;  ///< zeros
-  std::vector<TensorView> views_;        ///< of the gradients, all in memory_
+  std::vector<TensorView> views_;        ///< views of the gradients, all in memory_
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -32504,10 +31692,8 @@ class ZeroGradients {
 // ---- dtrain/ddp/gradient_table.hpp
 
 /// @file
-/// Gradient table: addresses, name and shape of each parameter's gradient, checks of ready() arguments, and
-/// descriptions of parameters for error sentences. GradientArena owns it. Each StepWork (step_work.hpp), and all of
-/// reduction/ and sharded/, read gradients' places in it; PackedBroadcast (broadcast/) describes its tensors by such
-/// places. Reducer checks ready() by it.
+/// GradientTable of a GradientArena: each parameter's gradient: addresses, name, shape; checks ready()'s arguments.
+/// ParameterNames: for error sentences.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32535,7 +31721,7 @@ class ParameterNames {
 /// A bound gradient lies in the arena: both addresses are the same and nothing is copied.
 struct GradientSlot {
   std::byte* own = nullptr;    ///< the parameter's gradient memory
-  std::byte* place = nullptr;  ///< in the arena
+  std::byte* place = nullptr;  ///< its place in the arena
   std::size_t bytes = 0;
 
   bool is_bound() const noexcept { return own == place; }
@@ -32613,7 +31799,7 @@ class GradientTable {
   }
 
   /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
-  /// unlike the parameter's own or at an address that the constructor refuses; (unsupported) for a stream of another
+  /// unlike the parameter's own or at an address that the constructor rejects; (unsupported) for a stream of another
   /// device.
   void check(const ReadyGradient& gradient) const {
     if (gradient.parameter >= size()) names_.refuse_index(gradient.parameter);
@@ -32719,7 +31905,8 @@ DTRAIN_DEFINED std::optional<std::size_t> GradientTable::first_bound() const noe
 DTRAIN_DEFINED void GradientTable::require_unbound() const {
   if (const std::optional<std::size_t> bound = first_bound()) {
     throw_error(Errc::unsupported,
-                "zero::Gradients uses the memory of reduced gradients again, but bind_gradient has {} there; wrap a "
+                "a ShardedOptimizer of stage 2 uses the memory of reduced gradients again, but bind_gradient has {} "
+                "there; wrap a "
                 "model without bind_gradient, whose ready(i) copies gradients",
                 {names_.describe(*bound)});
   }
@@ -32767,10 +31954,8 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient
 // ---- dtrain/ddp/broadcast/packed_broadcast.hpp
 
 /// @file
-/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
-/// load_checkpoint(). broadcast_values(): rank 0's parameter values and buffers for every rank before training; Driver
-/// calls it. BufferBroadcast of a BucketReduction: rank 0's buffers for every rank, in one collective at the end of
-/// each step that does not skip it. shared_memory_instances.hpp instantiates all three.
+/// PackedBroadcast: broadcasts of rank 0's tensors, small ones together. broadcast_values(): rank 0's model, before
+/// training. BufferBroadcast: its buffers, after each step.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32834,7 +32019,7 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
     stream.record(done);
     backend::block_until_complete(done, communicator, *context.latch, context.timeout, context.rank);
   };
-  // This thread copies: work of the stream that an exception leaves behind would copy after the end of `values`.
+  // This thread copies: work that an exception leaves on the stream would copy after the end of `values`.
   values.launch(
       communicator.rank() == 0,
       [&](const BufferView& value) {
@@ -32949,8 +32134,8 @@ DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const 
 // ---- dtrain/ddp/checkpoint/checkpoint.hpp
 
 /// @file
-/// save_checkpoint() and load_checkpoint(): checkpoints of a whole job, whose file rank 0 reads and writes, and whose
-/// values every rank gets. PendingCheckpoint: one that a thread writes while the training goes on.
+/// save_checkpoint(), load_checkpoint(): checkpoints of a job, whose file rank 0 alone accesses. PendingCheckpoint: one
+/// that a thread writes.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32971,18 +32156,8 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
   }
   const Deadline deadline = Deadline::after(group.timeout());
   const int count = group::GroupAccess::of(group).next_number("checkpoint");
-  agree_blocking(*group::GroupAccess::of(group).handle(), format_text("dtrain/checkpoint/{}/", {count}), signature,
-                 deadline, "loading a checkpoint");
-}
-
-/// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
-template <class Group>
-void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) {
-  std::vector<std::span<const std::byte>> memory;
-  for (const NamedTensor& tensor : tensors) {
-    memory.emplace_back(tensor.value.data, tensor.value.bytes());
-  }
-  group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(memory);
+  agree_blocking(*group::handle_of(group), format_text("dtrain/checkpoint/{}/", {count}), signature, deadline,
+                 "loading a checkpoint");
 }
 
 /// Collective, blocking: NamedBytes get the length that rank 0 has read.
@@ -33054,10 +32229,8 @@ void barrier_of_save(const Group& group, const std::string& path) {
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::barrier_of_save(group, path);
-  detail::wait_for_weights(group, tensors);
-  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    write_checkpoint_file(path, tensors, tensor_access(group),
-                          WritingAttempt::of(*group::GroupAccess::of(group).handle()));
+  static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "writing the file " + sanitize(path), [&] {
+    write_checkpoint_file(path, tensors, tensor_access(group), WritingAttempt::of(*group::handle_of(group)));
     return true;
   }));
 }
@@ -33073,9 +32246,8 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 template <class Group>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
-  detail::wait_for_weights(group, tensors);
   const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
-  if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
+  if (!group::handle_of(group)->on_rank_0("rank 0", "reading the checkpoint " + sanitize(path), read)) {
     return false;
   }
   detail::resize_bytes_blocking(group, tensors);
@@ -33151,27 +32323,26 @@ class PendingCheckpoint {
 /// writes the copy. The tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that
 /// name, and at the end. Blocking: on rank 0 until the copy is made. Memory: a copy of the tensors, until wait()
 /// returns.
-/// @throws the job's first cause. Errors of rank 0, also those of the copy, such as Error (unsupported), come from
-/// wait(), on every rank
+/// @throws the job's first cause. Errors of rank 0, also those of the copy (unsupported), come from wait(), on every
+/// rank
 /// @ingroup checkpoints
 template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors) {
   group::GroupAccess::of(group).rank_context()->require_may_block();
   group.check();
-  detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
   const bool writes = group.rank() == 0;
   const auto take_copy = [&] {
     if (writes) *copy = TensorSnapshot(tensors, tensor_access(group));
   };
-  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()), writes] {
+  const auto write = [copy, path, attempt = WritingAttempt::of(*group::handle_of(group)), writes] {
     if (writes) copy->write(path, attempt);
   };
   return PendingCheckpoint(
       detail::copied_then(take_copy, write),
       [group, path](const std::function<void()>& require_written) {
-        static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+        static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "writing the file " + sanitize(path), [&] {
           require_written();
           return true;
         }));
@@ -33269,8 +32440,8 @@ using ddp::save_checkpoint_async;
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
 
 /// @file
-/// Bucket rebuild at the end of a reducer's step, in the observed ready order of rank 0 or by a BucketPlanner, with
-/// gradients moved in place (Rearrangement). Reducer owns the BucketRebuild.
+/// BucketRebuild of a Reducer: a new bucket plan after a step, by rank 0's ready order or a BucketPlanner.
+/// Rearrangement: moves gradients in place.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33598,8 +32769,7 @@ DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHa
         prefix + "order", count * detail::order_entry_bytes,
         [&](const std::string& name) { return store.take_blocking(name, group.members().world_size - 1, deadline); });
   } catch (const Error&) {
-    group.failure()->throw_if_failed(group.members().rank_in_job());  // the first cause names its rank
-    throw;
+    group.throw_cause_or_rethrow();
   }
   return detail::order_in(bytes, count);
 }
@@ -33620,7 +32790,6 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
   }
   rebuild.agreed_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
     const Deadline deadline = Deadline::after(group->timeout());
-    group->start_pending();  // other ranks may wait for this work before they have their order
     if (group->members().rank != 0) return read_order_blocking(*group, prefix, order.size(), deadline);
     if (*wait_until_published) (*wait_until_published)(deadline);
     return order;
@@ -33634,8 +32803,8 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
 // ---- dtrain/ddp/reduction/cuda/bucket_copies.hpp
 
 /// @file
-/// Copies of CudaGradientCopier. BucketCopies: those that pack and unpack a bucket's gradients, or multiply them;
-/// PackingAtReady: those of each gradient, as soon as it is ready, to an arena whose memory buckets reuse.
+/// BucketCopies of a CudaGradientCopier: pack, unpack or scale a bucket's gradients. PackingAtReady: packs each one
+/// when it is ready.
 
 #if DTRAIN_WITH_CUDA
 
@@ -33711,14 +32880,14 @@ class BucketCopies {
   };
 
   std::vector<TypedCopies> types_;
-  std::vector<std::size_t> type_of_;  ///< of each bucket: index into types_
+  std::vector<std::size_t> type_of_;  ///< each bucket's index into types_
   stream::cuda::CopyBatch by_runtime_;
 };
 
 /// The copy is enqueued on the stream that produces the gradient: later work of that stream may use the gradient's
 /// memory again. Bucket k takes the memory of bucket k-2, for whose work the stream waits first. A gradient of bucket k
 /// that is ready before bucket k-2 is launched is copied to a side buffer. Side buffers stay for later steps. Threads:
-/// pack() runs concurrently for different parameters, beside launched(); all other calls run between steps. Steady
+/// pack() runs concurrently for different parameters, and with launched(); all other calls run between steps. Steady
 /// state: allocates nothing.
 class PackingAtReady {
  public:
@@ -33756,7 +32925,7 @@ class PackingAtReady {
       if (bucket < distance && earlier != nullptr && !producer.is_capturing()) producer.wait(*earlier);
       packs_[parameter].add(to, gradient, slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
       packs_[parameter].enqueue(is_early ? 1 : factor, producer);
-      // Another bucket has used the memory up to the next gradient. (Behind an early one, before_collective clears it.)
+      // Another bucket has used the memory up to the next gradient. (After an early one, before_collective clears it.)
       if (const std::size_t padding = detail::padded(slot.bytes) - slot.bytes; padding != 0 && !is_early) {
         stream::cuda::check(cudaMemsetAsync(to + slot.bytes, 0, padding, producer.native()), "cudaMemsetAsync");
       }
@@ -33771,12 +32940,12 @@ class PackingAtReady {
   }
 
  private:
-  static constexpr std::size_t distance = 2;  ///< in buckets; see with_reused_memory
+  static constexpr std::size_t distance = 2;  ///< number of buckets; see with_reused_memory
 
   const BucketPlan* plan_ = nullptr;
-  std::vector<stream::cuda::ScaledCopyBatch> packs_;  ///< of each parameter; empty unless the plan reuses memory
-  std::vector<stream::cuda::DeviceBuffer> early_;     ///< of each parameter
-  std::vector<stream::cuda::Event> free_;             ///< of each bucket: complete once its place is free
+  std::vector<stream::cuda::ScaledCopyBatch> packs_;  ///< copy of each parameter; empty unless the plan reuses memory
+  std::vector<stream::cuda::DeviceBuffer> early_;     ///< side buffer of each parameter
+  std::vector<stream::cuda::Event> free_;             ///< event of each bucket: complete once its place is free
   std::atomic<std::size_t> launched_{0};              ///< buckets of this step
 };
 
@@ -33787,8 +32956,8 @@ class PackingAtReady {
 // ---- dtrain/ddp/reduction/cuda/copy_streams.hpp
 
 /// @file
-/// CUDA streams of CudaGradientCopier. ProducerStreams: those that produced a bucket's gradients, each with an event;
-/// CopyStreams: two that pack and unpack beside the communication stream.
+/// CUDA streams of a CudaGradientCopier: ProducerStreams, which produced a bucket's gradients; CopyStreams, which pack
+/// and unpack during communication.
 
 #if DTRAIN_WITH_CUDA
 
@@ -33938,8 +33107,7 @@ class CopyStreams {
 // ---- dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp
 
 /// @file
-/// CudaBucketNorms of a BucketReduction: the norm of gradients in device memory, measured after each collective.
-/// gradient_copier.hpp selects it for CUDA streams.
+/// CudaBucketNorms of a BucketReduction: gradient norm in device memory, measured after each collective.
 
 #if DTRAIN_WITH_CUDA
 
@@ -33947,13 +33115,13 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Norms of a CUDA stream's steps; members have the meaning of BucketNorms' members. After each bucket's collective a
 /// kernel writes the sums of its thread blocks to device memory. After the last bucket a kernel writes the norm: to
-/// device memory, where rescale() changes it, and to pinned memory, for the host. A step itself waits for nothing.
-/// A step captured in a graph writes the norm in each replay, to separate pinned memory. A flag there says that the
-/// norm is of a replay behind the last step that the host knows. The host clears the flag once it has read the norm. A
-/// later step outside such a graph clears it on the device, after replays that still run. Example: a replay, and a step
-/// after it without a wait between the two. The replay sets the flag, and the step clears it again, so that
-/// gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps. Lifetime: the
-/// object outlives the work, and graphs of the work.
+/// device memory, where rescale() changes it, and to pinned memory, for the host. A step itself waits for nothing. A
+/// step captured in a graph writes the norm in each replay, to separate pinned memory. A flag there says that the norm
+/// is of a replay after the last step that the host knows. The host clears the flag once it has read the norm. A later
+/// step outside such a graph clears it on the device, after replays that still run. Example: a replay, and a step after
+/// it without a wait between the two. The replay sets the flag, and the step clears it again, so that gradient_norm()
+/// gives the step's norm. Threads: enqueue one at a time; everything else between steps. Lifetime: the object outlives
+/// the work, and graphs of the work.
 class CudaBucketNorms {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -33989,8 +33157,8 @@ class CudaBucketNorms {
     stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, sum, stream);
   }
 
-  /// Enqueues the norm after the work of all buckets, and so after earlier work of the gradients' streams, such as a
-  /// replay. @throws Error (cuda)
+  /// Enqueues the norm after the work of all buckets, and so after earlier work of the gradients' streams, a replay
+  /// among it. @throws Error (cuda)
   void end_buckets(Stream stream) {
     is_captured_ = stream.is_capturing();
     if (is_wanted_) kernels_.measure(on_device(), copy_for(is_captured_), sums(), first_sums_.back(), stream);
@@ -34098,7 +33266,7 @@ class CudaBucketNorms {
     replayed().is_written = 0;
   }
 
-  /// Whether a replay behind the last step has written a norm that was not read.
+  /// Whether a replay after the last step has written a norm that was not read.
   bool was_replayed() const noexcept {
     return has_graph_ && (is_captured_ || cleared_.is_complete_beside_capture()) && replayed().is_written != 0;
   }
@@ -34118,10 +33286,10 @@ class CudaBucketNorms {
   }
 
   stream::cuda::DeviceBuffer memory_;  ///< a DeviceNorm, and sums of squares for the largest plan
-  stream::cuda::PinnedBuffer copies_;  ///< of the DeviceNorm, one for steps and one for replays
+  stream::cuda::PinnedBuffer copies_;  ///< copies of the DeviceNorm, one for steps and one for replays
   stream::cuda::NormKernels kernels_;
   std::optional<DType> without_kernel_;
-  std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
+  std::vector<std::size_t> first_sums_{0};  ///< first sum of each bucket, and the end
   std::optional<GradientNorm> norm_;
   State state_ = State::none;
   bool is_wanted_ = false;
@@ -34137,8 +33305,8 @@ class CudaBucketNorms {
 // ---- dtrain/ddp/reduction/cuda/cuda_gradient_copier.hpp
 
 /// @file
-/// CudaGradientCopier of a BucketReduction: packs and unpacks in device memory, ordered by streams, without host waits.
-/// gradient_copier.hpp selects it for CUDA streams.
+/// CudaGradientCopier of a BucketReduction: packs and unpacks gradients in device memory, ordered by streams, without
+/// host waits.
 
 #if DTRAIN_WITH_CUDA
 
@@ -34402,7 +33570,7 @@ class CudaGradientCopier {
   /// producers.
   void enqueue_packing(std::size_t bucket) {
     const bool packs = !bucket_copies_.empty(bucket);
-    // Reused memory is free behind the communication stream's earlier work.
+    // Reused memory is free after the communication stream's earlier work.
     const Stream packing = packs && !plan_->reuses_memory ? copy_streams_.packing() : stream_;
     bucket_producers_[bucket].make_wait(packing);
     if (packs) bucket_copies_.enqueue(bucket, factor_, packing);
@@ -34429,10 +33597,10 @@ class CudaGradientCopier {
   DeviceTimes times_;
   std::vector<AnnouncedGradient> announced_;
   std::vector<ProducerStreams> bucket_producers_;
-  ProducerStreams producers_;  ///< of the step so far
+  ProducerStreams producers_;  ///< streams of the step so far
   BucketCopies bucket_copies_;
   PackingAtReady packing_at_ready_;
-  stream::cuda::CopyBatch copies_;  ///< between steps
+  stream::cuda::CopyBatch copies_;  ///< copies between steps
   double factor_ = 1;               ///< 1: gradients are packed as they are
   stream::cuda::Event done_;
   bool is_captured_ = false;  ///< whether the last step was captured
@@ -34446,8 +33614,7 @@ class CudaGradientCopier {
 // ---- dtrain/ddp/reduction/gradient_arena.hpp
 
 /// @file
-/// GradientArena: the memory of the buckets, by a BucketPlan, and the place of each gradient there, in a GradientTable
-/// (gradient_table.hpp). BucketReduction owns it, shared_memory_instances.hpp instantiates it.
+/// GradientArena of a BucketReduction: the buckets' memory, by a BucketPlan, and each gradient's place in it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -34492,7 +33659,7 @@ class GradientArena {
     });
   }
 
-  /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
+  /// Adopts another plan of the same bytes, to whose offsets the table's gradients have been moved.
   void set_plan(BucketPlan plan) { plan_ = std::move(plan); }
 
   /// Collective, blocking: the same buckets in less memory, see with_reused_memory.
@@ -34527,10 +33694,8 @@ class GradientArena {
 // ---- dtrain/ddp/reduction/gradient_copier.hpp
 
 /// @file
-/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish().
-/// GradientCopierFor, BucketNormsFor: a reduction's gradient copier and the class that measures norms, by the
-/// communicator's stream, for BucketReduction; reducing_work.hpp, Reducer and DistributedDataParallel ask for the
-/// latter, too.
+/// HostGradientCopier of a BucketReduction: packs in ready(), unpacks in finish(). GradientCopierFor, BucketNormsFor:
+/// by stream.
 
 #if DTRAIN_WITH_CUDA
 #endif
@@ -34564,7 +33729,7 @@ class HostGradientCopier {
   void reserve([[maybe_unused]] std::uint64_t items_per_bucket) const {
     if constexpr (requires { stream_.reserve(std::uint64_t{}); }) {
       constexpr std::uint64_t stamps = 2;
-      constexpr std::uint64_t broadcasts = 1;  // of the buffers, behind the last bucket
+      constexpr std::uint64_t broadcasts = 1;  // broadcast of the buffers, after the last bucket
       stream_.reserve((items_per_bucket + stamps) * reduced_.size() + broadcasts);
     }
   }
@@ -34702,7 +33867,7 @@ inline constexpr bool can_measure_norms = requires(BucketNormsFor<Stream> norms,
 // ---- dtrain/ddp/reduction/pending_buckets.hpp
 
 /// @file
-/// PendingBuckets: the order in which BucketReduction launches complete buckets, equal on all ranks.
+/// PendingBuckets of a BucketReduction: launches complete buckets in the plan's order, equal on all ranks.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -34812,9 +33977,8 @@ class PendingBuckets {
 // ---- dtrain/ddp/reduction/ready_check.hpp
 
 /// @file
-/// ReadyCheck of a BucketReduction, also for Accumulation: detects gradients that the program writes after their
-/// ready(), by digests of their memory. See DdpOptions::check_ready, of which Driver (setup/) makes a LateWrites:
-/// whether such a gradient is unchecked, logged or refused.
+/// ReadyCheck of a BucketReduction: detects, by digests, gradients written after their ready(). LateWrites: whether
+/// they are unchecked, logged or rejected.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -34937,7 +34101,7 @@ class ReadyCheck {
 // ---- dtrain/ddp/reduction/ready_gradients.hpp
 
 /// @file
-/// ReadyGradients: which gradients are ready in a reducer's step, and the order in which they were. Reducer owns it.
+/// ReadyGradients of a Reducer: which gradients are ready in a step, and in which order.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -34996,7 +34160,7 @@ class ReadyGradients {
 
   const ParameterNames* names_;
   std::vector<std::atomic<std::uint64_t>> ready_in_step_;
-  std::vector<std::atomic<std::size_t>> position_;  ///< in the observed order, from 1
+  std::vector<std::atomic<std::size_t>> position_;  ///< position in the observed order, from 1
   std::atomic<std::size_t> next_position_{0};
   bool records_order_ = false;  ///< changed between steps
   std::atomic<std::uint64_t> step_{0};
@@ -35008,7 +34172,7 @@ class ReadyGradients {
 // ---- dtrain/ddp/setup/backend_check.hpp
 
 /// @file
-/// check_backend(): rejects a model that a backend cannot reduce, before a channel is opened.
+/// check_backend(): rejects a model that its backend cannot reduce, before a channel is opened.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35093,8 +34257,7 @@ DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<con
 // ---- dtrain/ddp/setup/scaled_averages.hpp
 
 /// @file
-/// Scaled averages: whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a
-/// sum.
+/// scales_averages(): whether gradients are multiplied by 1 / ranks while packed, so that the collective is a sum.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35133,9 +34296,8 @@ bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[m
 // ---- dtrain/ddp/sharded/optimizer_rule.hpp
 
 /// @file
-/// The concept OptimizerRule: how an optimizer changes weights, element by element. The rules of optimizers.hpp,
-/// GroupedRule (libtorch/) and a program's own classes are such rules. ShardedOptimizer takes one, ShardedParameters
-/// applies it. StepInfo, ParameterNorms: arguments of a rule.
+/// OptimizerRule: concept of how a sharded optimizer changes weights, element by element, in host memory. StepInfo,
+/// ParameterNorms: its arguments.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35144,7 +34306,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup sharding
 struct ParameterNorms {
   double weights = 0;
-  double update = 0;  ///< of the rule's second quantity; for Lamb, of its step
+  double update = 0;  ///< the rule's second quantity; Lamb's is its step
 };
 
 /// Arguments of a rule besides the elements.
@@ -35152,7 +34314,7 @@ struct ParameterNorms {
 struct StepInfo {
   std::uint64_t step = 1;     ///< number of this update, from 1
   std::size_t parameter = 0;  ///< the elements' parameter: a position in the model's parameters()
-  ParameterNorms norms{};     ///< for rules with measure(): L2 norms of the parameter, equal on all ranks
+  ParameterNorms norms{};     ///< L2 norms of the parameter for rules with measure(), equal on all ranks
 };
 
 namespace detail {
@@ -35287,9 +34449,7 @@ using ddp::StepInfo;
 // ---- dtrain/ddp/sharded/optimizers.hpp
 
 /// @file
-/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; those of f64::, for models of
-/// f64. A program gives one to its ShardedOptimizer, RuleOf (libtorch/) makes one of a LibTorch optimizer.
-/// device_rule.hpp has the formulas of the first four for kernels.
+/// Rules of sharded optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; f64::, those of f64 models.
 
 /// Rules for ShardedOptimizer, computed in E: f32 or, for models of f64, f64. All but Lamb compute the same as the
 /// optimizers in torch.optim, with the same defaults. A schedule may change members between steps, equally on all
@@ -35508,9 +34668,7 @@ using Lamb = BasicLamb<double>;
 // ---- dtrain/ddp/sharded/device_rule.hpp
 
 /// @file
-/// The concept DeviceRule: how an optimizer changes weights in device memory. Sgd, Momentum, Adam and AdamW
-/// (optimizers.hpp), GroupedRule (libtorch/) and a program's own classes are such rules. ShardedOptimizer takes one,
-/// DeviceShards updates weights by it, and DeviceShardedReduction loads its kernels.
+/// DeviceRule: concept of how a sharded optimizer changes weights in device memory. DeviceStepInfo: its argument.
 
 #if DTRAIN_WITH_CUDA
 
@@ -35525,7 +34683,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Numbers that change from update to update, in device memory, for kernels of captured steps.
 /// @ingroup sharding
 struct LiveUpdate {
-  stream::cuda::UpdateNumbers numbers{};  ///< of the rules in dtrain::optimizers
+  stream::cuda::UpdateNumbers numbers{};  ///< numbers of the rules in dtrain::optimizers
   std::uint64_t step = 0;                 ///< number of this update, from 1
 };
 
@@ -35540,9 +34698,9 @@ struct ParameterElements {
 /// @ingroup sharding
 struct DeviceStepInfo {
   std::uint64_t step = 1;            ///< number of this update, from 1; 0 if `live` has it
-  const LiveUpdate* live = nullptr;  ///< in device memory; null as long as no step was captured, or had a scaler
+  const LiveUpdate* live = nullptr;  ///< device memory; null as long as no step was captured, or had a scaler
   std::span<const ParameterElements> parameters{};  ///< whose the elements are, in the order of the arrays
-  const float* found_inf = nullptr;  ///< in device memory: 1 if the update changes nothing, else 0; null: 0
+  const float* found_inf = nullptr;                 ///< device memory: 1 if the update changes nothing, else 0; null: 0
 };
 
 namespace detail {
@@ -35609,8 +34767,8 @@ constexpr stream::cuda::Update update_formula() noexcept {
 /// rules, with the bits that they have on the host. A rule derived from one of them needs enqueue().
 /// - Elements do not depend on each other: arrays have elements of several parameters, in parts of any length, which
 /// `info.parameters` lists.
-/// - A rule with kernels that the driver may refuse has `bool load_kernels(stream) const`, which launches them for no
-/// elements: the optimizer is then refused on every rank.
+/// - A rule with kernels that the driver may reject has `bool load_kernels(stream) const`, which launches them for no
+/// elements: the optimizer is then rejected on every rank.
 /// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first step on that is captured, or
 /// has a DeviceLossScaler, kernels read the update's number from `info.live`, and `info.step` is 0.
 /// - A step with a DeviceLossScaler needs a rule of dtrain::optimizers, or one with `static constexpr bool
@@ -35673,15 +34831,14 @@ using ddp::ParameterElements;
 // ---- dtrain/ddp/sharded/shard_layout.hpp
 
 /// @file
-/// Shard layout: the elements of each bucket that a rank updates. Shards makes it by shard_layout(); the works,
-/// reductions, gradients, parameters and files of sharded/ read it.
+/// ShardLayout: the elements of each bucket that a rank of a sharded optimizer updates. Pure.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A part of one parameter, in elements.
 struct ShardPiece {
   std::size_t parameter = 0;
-  std::size_t offset = 0;    ///< in the parameter
+  std::size_t offset = 0;    ///< first element in the parameter
   std::size_t in_part = 0;   ///< offset in this rank's block, or in the rest
   std::size_t in_state = 0;  ///< offset in this rank's state arrays
   std::size_t count = 0;
@@ -35705,8 +34862,8 @@ struct ShardMemory {
 };
 
 struct ShardLayout {
-  std::vector<BucketShard> buckets;  ///< in the plan's order
-  std::size_t state_elements = 0;    ///< of each state array on this rank
+  std::vector<BucketShard> buckets;  ///< shards in the plan's order
+  std::size_t state_elements = 0;    ///< elements of each state array on this rank
 };
 
 /// Computes the layout of `rank`. Pure: every rank can compute it for every other rank.
@@ -35762,50 +34919,8 @@ DTRAIN_DEFINED ShardLayout shard_layout(const BucketPlan& plan, std::span<const 
 // ---- dtrain/ddp/sharded/divided_gradients.hpp
 
 /// @file
-/// zero::States and zero::Gradients: the stages of ZeRO (Rajbhandari et al. 2020); a program gives one to its
-/// ShardedOptimizer. DividedGradients of a ShardedReduction: this rank's part of the reduced gradients in stage 2,
-/// beside an arena whose memory buckets reuse; DividedParts: their places, also for DeviceShardedReduction.
-
-/// Stages of a ShardedOptimizer: the data that is divided among the ranks.
-namespace DTRAIN_NAMESPACE::zero {
-
-/// Stage 1: the optimizer's state.
-/// @ingroup sharding
-struct States {
-  /// Whether a step ends when each rank has updated its share. New weights are gathered in the background, the first
-  /// layers' weights first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i;
-  /// before that call the program leaves the parameter's value alone. The program leaves all gradients alone until the
-  /// next backward pass. ShardedOptimizer::wait(), the next step, a checkpoint with a parameter or the optimizer, and
-  /// the optimizer's destructor wait for all parameters.
-  bool overlap_forward = false;
-
-  /// Whether ready(i) also says that the backward pass no longer uses the value of parameter i. A layer no longer uses
-  /// its values once it has computed the gradient of its input. New weights are gathered, and stored in the model,
-  /// during the backward pass; the step ends with all weights stored, whatever overlap_forward is. Steps whose function
-  /// inspects all gradients, or whose rule measures norms, gather after the pass. Values do not move during the pass. A
-  /// job that fails in such a step may leave some weights new and others old.
-  bool ready_frees_value = false;
-
-  static constexpr bool divides_gradients = false;
-};
-
-/// Stage 2: the optimizer's state and the gradients. Each rank keeps 1 / ranks of the reduced gradients. The arena
-/// holds two buckets at a time. ready() waits until bucket k-2 is reduced and copies a gradient of bucket k to the
-/// arena; after the call the model may use the gradient's memory again. New weights are gathered after the backward
-/// pass. With ready_frees_value they are gathered during the pass, and ready() waits until the weights of bucket k-2
-/// are stored.
-/// - A model whose bind_gradient puts gradients into the arena is refused. Gradients need no memory (see Parameter).
-/// - The wrapper refuses steps without such an optimizer. Steps under no_sync() accumulate in the model's memory.
-/// - A gradient of bucket k that is ready before bucket k-2 is launched is copied to a side buffer.
-/// @ingroup sharding
-struct Gradients {
-  bool overlap_forward = false;    ///< as of States
-  bool ready_frees_value = false;  ///< as of States
-
-  static constexpr bool divides_gradients = true;
-};
-
-}  // namespace DTRAIN_NAMESPACE::zero
+/// DividedGradients of a ShardedReduction: this rank's share of the reduced gradients in stage 2 of ZeRO. DividedParts:
+/// its places.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35842,8 +34957,8 @@ class DividedParts {
 /// is reduced; if weights are stored during the backward pass, once its new weights are stored. ready() never waits for
 /// gradients that have not arrived: if bucket k-2 is not launched, a gradient of bucket k goes to a side buffer. Side
 /// buffers stay for later steps. Steady state: allocates nothing. Threads: pack() runs concurrently for different
-/// parameters; before_launch() and launched() run one at a time, beside pack(); all other calls run between steps.
-/// `wait(event)` blocks and may throw. Lifetime: the plan outlives the object.
+/// parameters; before_launch() and launched() run one at a time, perhaps during pack(); all other calls run between
+/// steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives the object.
 template <class Stream>
 class DividedGradients {
  public:
@@ -35901,7 +35016,7 @@ class DividedGradients {
   }
 
  private:
-  static constexpr std::size_t distance = 2;  ///< in buckets; see with_reused_memory
+  static constexpr std::size_t distance = 2;  ///< number of buckets; see with_reused_memory
 
   struct alignas(arena_alignment) Line {
     std::byte bytes[arena_alignment];
@@ -35946,28 +35061,61 @@ class DividedGradients {
   DividedParts parts_;
   std::vector<Line> memory_;
   std::vector<typename Stream::Event> free_;  ///< complete once the bucket's place is free
-  std::vector<Early> early_;                  ///< of each parameter
+  std::vector<Early> early_;                  ///< side buffer of each parameter
   std::atomic<std::size_t> early_bytes_{0};
   std::atomic<std::size_t> launched_{0};  ///< buckets of this step
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/sharded/sharded_options.hpp
+
+/// @file
+/// ShardedOptions of a ShardedOptimizer: the stage of ZeRO (Rajbhandari et al. 2020), and when a step stores new
+/// weights.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Data that a ShardedOptimizer divides among the ranks. The same on every rank.
+/// @ingroup sharding
+struct ShardedOptions {
+  /// 1: the optimizer's state. 2: also the reduced gradients, of which each rank keeps 1 / ranks. In stage 2:
+  /// - The arena holds two buckets at a time. ready() waits until bucket k-2 is reduced and copies a gradient of bucket
+  /// k to the arena; after the call the model may use the gradient's memory again. New weights are gathered after the
+  /// backward pass, or with early_update during it: then ready() waits until the weights of bucket k-2 are stored.
+  /// - A model whose bind_gradient puts gradients into the arena is rejected. Gradients need no memory (see Parameter).
+  /// - The wrapper rejects steps without such an optimizer. Steps under no_sync() accumulate in the model's memory.
+  /// - A gradient of bucket k that is ready before bucket k-2 is launched is copied to a side buffer.
+  int stage = 1;
+
+  /// Whether ready(i) also says that the backward pass no longer uses the value of parameter i. A layer no longer uses
+  /// its values once it has computed the gradient of its input. New weights are gathered, and stored in the model,
+  /// during the backward pass. Steps whose function inspects all gradients, or whose rule measures norms, gather after
+  /// the pass. Values do not move during the pass. A job that fails in such a step may leave some weights new and
+  /// others old.
+  bool early_update = false;
+
+  bool divides_gradients() const noexcept { return stage == 2; }
+};
+
+/// @throws Error (invalid_argument) for another stage than 1 and 2
+void require_valid(const ShardedOptions& options);
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ShardedOptions;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/sharded/shards.hpp
 
 /// @file
-/// Shards: this rank's share of the weights and of the optimizer's state, whatever memory it is in. It has the layout,
-/// the parameters with their present values, and the number of updates. ShardedParameters and DeviceShards derive from
-/// it; the optimizer, works, reductions and checkpoints of sharded/ use it. check_sharded_parameters(): the check of a
-/// model, for ShardedOptimizer and that of libtorch/.
+/// Shards: this rank's share of a sharded optimizer's weights and state, in any memory. check_sharded_parameters():
+/// rejects models that it cannot take.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
-
-/// Whether a parameter's value overlaps one of the ranges, which may overlap each other. Sorts ranges and values: half
-/// a million comparisons for 20,000 ranges and as many values.
-bool share_memory(std::span<const std::span<const std::byte>> memory, std::span<const Parameter> parameters);
 
 inline bool is_half(DType dtype) noexcept {
   return dtype == DType::f16 || dtype == DType::bf16;
@@ -35977,7 +35125,8 @@ inline bool is_half(DType dtype) noexcept {
 
 /// @param element of the rule: f32, or f64
 /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`, or not f64 for a
-/// rule of f64, and for f64 parameters beside others; (invalid_argument) for two parameters whose values share memory
+/// rule of f64, and for f64 parameters together with others; (invalid_argument) for two parameters whose values share
+/// memory
 void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {}, DType element = DType::f32);
 
 /// Lifetime: the plan and the parameters' memory outlive the object. Threads: between steps, unless a member says
@@ -35993,16 +35142,12 @@ class Shards {
   /// check_sharded_parameters; an error changes nothing
   void renew_values();
 
+  std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
   bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
   std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
 
-  std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
-  /// Whether a weight is in `memory`; see share_memory.
-  bool has_weights_in(std::span<const std::span<const std::byte>> memory) const {
-    return detail::share_memory(memory, parameters());
-  }
   const ShardLayout& layout() const noexcept { return layout_; }
 
   std::uint64_t steps() const noexcept { return __atomic_load_n(&steps_, __ATOMIC_RELAXED); }
@@ -36041,11 +35186,11 @@ class Shards {
   ShardLayout layout_;
   std::size_t rule_arrays_;
   bool has_halves_;
-  StreamHandle writer_{};  ///< on which the program writes values that move (PresentValue::stream)
+  StreamHandle writer_{};  ///< the stream on which the program writes values that move (PresentValue::stream)
 
  private:
   ReadValue read_value_;
-  std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
+  std::vector<std::uint64_t> moves_;  ///< moves of each value in parameters_; empty if values do not move
   Device device_;
   DType element_;
   std::uint64_t steps_ = 0;
@@ -36057,8 +35202,8 @@ class Shards {
 // ---- dtrain/ddp/sharded/device_shards.hpp
 
 /// @file
-/// DeviceShards of a DeviceShardedReduction: this rank's share of weights and optimizer state in device memory, and
-/// kernels that update it and store weights in the model.
+/// DeviceShards of a DeviceShardedReduction: this rank's share of weights and optimizer state in device memory, and its
+/// update.
 
 #if DTRAIN_WITH_CUDA
 
@@ -36198,7 +35343,7 @@ class DeviceShards final : public Shards {
     std::size_t first;
     std::size_t count;
     std::size_t copies;
-    std::vector<ParameterElements> parameters;  ///< in the order of the elements
+    std::vector<ParameterElements> parameters;  ///< parameters in the order of the elements
   };
 
   template <class R>
@@ -36264,7 +35409,7 @@ class DeviceShards final : public Shards {
   /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
   void load(std::size_t bucket, const ShardMemory& memory, Factors factors) {
     Copies& copies = copies_[parts_[bucket].copies];
-    stream::cuda::ScaledCopyBatch& to_weights = factors.given == 1 ? copies.widen : copies.equal;  // of f32
+    stream::cuda::ScaledCopyBatch& to_weights = factors.given == 1 ? copies.widen : copies.equal;  // the f32 weights
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
       const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
       copies.widen.add(gradients_.data() + at, place, piece.count);
@@ -36335,7 +35480,7 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Reads the values behind these streams. Blocking: until the weights are written, which a checkpoint may replace
+  /// Reads the values after these streams. Blocking: until the weights are written, which a checkpoint may replace
   /// after this call. @throws Error (timeout)
   void load_weights(const std::vector<bool>& wanted) override {
     if (!has_halves_) return;
@@ -36381,11 +35526,11 @@ class DeviceShards final : public Shards {
  private:
   Stream stream_;
   std::chrono::nanoseconds timeout_;
-  std::vector<Copies> copies_;                      ///< by model type
-  std::vector<StateRange> parts_;                   ///< of each bucket
+  std::vector<Copies> copies_;                      ///< copies by model type
+  std::vector<StateRange> parts_;                   ///< range of each bucket
   std::vector<stream::cuda::DeviceBuffer> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
-  stream::cuda::DeviceBuffer gradients_;            ///< of one bucket, in f32; empty for a rule with a formula
-  stream::cuda::DeviceBuffer weights_;              ///< of one bucket of f32; empty for a rule with a formula
+  stream::cuda::DeviceBuffer gradients_;            ///< one bucket's, in f32; empty for a rule with a formula
+  stream::cuda::DeviceBuffer weights_;              ///< one bucket's, of f32; empty for a rule with a formula
   stream::cuda::ScaledCopyBatch scaled_{DType::f32, DType::f32};
 };
 
@@ -36396,15 +35541,15 @@ class DeviceShards final : public Shards {
 // ---- dtrain/ddp/sharded/shard_files.hpp
 
 /// @file
-/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them;
-/// libtorch/checkpoint.hpp reads them for an optimizer that is not sharded.
+/// Shard files: each rank's share of a sharded optimizer's state, named by a checkpoint; any number of ranks reads
+/// them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Index of the shard files, as four more tensors of a checkpoint. Lifetime: tensors() refers to the object.
 struct ShardIndex {
-  std::int64_t id = 0;     ///< of one call of save_checkpoint; part of the files' names
-  std::int64_t files = 0;  ///< as many as the ranks that saved
+  std::int64_t id = 0;     ///< id of one call of save_checkpoint; part of the files' names
+  std::int64_t files = 0;  ///< the number of the ranks that saved
   std::int64_t steps = 0;  ///< updates
   std::array<std::byte, sizeof(Sha256Digest)>
       model{};  ///< digest of the parameters' names, shapes and types, and of the number of arrays
@@ -36471,8 +35616,8 @@ bool load_past_replacement(Load load) {
 // ---- dtrain/ddp/sharded/sharded_parameters.hpp
 
 /// @file
-/// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state, and their update.
-/// ShardedOptimizer makes them, with its rule as a ShardedParameters::Rule.
+/// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state in host memory, and its
+/// update.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36480,7 +35625,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// reduced gradients by new weights, in the model's type. store() copies the gathered weights of all ranks to the
 /// model. Weights of f16 and bf16 models are kept in f32, as one more state array. Lifetime: the plan and the
 /// parameters' memory outlive the object. Threads: update(), measure() and add_squares() run on the communication
-/// stream; store() of an earlier bucket runs there or beside these calls; all other calls run between steps.
+/// stream; store() of an earlier bucket runs there or during these calls; all other calls run between steps.
 class ShardedParameters final : public Shards {
  public:
   /// A rule without its type. `states[i]` is state array i at the same `count` elements as weights and gradients.
@@ -36489,7 +35634,7 @@ class ShardedParameters final : public Shards {
     template <OptimizerRule R>
     static Rule of(std::shared_ptr<const R> rule);
 
-    DType element;  ///< of weights, gradients and states: f32, or f64
+    DType element;  ///< type of weights, gradients and states: f32, or f64
     std::function<void(std::byte* weights, const std::byte* gradients, std::byte* const* states, std::size_t count,
                        const StepInfo& info)>
         update;
@@ -36560,7 +35705,7 @@ class ShardedParameters final : public Shards {
     return arrays_[array].data() + i * size_bytes(element());
   }
 
-  bool counts_rest_;                            ///< on rank 0 only, because all ranks have the rest of a bucket
+  bool counts_rest_;                            ///< true on rank 0 only, because all ranks have the rest of a bucket
   std::vector<std::vector<std::byte>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   Rule rule_;
   double factor_ = 1;
@@ -36601,8 +35746,8 @@ ShardedParameters::Rule ShardedParameters::Rule::of(std::shared_ptr<const R> rul
 // ---- dtrain/ddp/step.hpp
 
 /// @file
-/// Step: a wrapper's backward pass, from its first ready gradient to the last reduced one; a program gets one from
-/// DistributedDataParallel::begin(). Step::Target: the Reducer or Accumulation that the step drives.
+/// Step: one backward pass of a wrapper, which the program drives itself: ready() for each gradient, then finish().
+/// Step::Target: its receiver.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36689,10 +35834,8 @@ using ddp::Step;
 // ---- dtrain/ddp/reduction/accumulation.hpp
 
 /// @file
-/// NoSync: the scope in which a program's steps reduce nothing, from DistributedDataParallel::no_sync(). Accumulation:
-/// target of these steps, which checks each ready gradient and reduces none; Reducer makes it, Driver owns it.
-/// GradientSums: sums of their gradients with Adds::wrapper, in memory of dtrain's; BucketReduction owns them,
-/// Accumulation adds.
+/// NoSync: scope in which a wrapper's steps reduce nothing. Accumulation: their target. GradientSums: their gradients,
+/// added up.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36739,7 +35882,7 @@ class GradientSums {
 
   const GradientTable* gradients_;
   std::vector<Line> memory_;
-  std::vector<Sum> sums_;  ///< of each parameter
+  std::vector<Sum> sums_;  ///< sums of each parameter
 };
 
 /// Who adds up the gradients of the passes under no_sync().
@@ -36947,8 +36090,7 @@ using ddp::NoSync;
 // ---- dtrain/ddp/step_work.hpp
 
 /// @file
-/// StepWork: interface of what a step does with each full bucket: an all-reduce, a hook, or a reduce-scatter with an
-/// optimizer's update. OpenWork: the work that a step leaves open. ReducerLifetime: a Reducer's state.
+/// StepWork: interface of a step's work on each full bucket: all-reduce, hook, or sharded update.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -36962,10 +36104,10 @@ class StepWork {
 
   /// The step's buckets, as BucketReduction has them. Blocking; all throw if the job fails. Threads: any.
   struct Buckets {
-    virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
+    virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< returns when the work that launch enqueued has run
     virtual void wait_for_event(typename Stream::Event& event) = 0;
     virtual void unpack() = 0;  ///< copies gradients to the model once their bucket's work has run; on CUDA enqueues it
-    virtual void wait_for_producers() {}  ///< on CUDA, enqueued: later work runs after all of the gradients' streams
+    virtual void wait_for_producers() {}  ///< enqueued, on CUDA: later work runs after all of the gradients' streams
 
    protected:
     ~Buckets() = default;
@@ -37000,12 +36142,6 @@ class StepWork {
   /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
   virtual bool skips_buffer_broadcast() const { return false; }
 
-  /// Whether finish leaves the model's values to wait_until_stored.
-  virtual bool overlaps_forward() const noexcept { return false; }
-
-  /// Blocking: until the model has the new values of a bucket, after finish.
-  virtual void wait_until_stored(std::size_t bucket) = 0;
-
  protected:
   ~StepWork() = default;
 };
@@ -37015,29 +36151,6 @@ struct ReducerLifetime {
   bool has_ended = false;
   bool leaves_work = false;   ///< whether a stream may still run such work
   bool is_step_open = false;  ///< stays true after a step that failed
-};
-
-/// The work of a step that has ended before the model had its new values, if there is any.
-template <class C>
-class OpenWork {
- public:
-  void set(StepWork<C>& work) noexcept { work_ = work.overlaps_forward() ? &work : nullptr; }
-  void drop() noexcept { work_ = nullptr; }
-  bool is_some() const noexcept { return work_ != nullptr; }
-  bool is(const StepWork<C>& work) const noexcept { return work_ == &work; }
-
-  /// Blocking: until open work has stored the values of a parameter, or of all parameters; the latter ends the work.
-  /// Returns at once without open work.
-  void wait_for_weights(std::optional<std::size_t> parameter, const BucketPlan& plan) {
-    if (work_ != nullptr && parameter) return work_->wait_until_stored(plan.bucket_of[*parameter]);
-    for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
-      work_->wait_until_stored(bucket);
-    }
-    work_ = nullptr;
-  }
-
- private:
-  StepWork<C>* work_ = nullptr;
 };
 
 /// @throws Error (invalid_argument): the user's call `caller` "got WHAT", which says what to do
@@ -37056,8 +36169,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_work(const char* caller, const cha
 // ---- dtrain/ddp/reduction/reducing_work.hpp
 
 /// @file
-/// AllReduceWork and HookWork: the StepWork of steps that reduce the gradients for the model, by an all-reduce or by
-/// the wrapper's gradient hook, and measure their norm. BucketReduction owns both.
+/// AllReduceWork, HookWork of a BucketReduction: StepWork that reduces the gradients by all-reduce or hook, and
+/// measures their norm.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -37081,7 +36194,6 @@ class ReducingWork : public StepWork<C> {
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
   void finish(C&, Stream) final { buckets_->unpack(); }
-  void wait_until_stored(std::size_t) final {}
 
  protected:
   ~ReducingWork() = default;
@@ -37194,7 +36306,7 @@ class HookWork final : public ReducingWork<C> {
 
   HookFunctions<C> hook_;
   std::uint64_t items_ = default_hook_items;
-  std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
+  std::vector<std::vector<BucketGradient>> gradients_;  ///< gradients of each bucket
   TrafficCounter traffic_;
 };
 
@@ -37203,7 +36315,7 @@ class HookWork final : public ReducingWork<C> {
 DTRAIN_DEFINED void require_reducible(const BucketPlan& plan, const GradientTable& gradients, const char* caller) {
   if (plan.reuses_memory) {
     refuse_work(caller,
-                "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to "
+                "no ShardedOptimizer, but one of stage 2 has left no memory for all gradients; give it to "
                 "each step that reduces");
   }
   if (!gradients.have_memory()) {
@@ -37252,8 +36364,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uin
 // ---- dtrain/ddp/reduction/bucket_reduction.hpp
 
 /// @file
-/// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
-/// (PendingBuckets), and unpacks results; Reducer owns it. ReducerParts: what a wrapper's options add to a reduction.
+/// BucketReduction of a Reducer: packs gradients into buckets, launches a collective for each full one, unpacks
+/// results. ReducerParts: what options add.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -37352,8 +36464,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   }
 
   /// Whether this step's work uses memory that an exception of the program may free: a hook's or an optimizer's.
-  bool borrows() const noexcept { return work_ != &all_reduce_ || open_.is_some(); }
-  OpenWork<Communicator>& open_work() noexcept { return open_; }
+  bool borrows() const noexcept { return work_ != &all_reduce_; }
 
   /// @param measures_norm requires can_measure_norms
   /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
@@ -37427,7 +36538,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead; in an elastic job, where an optimizer must not read the gradients of an attempt
-  /// that fails, the host waits, too. @throws the job's first cause; Error (timeout); (unsupported) in an elastic job
+  /// that fails, the host also waits. @throws the job's first cause; Error (timeout); (unsupported) in an elastic job
   /// for a step that is captured in a graph
   void finish() {
     if constexpr (GradientCopier::copies_on_stream) {
@@ -37439,7 +36550,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     check_.require_bound_unchanged();
     check_.release();
     sums_.clear();
-    open_.set(*std::exchange(work_, &own_work()));
+    work_ = &own_work();
     buffers_.finish(copier_);
     norms_.finish_step();
     if constexpr (GradientCopier::copies_on_stream) {
@@ -37582,7 +36693,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Called under PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
-    const bool is_hook = hook_ && work_ == &*hook_;  // which may write gradients at once, in launch()
+    const bool is_hook = hook_ && work_ == &*hook_;  // a hook may write gradients at once, in launch()
     if (check_.is_on()) check_.before_collective(plan().buckets[bucket].parameters, copier_.stream(), is_hook);
     copier_.before_collective(bucket);
     work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
@@ -37597,7 +36708,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   }
 
   Communicator communicator_;
-  ReduceOp op_;  ///< of the collectives
+  ReduceOp op_;  ///< reduction of the collectives
   const FailureContext& context_;
   std::vector<GradientSize> sizes_;
   GradientArena<Communicator> arena_;
@@ -37609,11 +36720,10 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   GradientCopier copier_;
   ReadyCheck check_;
   GradientSums sums_;
-  bool sums_or_checks_ = false;  ///< of this step: one look for each gradient
+  bool sums_or_checks_ = false;  ///< whether this step does either: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
-  StepWork<Communicator>* work_ = &all_reduce_;  ///< of this step; between steps the hook's or all_reduce_
-  OpenWork<Communicator> open_;                  ///< of the last step
+  StepWork<Communicator>* work_ = &all_reduce_;  ///< this step's work; between steps the hook's or all_reduce_
   std::function<void()> on_all_gradients_ready_;
 };
 
@@ -37625,8 +36735,8 @@ BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a
 // ---- dtrain/ddp/reduction/reducer.hpp
 
 /// @file
-/// Reducer: the steps of a wrapper: each gradient is marked ready once and reduced; a failed step waits for enqueued
-/// work, then reports to the job. Driver owns it.
+/// Reducer of a Driver: a wrapper's steps: each gradient is marked ready once and reduced; a failed step reports to the
+/// job.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -37672,7 +36782,8 @@ class Reducer final : public Step::Target {
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another step is open or a step has
-  /// failed; (unsupported) for a norm without a kernel; (invalid_argument) for work beside a hook or of other buckets.
+  /// failed; (unsupported) for a norm without a kernel; (invalid_argument) for work together with a hook, or of other
+  /// buckets.
   /// @param caller the user's call, for error sentences
   /// @param work work of the step with the buckets; null: the step reduces the buckets for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
@@ -37685,21 +36796,14 @@ class Reducer final : public Step::Target {
     return Step(*this);
   }
 
-  /// Throws the errors of begin(), and waits for open work of the last step.
+  /// Throws the errors of begin().
   void throw_if_unusable(const char* caller = "begin()") {
     if (lifetime_->is_step_open && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (lifetime_->is_step_open) refuse_begin(caller, ready_.is_open());
-    wait_for_weights();
   }
 
-  /// Blocking: until open work of the last step has stored the new value of a parameter, or of all.
-  void wait_for_weights(std::optional<std::size_t> parameter = {}) {
-    if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
-    if (open_work().is_some()) or_report([&] { open_work().wait_for_weights(parameter, plan()); });
-  }
-  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }         ///< for ShardedOptimizer
-  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }  ///< for ShardedOptimizer
+  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }  ///< a ShardedOptimizer's
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
@@ -37872,7 +36976,7 @@ class Reducer final : public Step::Target {
                   "finish() came while a ready() of its step was still running; wait for its return first")
           .with_rank(context_.rank);
     }
-    reduction_.throw_if_launch_failed();  // in a ready() beside finish()
+    reduction_.throw_if_launch_failed();  // a launch in a ready() during finish()
   }
 
   /// Whether passes under no_sync() have left a gradient of the parameter.
@@ -37967,7 +37071,7 @@ Reducer<Communicator>::~Reducer() {
 // ---- dtrain/ddp/setup/driver.hpp
 
 /// @file
-/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type.
+/// Driver of a DistributedDataParallel: stream, reducer and counters, whatever the model's type.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -38038,10 +37142,9 @@ struct Driver {
     reducer->check_addresses(true);
     const std::shared_ptr<const group::GroupHandle> handle = group.handle();
     const std::vector<Parameter>& present = present_parameters();
-    compare_values_blocking(*handle, format_text("{}values/{}/", {prefix, comparisons_++}),
-                            {present.data(), present.size()}, Deadline::after(handle->timeout()),
-                            format_text("after {} {}", {reducer->steps(), reducer->steps() == 1 ? "step" : "steps"}),
-                            prefix + "end");
+    compare_values_blocking(
+        *handle, prefix + "values", {present.data(), present.size()}, Deadline::after(handle->timeout()),
+        format_text("after {} {}", {reducer->steps(), reducer->steps() == 1 ? "step" : "steps"}), prefix + "end");
   }
   /// Before a step: the same where DTRAIN_CHECK_VALUES says so; before the first one the settings of the samplers, in
   /// the background, but for newcomers of an elastic job, whom it rejects.
@@ -38056,8 +37159,8 @@ struct Driver {
   void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
-  std::string prefix;                 ///< of this wrapper's keys in the store
-  std::vector<Parameter> parameters;  ///< as the model had them at the construction
+  std::string prefix;                 ///< prefix of this wrapper's keys in the store
+  std::vector<Parameter> parameters;  ///< the model's parameters at the construction
   ReadValue read_value;               ///< empty: values stay where they are
   std::shared_ptr<group::WrappedModel> wrapped = std::make_shared<group::WrappedModel>();
   std::unique_ptr<group::GradientBinding> gradient_binding;
@@ -38071,10 +37174,9 @@ struct Driver {
 
   ValueChecks checks_;
   int agreements_ = 0;
-  bool has_local_steps_ = false;  ///< by hooks::LocalSgd, or another hook with weights_differ()
-  bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
-  int comparisons_ = 0;
-  std::string compared_settings_;              ///< this rank's
+  bool has_local_steps_ = false;   ///< the hook is hooks::LocalSgd, or another with weights_differ()
+  bool sends_buffers_ = false;     ///< each step gives the other ranks this rank's; false once that is warned of
+  std::string compared_settings_;  ///< this rank's
   std::optional<std::uint64_t> first_values_;  ///< digest of the values at first, if they are compared at the end
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
@@ -38083,7 +37185,7 @@ struct Driver {
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
 
 template <class Backend, class Group>
-Driver<Backend, Group>::Driver(const Group& group) : stream(group.open_stream()) {}
+Driver<Backend, Group>::Driver(const Group& group) : stream(group.open_stream(stream::host::StreamKind::step)) {}
 
 template <class Backend, class Group>
 Driver<Backend, Group>::~Driver() = default;
@@ -38123,7 +37225,6 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
     gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters, model.identities);
   }
   prefix = format_text("ddp/{}/", {group.next_number("ddp")});
-  handle->start_pending();  // other ranks may wait for this work before they construct their wrappers
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
   ModelSignature signature = model_signature(parameters, options, model.buffers, scales, hook.description);
@@ -38143,8 +37244,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.running = std::make_shared<RunningBucket>();
   auto communicator = group.open_channel(
       "ddp", options.accumulate,
-      [running = parts.running](const backend::Operation& operation) { return running->describe(operation); },
-      options.algorithms());
+      [running = parts.running](const backend::Operation& operation) { return running->describe(operation); });
   if constexpr (Reducer<Communicator>::GradientCopier::copies_on_stream) {
     Reducer<Communicator>::GradientCopier::order_behind(stream.ref(), options.producer_stream);
   }
@@ -38185,8 +37285,7 @@ void Driver<Backend, Group>::compare_now(const Group& group, const char* caller)
   const std::shared_ptr<const group::GroupHandle> handle = due.settings ? group.handle() : nullptr;
   if (due.settings) reducer->throw_if_unusable(caller);
   if (due.settings && handle->is_elastic()) {
-    compare_settings_blocking(*handle, prefix + "settings", Deadline::after(handle->timeout()),
-                              "before the first step");
+    compare_settings_blocking(*handle, prefix + "settings", "before the first step");
   } else if (due.settings) {
     compared_settings_ = compare_settings_in_background(*handle, prefix + "settings");
   }
@@ -38219,7 +37318,6 @@ void Driver<Backend, Group>::agree_on_reduction(const Group& group, const std::s
   ModelSignature signature;
   signature.hook = reduction;
   const std::shared_ptr<const group::GroupHandle> handle = group.handle();
-  handle->start_pending();  // other ranks may wait for this work before they call this
   agree_blocking(*handle, format_text("{}reduction/{}/", {prefix, agreements_++}), signature,
                  Deadline::after(handle->timeout()), "constructing a ShardedOptimizer");
 }
@@ -38287,10 +37385,8 @@ DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_binding
 // ---- dtrain/ddp/sharded/sharded_work.hpp
 
 /// @file
-/// ShardedWork: the common part of ShardedReduction and DeviceShardedReduction: places of a bucket's parts, and the
-/// collectives on them. ShardedGradients: the argument of a program's function between the reduction and the update;
-/// ClipGradients: such a function that clips. ShardedOptimizer and libtorch.hpp take such a function, as a
-/// GradientInspection.
+/// ShardedWork: common part of a sharded optimizer's reductions, on host and device. ShardedGradients: reduced
+/// gradients before the update; ClipGradients clips them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -38389,12 +37485,14 @@ GradientInspection inspection_of(I&& inspect) {
 }
 
 /// Lifetime: as StepWork.
-template <class C, class Stage>
+template <class C>
 class ShardedWork : public StepWork<C> {
  public:
   using Stream = typename C::Stream;
 
-  explicit ShardedWork(std::size_t buckets) : ranges_(buckets) { gathers_.reserve(buckets); }
+  ShardedWork(std::size_t buckets, const ShardedOptions& options) : options_(options), ranges_(buckets) {
+    gathers_.reserve(buckets);
+  }
 
   void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const final {
     if (!shards().is_for(plan)) {
@@ -38402,9 +37500,9 @@ class ShardedWork : public StepWork<C> {
                   "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed "
                   "from this");
     }
-    if (plan.reuses_memory != Stage::divides_gradients) {
+    if (plan.reuses_memory != options_.divides_gradients()) {
       refuse_work(caller,
-                  "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, "
+                  "a ShardedOptimizer that needs the memory of all gradients, but another one, of stage 2, "
                   "has left none for them; give that");
     }
   }
@@ -38464,7 +37562,8 @@ class ShardedWork : public StepWork<C> {
     }
   }
 
-  std::vector<BufferView> ranges_;  ///< of each bucket that is launched
+  const ShardedOptions options_;
+  std::vector<BufferView> ranges_;  ///< ranges of each bucket that is launched
   GradientInspection inspect_;
 
  private:
@@ -38474,7 +37573,7 @@ class ShardedWork : public StepWork<C> {
     return {part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin)};
   }
 
-  std::vector<backend::AllGather> gathers_;  ///< of gather_all()
+  std::vector<backend::AllGather> gathers_;  ///< operations of gather_all()
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -38487,8 +37586,7 @@ using ddp::ShardedGradients;
 // ---- dtrain/ddp/sharded/device_sharded_reduction.hpp
 
 /// @file
-/// DeviceShardedReduction of a ShardedOptimizer in device memory: the work that it gives to a step, all of it on
-/// streams.
+/// DeviceShardedReduction of a ShardedOptimizer in device memory: reduces, updates and gathers buckets, all on streams.
 
 #if DTRAIN_WITH_CUDA
 
@@ -38499,6 +37597,7 @@ using ddp::ShardedGradients;
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -38507,40 +37606,40 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Work of a step with a ShardedOptimizer whose model is in device memory. The host waits for nothing, except in a step
 /// with an inspection.
-/// - Update: a bucket is updated behind its reduction, on the same stream. A step that inspects or clips its gradients
+/// - Update: a bucket is updated after its reduction, on the same stream. A step that inspects or clips its gradients
 /// updates buckets in finish().
-/// - Norm: behind a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In
-/// finish() one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host:
-/// a kernel writes the factor behind the norm, and the update multiplies each bucket's gradients by it in f32. So does
-/// a DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
+/// - Norm: after a bucket's reduction a kernel writes sums of squares of this rank's part to device memory. In finish()
+/// one all-reduce adds up the sums of the ranks' blocks, and a kernel writes the norm. Clipping needs no host: a kernel
+/// writes the factor after the norm, and the update multiplies each bucket's gradients by it in f32. So does a
+/// DeviceLossScaler. Where gradients are not finite, the rule's kernels change nothing: present values are stored
 /// again.
-/// - Gathering: stage 1 gathers a bucket in its own memory behind its update, and buckets that finish() updates
+/// - Gathering: stage 1 gathers a bucket in its own memory after its update, and buckets that finish() updates
 /// together. Stage 2 keeps this rank's new weights apart, and gathers buckets in finish().
-/// - Storing: in finish(), in stage 1 all buckets together, behind all that the streams of the step's gradients hold
-/// then: the backward pass, which uses the present values. With ready_frees_value a step that updates at once gathers
-/// and stores behind each update.
+/// - Storing: in finish(), in stage 1 all buckets together, after all that the streams of the step's gradients hold
+/// then: the backward pass, which uses the present values. With early_update a step that updates at once gathers
+/// and stores after each update.
 /// - The update's number: the host gives it to kernels. In a step that is captured or has a DeviceLossScaler, and in
 /// each step after one, a function of the host counts the updates in the order of the stream, and a copy brings the
 /// numbers to device memory: each replay is one more update, and an overflow is none. A replay reads the rule when it
 /// runs. The program changes the rule between other steps, not within one.
 /// - After a failed step, state and values are undefined.
 /// Threads: as StepWork. Lifetime: outlives graphs of its steps.
-template <class C, class R, class Stage>
-class DeviceShardedReduction final : public ShardedWork<C, Stage> {
+template <class C, class R>
+class DeviceShardedReduction final : public ShardedWork<C> {
  public:
-  using typename ShardedWork<C, Stage>::Stream;
+  using typename ShardedWork<C>::Stream;
   using Buckets = typename StepWork<C>::Buckets;
   using OwnShards = DeviceShards;
 
   /// Blocking: allocates. @pre load_kernels() @param shards of the same plan @throws Error (unsupported) if the driver
   /// does not load the kernels; (cuda)
   DeviceShardedReduction(std::unique_ptr<DeviceShards> shards, std::shared_ptr<const R> rule, const BucketPlan& plan,
-                         Stage stage, Stream stream)
-      : ShardedWork<C, Stage>(shards->buckets()),
-        memory_(new Memory{DividedParts(shards->layout(), plan), std::move(shards), std::move(rule), {}, {}, {}}),
-        stage_(stage) {
-    if constexpr (Stage::divides_gradients) {
-      memory_->parts = stream::cuda::DeviceBuffer(memory_->places.bytes(), stream.device().index);
+                         const ShardedOptions& options, Stream stream)
+      : ShardedWork<C>(shards->buckets(), options),
+        memory_(new Memory{{}, std::move(shards), std::move(rule), {}, {}, {}}) {
+    if (options_.divides_gradients()) {
+      memory_->places.emplace(device_shards().layout(), plan);
+      memory_->parts = stream::cuda::DeviceBuffer(memory_->places->bytes(), stream.device().index);
     }
     for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
       const BucketShard& shard = device_shards().shard(bucket);
@@ -38590,7 +37689,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   const Shards& shards() const noexcept override { return *memory_->shards; }
   Shards& shards() noexcept { return *memory_->shards; }
 
-  /// Bytes of gradients beside the arena.
+  /// Bytes of gradients outside the arena.
   std::size_t gradient_bytes() const noexcept { return memory_->parts.bytes() + memory_->shards->scratch_bytes(); }
 
   std::uint64_t items_per_bucket() const noexcept override { return 0; }  // streams of a device run no work of the host
@@ -38631,7 +37730,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
         ranges_.size(), type_of, [&](std::size_t i) { return bytes_of(i, shards().shard(i).rest_count); },
         reduce_and_gather);
     add_sums(channel, stream);
-    if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
+    if (!divides()) this->gather_all(channel, stream);
     stream.record(ended_);
   }
 
@@ -38647,14 +37746,14 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       return;
     }
     update({bucket, bucket + 1});
-    if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
-    if (stage_.ready_frees_value) store({bucket, bucket + 1}, channel, stream);
+    if (!divides()) this->gather(bucket, channel, stream);
+    if (options_.early_update) store({bucket, bucket + 1}, channel, stream);
   }
 
   void finish(C& channel, Stream stream) override {
     if (updates_last()) measure(channel, stream);
     if (scaler_ != nullptr) {
-      buckets_->wait_for_producers();  // which may read the scale
+      buckets_->wait_for_producers();  // the producers may read the scale
       scaler_->enqueue(&live()->norm, &pinned().norm, max_norm_, stream);
       count_update(stream);
     } else if (clips()) {
@@ -38664,9 +37763,9 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       const BucketRange all{0, ranges_.size()};
       if (updates_last()) {
         update(all);
-        if constexpr (!Stage::divides_gradients) this->gather_all(channel, stream);
+        if (!divides()) this->gather_all(channel, stream);
       }
-      if (updates_last() || !stage_.ready_frees_value) {
+      if (updates_last() || !options_.early_update) {
         buckets_->wait_for_producers();
         store(all, channel, stream);
       }
@@ -38675,8 +37774,6 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     buckets_->unpack();
     if (!stream.is_capturing()) stream.record(ended_);
   }
-
-  void wait_until_stored(std::size_t) override {}  // finish() has enqueued the copies
 
   /// Blocking: until the last step that was not captured has run. @throws as StepWork::Buckets::wait_for_event
   void wait_for_step() {
@@ -38688,8 +37785,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
  private:
   using Event = typename Stream::Event;
   using BucketRange = DeviceShards::BucketRange;
-  using ShardedWork<C, Stage>::place_of;
-  using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
+  using ShardedWork<C>::place_of;
+  using ShardedWork<C>::inspect_, ShardedWork<C>::options_, ShardedWork<C>::ranges_;
 
   /// In pinned memory and in device memory: numbers that the host writes, and the norm, which kernels write to both.
   struct Live {
@@ -38698,7 +37795,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   };
   /// Memory that the enqueued work of a step uses, and the rule.
   struct Memory {
-    DividedParts places;
+    std::optional<DividedParts> places;  ///< places of `parts`; stage 2 alone
     std::unique_ptr<DeviceShards> shards;
     std::shared_ptr<const R> rule;
     stream::cuda::DeviceBuffer parts;  ///< stage 2: this rank's gradients, then its new weights
@@ -38723,6 +37820,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     std::size_t rest;
   };
 
+  bool divides() const noexcept { return memory_->places.has_value(); }
   bool clips() const noexcept { return max_norm_ != 0; }
   /// Whether buckets are updated when all are reduced.
   bool updates_last() const noexcept { return inspect_ || clips(); }
@@ -38734,8 +37832,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   /// Memory of this rank's reduced gradients of the bucket.
   ShardMemory own_part(std::size_t bucket) const noexcept {
-    if constexpr (Stage::divides_gradients) return memory_->places.of(bucket, memory_->parts.data());
-    return place_of(bucket);
+    return divides() ? memory_->places->of(bucket, memory_->parts.data()) : place_of(bucket);
   }
 
   /// Lets the stream count the update, once a step was captured.
@@ -38802,8 +37899,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 
   /// Stores the buckets. In stage 2 they share memory: each is gathered and stored before the next one, in the order of
   /// the forward pass.
-  void store(BucketRange buckets, [[maybe_unused]] C& channel, [[maybe_unused]] Stream stream) {
-    if constexpr (!Stage::divides_gradients) return device_shards().store(buckets, ranges_);
+  void store(BucketRange buckets, C& channel, Stream stream) {
+    if (!divides()) return device_shards().store(buckets, ranges_);
     for (std::size_t bucket = buckets.end; bucket-- > buckets.begin;) {
       const BucketShard& shard = shards().shard(bucket);
       const std::size_t element = shards().element_bytes(bucket);
@@ -38865,13 +37962,12 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   std::unique_ptr<Memory> memory_;
-  Stage stage_;
   std::vector<Sums> sums_;
   std::size_t own_sums_ = 0;   ///< number of the blocks' sums of squares, equal on all ranks
   std::size_t rest_sums_ = 0;  ///< number of the rests'
   stream::cuda::NormKernels norm_kernels_;
-  double max_norm_ = 0;                       ///< of a step that clips; else 0
-  const DeviceLossScaler* scaler_ = nullptr;  ///< of this step
+  double max_norm_ = 0;                       ///< the norm to which a step clips; else 0
+  const DeviceLossScaler* scaler_ = nullptr;  ///< scaler of this step
   double factor_ = 1;
   bool is_live_ = false;  ///< whether a step was captured, or had a scaler: the stream counts updates
   Event ended_;           ///< recorded at the end of each step that is not captured
@@ -38885,40 +37981,39 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
 // ---- dtrain/ddp/sharded/sharded_reduction.hpp
 
 /// @file
-/// ShardedReduction of a ShardedOptimizer in host memory: reduce-scatters buckets, updates this rank's share, and
-/// gathers the new weights.
+/// ShardedReduction of a ShardedOptimizer in host memory: reduce-scatters buckets, updates this rank's share, gathers
+/// the new weights.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Work of a step with a ShardedOptimizer.
 /// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
 /// reduced; a rule that needs norms of whole parameters, when all are measured.
-/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2, and stage 1 with
-/// overlap_forward, gather buckets when the backward pass has ended. A communicator that CanReadBlocks does the same at
-/// that time, but copies weights from the other ranks' memory instead of gathering them.
-/// - With ready_frees_value, a step that updates buckets at once also gathers and stores each updated bucket at once.
+/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2 gathers buckets when the
+/// backward pass has ended. At that time a communicator that CanReadBlocks copies weights from the other ranks' memory,
+/// in both stages, instead of gathering them.
+/// - With early_update, a step that updates buckets at once also gathers and stores each updated bucket at once.
 /// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
 /// memory is not written, because other ranks may still read it.
-template <class C, class Stage = zero::States>
-class ShardedReduction final : public ShardedWork<C, Stage> {
+template <class C>
+class ShardedReduction final : public ShardedWork<C> {
  public:
-  using typename ShardedWork<C, Stage>::Stream;
+  using typename ShardedWork<C>::Stream;
   using Buckets = typename StepWork<C>::Buckets;
 
-  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
-      : ShardedWork<C, Stage>(parameters.buckets()),
+  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, const ShardedOptions& options)
+      : ShardedWork<C>(parameters.buckets(), options),
         parameters_(std::move(parameters)),
-        stage_(stage),
-        divided_(parameters_.layout(), plan),
-        updated_(parameters_.buckets()),
-        stored_(parameters_.buckets()),
-        own_is_stored_(parameters_.buckets()) {}
+        ended_(parameters_.buckets()),
+        own_is_stored_(parameters_.buckets()) {
+    if (options_.divides_gradients()) divided_.emplace(parameters_.layout(), plan);
+  }
 
   const Shards& shards() const noexcept override { return parameters_; }
   Shards& shards() noexcept { return parameters_; }
 
-  /// Bytes of gradients beside the arena.
-  std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
+  /// Bytes of gradients outside the arena.
+  std::size_t gradient_bytes() const noexcept { return divided_ ? divided_->bytes() : 0; }
 
   /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
   std::uint64_t items_per_bucket() const noexcept override { return 7; }
@@ -38929,78 +38024,58 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
     values_are_free_ = false;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
-    divided_.begin_step();
+    if (divided_) divided_->begin_step();
   }
 
   void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) override {
-    divided_.pack(parameter, gradient, slot, waiting());
+    if (divided_) divided_->pack(parameter, gradient, slot, waiting());
   }
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     ranges_[bucket] = range;
     if (stores_at_once()) values_are_free_ = true;
-    divided_.before_launch(bucket, waiting());
+    if (divided_) divided_->before_launch(bucket, waiting());
     this->reduce(bucket, own_part(bucket), op, channel, stream);
-    if (!stores_at_once()) divided_.launched(bucket, stream);
+    if (divided_ && !stores_at_once()) divided_->launched(bucket, stream);
     if (inspect_) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
     } else if (parameters_.measures()) {
       measure(bucket, stream);
     } else {
       update(bucket, channel, stream);
-      if (!gathers_last()) gather(bucket, channel, stream);
       if (stores_at_once()) gather_and_store(bucket, channel, stream);
     }
-    if (stores_at_once()) divided_.launched(bucket, stream);
+    if (divided_ && stores_at_once()) divided_->launched(bucket, stream);
   }
 
   void finish(C& channel, Stream stream) override {
-    const bool updates_now = inspect_ || parameters_.measures();
     values_are_free_ = true;
     if (inspect_ && !inspected(channel, stream)) return;
-    if (updates_now) update_all(channel, stream);
-    for (std::size_t bucket = ranges_.size(); gathers_last() && !stores_at_once() && bucket-- > 0;) {
-      gather_and_store(bucket, channel, stream);  // in the order of the forward pass
+    if (parameters_.measures()) add_up_norms(channel, stream);
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+      if (!updates_at_once()) update(bucket, channel, stream);
+      if (gathers_last() && !stores_at_once()) gather_and_store(bucket, channel, stream);
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      updates_now ? buckets_->wait_for_event(updated_[bucket]) : buckets_->wait_for_bucket(bucket);
+      buckets_->wait_for_event(ended_[bucket]);
       parameters_.throw_if_failed(bucket);
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
-    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket)
-      wait_until_stored(bucket);
     parameters_.end_step();
   }
 
-  bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
-
-  void wait_until_stored(std::size_t bucket) override { buckets_->wait_for_event(stored_[bucket]); }
-
  private:
   using Event = typename Stream::Event;
-  using ShardedWork<C, Stage>::gather, ShardedWork<C, Stage>::part, ShardedWork<C, Stage>::place_of;
-  using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
+  using ShardedWork<C>::gather, ShardedWork<C>::part, ShardedWork<C>::place_of;
+  using ShardedWork<C>::inspect_, ShardedWork<C>::options_, ShardedWork<C>::ranges_;
   static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
-
-  /// Stage 1 in place of DividedGradients: reduced gradients stay in the arena.
-  struct WholeGradients {
-    WholeGradients(const ShardLayout&, const BucketPlan&) noexcept {}
-    std::size_t bytes() const noexcept { return 0; }
-    void begin_step() noexcept {}
-    void pack(std::size_t, const std::byte*, const GradientSlot&, const auto&) noexcept {}
-    void before_launch(std::size_t, const auto&) noexcept {}
-    void launched(std::size_t, Stream) noexcept {}
-  };
 
   auto waiting() const noexcept {
     return [buckets = buckets_](Event& event) { buckets->wait_for_event(event); };
   }
 
   /// Memory of this rank's reduced gradients of the bucket.
-  ShardMemory own_part(std::size_t bucket) noexcept {
-    if constexpr (Stage::divides_gradients) return divided_.part(bucket);
-    return place_of(bucket);
-  }
+  ShardMemory own_part(std::size_t bucket) noexcept { return divided_ ? divided_->part(bucket) : place_of(bucket); }
 
   /// Collective, blocking: whether the step updates.
   bool inspected(C& channel, Stream stream) {
@@ -39014,31 +38089,25 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
     return true;
   }
 
-  /// Updates all buckets, once all are measured if the rule measures.
-  void update_all(C& channel, Stream stream) {
-    if (parameters_.measures()) {
-      const BufferView sums = buffer_view(parameters_.square_sums());
-      channel.enqueue(backend::AllReduce{sums, sums, ReduceOp::sum}, stream);
-    }
-    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      update(bucket, channel, stream);
-      if (!gathers_last()) gather(bucket, channel, stream);
-      stream.record(updated_[bucket]);
-    }
+  /// The parameters' norms, for the rule, once all buckets are measured.
+  void add_up_norms(C& channel, Stream stream) {
+    const BufferView sums = buffer_view(parameters_.square_sums());
+    channel.enqueue(backend::AllReduce{sums, sums, ReduceOp::sum}, stream);
   }
+
+  /// Whether launch() also updates; else finish() does.
+  bool updates_at_once() const noexcept { return !inspect_ && !parameters_.measures(); }
 
   /// Whether launch() also stores new weights in the model.
-  bool stores_at_once() const noexcept { return stage_.ready_frees_value && !inspect_ && !parameters_.measures(); }
+  bool stores_at_once() const noexcept { return options_.early_update && updates_at_once(); }
 
   /// Whether buckets are gathered after the backward pass, which no longer needs the old weights; or at once, if
-  /// stores_at_once().
-  bool gathers_last() const noexcept {
-    return Stage::divides_gradients || reads_blocks || stage_.overlap_forward || stage_.ready_frees_value;
-  }
+  /// stores_at_once(). Else update() gathers them, and finish() stores them.
+  bool gathers_last() const noexcept { return options_.divides_gradients() || reads_blocks || options_.early_update; }
 
   /// Gathers and stores one bucket. Buckets of stage 2 share memory: each is stored before the next bucket is gathered.
   void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
-    if constexpr (Stage::divides_gradients) {
+    if (divided_) {
       stream.enqueue([this, bucket, &channel]() noexcept {
         if (!channel.failure()) copy_to_place(bucket);
       });
@@ -39051,7 +38120,7 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
         if (!channel.failure()) parameters_.store(bucket, ranges_[bucket].data);
       });
     }
-    stream.record(stored_[bucket]);
+    stream.record(ended_[bucket]);
   }
 
   void read(std::size_t bucket, C& channel, Stream stream) {
@@ -39090,14 +38159,17 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
     stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
   }
 
-  /// Updates a bucket. With read_blocks() and free values the update also stores the new weights in the model, while
-  /// they are in the first-level cache.
+  /// Updates a bucket, and gathers it unless gathers_last(). A communicator that CanReadBlocks also lets the update
+  /// store the new weights in the model, if the values are free, while they are in the first-level cache.
   void update(std::size_t bucket, C& channel, Stream stream) {
     stream.enqueue([this, bucket, &channel]() noexcept {
       if (channel.failure()) return;
       own_is_stored_[bucket] = reads_blocks && values_are_free_;
       parameters_.update(bucket, own_part(bucket), own_is_stored_[bucket] != 0);
     });
+    if (gathers_last()) return;
+    gather(bucket, channel, stream);
+    stream.record(ended_[bucket]);
   }
 
   /// Collective, blocking.
@@ -39112,12 +38184,11 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   ShardedParameters parameters_;
-  Stage stage_;
-  std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
-  std::vector<Event> updated_;                ///< of each bucket, if all are updated together
-  std::vector<Event> stored_;                 ///< of each bucket, if the stream stores its weights
-  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: whether the update stored this rank's weights
-  std::atomic<bool> values_are_free_{false};  ///< whether the backward pass no longer uses the model's values
+  std::optional<DividedGradients<Stream>> divided_;  ///< stage 2; else reduced gradients stay in the arena
+  std::vector<Event> ended_;                         ///< each bucket: its weights are gathered; if the stream stores
+                                                     ///< them, also stored
+  std::vector<unsigned char> own_is_stored_;         ///< each bucket: whether the update stored this rank's weights
+  std::atomic<bool> values_are_free_{false};         ///< whether the backward pass no longer uses the model's values
   Buckets* buckets_ = nullptr;
   double squares_ = 0;
 };
@@ -39127,7 +38198,7 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
 // ---- dtrain/ddp/sharded/sharded_optimizer.hpp
 
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks of its wrapper.
+/// ShardedOptimizer: optimizer whose state, in stage 2 also the gradients, is divided among its wrapper's ranks.
 
 #if DTRAIN_WITH_CUDA
 #endif
@@ -39136,17 +38207,13 @@ namespace DTRAIN_NAMESPACE {
 
 namespace ddp {
 
-/// A stage of a ShardedOptimizer: zero::States or zero::Gradients.
-template <class S>
-concept ShardingStage = std::same_as<S, zero::States> || std::same_as<S, zero::Gradients>;
-
 namespace detail {
 
 /// The work of a ShardedOptimizer's steps, by the communicator's stream, and the rules that it takes.
 template <class Stream>
 struct ShardedFor {
-  template <class C, class R, class Stage>
-  using Work = ShardedReduction<C, Stage>;
+  template <class C, class R>
+  using Work = ShardedReduction<C>;
   template <class R>
   static constexpr bool takes = OptimizerRule<R>;
   template <class R>
@@ -39156,8 +38223,8 @@ struct ShardedFor {
 #if DTRAIN_WITH_CUDA
 template <>
 struct ShardedFor<stream::cuda::StreamRef> {
-  template <class C, class R, class Stage>
-  using Work = DeviceShardedReduction<C, R, Stage>;
+  template <class C, class R>
+  using Work = DeviceShardedReduction<C, R>;
   template <class R>
   static constexpr bool takes = DeviceRule<R>;
   template <class R>
@@ -39180,14 +38247,14 @@ concept RuleFor = backend::Communicator<C> && ShardedFor<typename C::Stream>::te
 }  // namespace ddp
 
 // Arguments that are none of a ShardedOptimizer: one sentence for each.
-template <class R, class C, class Stage = zero::States>
+template <class R, class C>
 class ShardedOptimizer {
   static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
 
  public:
   static_assert(backend::Communicator<C>,
                 "dtrain: the second argument of ShardedOptimizer is the communicator of its wrapper: write the type "
-                "as DistributedDataParallel<Model, Policy>::Sharded<Rule, Stage>");
+                "as DistributedDataParallel<Model, Policy>::Sharded<Rule>");
   static_assert(
       !backend::Communicator<C> || is_on_device || ddp::OptimizerRule<R>,
       "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
@@ -39195,27 +38262,25 @@ class ShardedOptimizer {
   static_assert(!is_on_device || ddp::detail::RuleFor<R, C>,
                 "dtrain: the model is in device memory, where the rule needs enqueue(weights, gradients, states, info, "
                 "stream) const (contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
-  static_assert(!backend::Communicator<C> || ddp::ShardingStage<Stage>,
-                "dtrain: the stage of a ShardedOptimizer is dtrain::zero::States or dtrain::zero::Gradients");
 
   template <class... Arguments>
   explicit ShardedOptimizer(Arguments&&...) {}
 };
 
 /// ZeRO (Rajbhandari et al., 2020): each rank keeps 1 / ranks of the optimizer's state and updates the same share of
-/// the weights. Stage 1 is zero::States. With stage 2, zero::Gradients, a rank keeps the same share of the gradients.
+/// the weights. In stage 2 a rank also keeps the same share of the gradients (ShardedOptions).
 ///
 ///   dtrain::DistributedDataParallel ddp{model, group};
-///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};  // and perhaps the stage
+///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};  // and perhaps {.stage = 2}
 ///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);  // the weights are new after it
 ///
 /// In a member the type is DistributedDataParallel<Model, Policy>::Sharded<dtrain::optimizers::AdamW>.
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
 /// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory.
-/// The model's weights change when all its gradients are ready, or during the backward pass if the stage says
-/// ready_frees_value. The content of the gradients' memory is unspecified after the step: set or clear gradients before
-/// the next.
+/// The model's weights change when all its gradients are ready, or during the backward pass with
+/// ShardedOptions::early_update. The content of the gradients' memory is unspecified after the step: set or clear
+/// gradients before the next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: each rank also keeps its share of the weights in f32, from the construction on. Values that
 /// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
@@ -39223,42 +38288,43 @@ class ShardedOptimizer {
 /// and all parameters are f64.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 /// - In an elastic job the state is lost with a rank: each call of train()'s function loads a checkpoint with the
-/// optimizer (load_checkpoint), and calls resume_at() with its step. A step without these two calls is refused, unless
+/// optimizer (load_checkpoint), and calls resume_at() with its step. A step without these two calls is rejected, unless
 /// no earlier call has begun a step with an optimizer or loaded its state.
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
 /// new weights. Only a function that inspects the gradients waits for them; ClipGradients and DeviceLossScaler do not.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
-/// rule then, so change the rule when earlier replays have run, on every rank behind the same one. For other steps the
+/// rule then, so change the rule when earlier replays have run, on every rank after the same one. For other steps the
 /// program changes the rule between two steps, not within one. The optimizer outlives the graph.
-/// - With zero::Gradients ready() copies the gradient on its stream: later work of that stream may use the memory
-/// again.
-/// - The state, and values that the program sets, are read behind the default stream when the optimizer is constructed.
-/// So are 16-bit values that have moved, at the next step or checkpoint.
+/// - In stage 2 ready() copies the gradient on its stream: later work of that stream may use the memory again.
+/// - The state, and values that the program sets, are read after the default stream's work when the optimizer is
+/// constructed. So are 16-bit values that have moved, at the next step or checkpoint.
 /// - After a failed step, the state and the model's values are undefined.
 ///
 /// Lifetime: the model outlives the optimizer, which makes steps as long as `ddp` exists. The destructor of `ddp` waits
 /// for the last step's weights. Without `ddp`, save_checkpoint and load_checkpoint still take the optimizer's state.
 /// Threads: the threads of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 /// @ingroup sharding
-template <class R, backend::Communicator C, ddp::ShardingStage Stage>
+template <class R, backend::Communicator C>
 requires ddp::detail::RuleFor<R, C>
-class ShardedOptimizer<R, C, Stage> {
+class ShardedOptimizer<R, C> {
   static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
   static constexpr bool has_doubles = !is_on_device && ddp::HasDoubles<R>;
 
  public:
-  /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
-  /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
-  /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`. With NCCL connects
-  /// the ranks for the collectives of its steps.
+  /// Collective, blocking: every rank constructs the optimizer between the same steps, with the same options. `ddp`
+  /// keeps its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made
+  /// a step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`. With NCCL
+  /// connects the ranks for the collectives of its steps.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 (f64 for a rule of doubles), and in stage
-  /// 2 for bound gradients; (invalid_argument) for two parameters whose values share memory; (disagreement) or
-  /// JobFailed on every rank if two ranks construct different stages, or rules with different state, or if on one the
-  /// device has no memory or its driver does not load the kernels; the error names the two ranks and their optimizers
+  /// 2 for bound gradients; (invalid_argument) for two parameters whose values share memory, and another stage than 1
+  /// and 2; (disagreement) or JobFailed on every rank if two ranks give different options, or rules with different
+  /// state, or if on one the device has no memory or its driver does not load the kernels; the error names the two
+  /// ranks and their optimizers
   template <class Ddp>
-  explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
+  explicit ShardedOptimizer(Ddp& ddp, R rule, const ShardedOptions& options = {})
+      : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(is_on_device || ddp::HasMeasure<R> == ddp::NormedRule<R>,
                   "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
                   "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");
@@ -39267,47 +38333,34 @@ class ShardedOptimizer<R, C, Stage> {
     auto& driver = ddp::DriverAccess::of(ddp);
     ddp::Reducer<C>& reducer = *driver.reducer;
     reducer.throw_if_unusable("ShardedOptimizer");
-    if (is_on_device && stage.overlap_forward) {
-      throw_error(
-          Errc::unsupported,
-          "a ShardedOptimizer of a model in device memory has overlap_forward, which is for host memory; leave it "
-          "out");
-    }
+    ddp::require_valid(options);
     ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device(), element_of(ddp.parameters()));
-    agree_on_kernels(ddp, *rule_, stage);
+    agree_on_kernels(ddp, *rule_, options);
     reducer.keep_plan();
-    if constexpr (Stage::divides_gradients) reducer.reuse_memory();
-    const auto& context = group::GroupAccess::of(ddp.group()).rank_context();
-    reduction_ = {make_together(ddp, stage), Completion{&reducer, reducer.lifetime(), context}};
+    if (options.divides_gradients()) reducer.reuse_memory();
+    reduction_ = {make_together(ddp, options),
+                  Completion{reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()}};
     if constexpr (is_on_device) reducer.connect(*reduction_);
     arena_bytes_ = ddp.plan().arena_bytes;
-    if (stage.overlap_forward) {
-      context->pending_weights->add(reduction_.get(), [completion = reduction_.get_deleter(),
-                                                       &reduction = *reduction_](group::PendingWeights::Ranges memory) {
-        if (completion.is_open(reduction) && reduction.shards().has_weights_in(memory)) completion.wait();
-      });
-    }
   }
 
   /// Text that must be equal on all ranks: stage and rule decide which collectives a step calls.
-  static std::string description(const Stage& stage) {
-    return format_text(
-        "a ShardedOptimizer with zero::{}{}{}, whose rule has {} state arrays{}",
-        {Stage::divides_gradients ? "Gradients" : "States", stage.overlap_forward ? ", overlap_forward" : "",
-         stage.ready_frees_value ? ", ready_frees_value" : "", ddp::state_arrays<R>,
-         ddp::NormedRule<R> ? " and measures norms" : ""});
+  static std::string description(const ShardedOptions& options) {
+    return format_text("a ShardedOptimizer of stage {}{}, whose rule has {} state arrays{}",
+                       {options.stage, options.early_update ? ", early_update" : "", ddp::state_arrays<R>,
+                        ddp::NormedRule<R> ? " and measures norms" : ""});
   }
 
   /// Collective, blocking. @throws on every rank if two ranks construct different optimizers, or if the driver of one
   /// does not load the kernels
   template <class Ddp>
-  static void agree_on_kernels(Ddp& ddp, [[maybe_unused]] const R& rule, const Stage& stage) {
+  static void agree_on_kernels(Ddp& ddp, [[maybe_unused]] const R& rule, const ShardedOptions& options) {
     bool loads = true;
     if constexpr (is_on_device) {
       loads = Reduction::load_kernels(ddp.plan(), rule, ddp::DriverAccess::of(ddp).stream.ref());
     }
     ddp::DriverAccess::agree_on_reduction(
-        ddp, description(stage) + (loads ? "" : ", without its kernels, which the driver does not load"));
+        ddp, description(options) + (loads ? "" : ", without its kernels, which the driver does not load"));
     if constexpr (is_on_device) {
       if (!loads) Reduction::OwnShards::refuse_without_kernels(ddp::DriverAccess::of(ddp).stream.ref().device());
     }
@@ -39336,11 +38389,10 @@ class ShardedOptimizer<R, C, Stage> {
   /// Bytes that dtrain keeps for gradients on this rank: the arena, in stage 2 with the share of reduced gradients.
   std::size_t gradient_bytes() const noexcept { return arena_bytes_ + reduction_->gradient_bytes(); }
 
-  /// Blocking: with overlap_forward, and in device memory, until the model has all new weights of the last step; the
-  /// program waits for replays of a captured step itself. @throws as backward()
+  /// Blocking, in device memory: until the model has all new weights of the last step; the program waits for replays of
+  /// a captured step itself. In host memory a step ends with all of them. @throws as backward()
   void wait() {
     if (const auto context = reduction_.get_deleter().context.lock()) context->require_may_block();
-    reduction_.get_deleter().wait();
     if constexpr (is_on_device) {
       if (!reduction_.get_deleter().lifetime->has_ended) reduction_->wait_for_step();
     }
@@ -39368,7 +38420,7 @@ class ShardedOptimizer<R, C, Stage> {
     }
     return *reduction_;
   }
-  /// Refuses what cannot inspect a step of this optimizer.
+  /// Rejects what cannot inspect a step of this optimizer.
   /// @throws Error (invalid_argument) for a DeviceLossScaler of another device
   template <class I>
   void require_usable(const std::remove_reference_t<I>& inspect) const {
@@ -39407,7 +38459,7 @@ class ShardedOptimizer<R, C, Stage> {
 
  private:
   using ShardedFor = ddp::detail::ShardedFor<typename C::Stream>;
-  using Reduction = typename ShardedFor::template Work<C, R, Stage>;
+  using Reduction = typename ShardedFor::template Work<C, R>;
 
   template <class I>
   static const auto& scaler_of(const I& inspect) {
@@ -39418,44 +38470,26 @@ class ShardedOptimizer<R, C, Stage> {
     }
   }
 
-  /// Destroys the reduction once no work uses it.
+  /// Destroys the reduction, unless work of a step that was abandoned still uses it.
   struct Completion {
-    ddp::Reducer<C>* reducer = nullptr;  ///< valid until lifetime->has_ended
     std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
     std::weak_ptr<group::RankContext> context{};
-    void wait() const {
-      if (!lifetime->has_ended) reducer->wait_for_weights();
-    }
-    /// Whether weights of the last step are still being gathered.
-    bool is_open(const Reduction& reduction) const noexcept {
-      return !lifetime->has_ended && reducer->open_work().is(reduction);
-    }
     void operator()(Reduction* reduction) const noexcept {
-      if (const auto shared = context.lock()) shared->pending_weights->remove(reduction);
-      if (lifetime->leaves_work) return;  // the work still uses the reduction
-      if (is_open(*reduction)) {
-        try {
-          reducer->wait_for_weights();
-        } catch (...) {
-          // The job has failed: its next call throws the cause. No work uses the reduction any more.
-        }
-        reducer->open_work().drop();
-      }
-      delete reduction;
+      if (!lifetime->leaves_work) delete reduction;
     }
   };
 
   /// make_reduction(). On a device, where memory may be missing, collective: throws on every rank if it fails on one.
   template <class Ddp>
-  Reduction* make_together(Ddp& ddp, const Stage& stage) const {
+  Reduction* make_together(Ddp& ddp, const ShardedOptions& options) const {
     if constexpr (!is_on_device) {
-      return make_reduction(ddp, stage);
+      return make_reduction(ddp, options);
     } else {
       std::unique_ptr<Reduction> made;
       std::exception_ptr failure;
       std::string outcome = "a ShardedOptimizer";
       try {
-        made.reset(make_reduction(ddp, stage));
+        made.reset(make_reduction(ddp, options));
       } catch (const Error& error) {
         failure = std::current_exception();
         outcome += format_text(" that cannot be made: {}", {error.what()});
@@ -39471,19 +38505,19 @@ class ShardedOptimizer<R, C, Stage> {
   }
 
   template <class Ddp>
-  Reduction* make_reduction(Ddp& ddp, const Stage& stage) const {
+  Reduction* make_reduction(Ddp& ddp, const ShardedOptions& options) const {
     auto& driver = ddp::DriverAccess::of(ddp);
     const auto& group = ddp.group();
     if constexpr (is_on_device) {
       auto shards = std::make_unique<typename Reduction::OwnShards>(
           ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>, driver.read_value,
           driver.stream.ref(), group.timeout());
-      return new Reduction(std::move(shards), rule_, ddp.plan(), stage, driver.stream.ref());
+      return new Reduction(std::move(shards), rule_, ddp.plan(), options, driver.stream.ref());
     } else {
       return new Reduction(
           ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
                                  erased_rule(element_of(ddp.parameters())), driver.read_value),
-          ddp.plan(), stage);
+          ddp.plan(), options);
     }
   }
 
@@ -39502,71 +38536,32 @@ class ShardedOptimizer<R, C, Stage> {
   std::size_t arena_bytes_ = 0;
 };
 
-template <class M, class P, template <class, class> class Ddp, class R, class Stage = zero::States>
-ShardedOptimizer(Ddp<M, P>&, R, Stage = {}) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator, Stage>;
+template <class M, class P, template <class, class> class Ddp, class R>
+ShardedOptimizer(Ddp<M, P>&, R, ShardedOptions = {}) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator>;
 
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/sharded/sharded_checkpoint.hpp
 
 /// @file
-/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
+/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share; the old or the new state is whole at any
+/// moment.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Runs `work()` on every rank. Collective, blocking: until work() has ended on all ranks.
+/// Runs `work()` on every rank. Collective, blocking: until work() has ended on all ranks, without a time limit while
+/// all are alive.
 /// @returns for backend::detail::decode: rank 0's text, or an error, which names rank and host, if work() threw on a
 /// rank or a rank is doing something else
-template <class Group, class Work>
-std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
-  const int number = group::GroupAccess::of(group).next_number("shards");
-  group.start_pending();  // other ranks may wait for this work before they make this call
-  const int rank = group.members().rank_in_job();
-  backend::StoreRank self{group.store().with_prefix("dtrain/shards/"),
-                          group.rank(),
-                          group.world_size(),
-                          rank,
-                          Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
-                          doing,
-                          [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
-  self.notice_after = std::chrono::milliseconds(0);  // a rank may write for minutes
-  const auto work_here = [&]() -> std::string {
-    try {
-      return backend::detail::with_error(doing, work);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      if (group.world_size() == 1) throw;
-      throw Error(error.code(), format_text("{} (on rank {} on host {})", {error.what(), rank, group.members().host}));
-    }
-  };
-  const auto own = [&] {
-    return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work_here, rank)});
-  };
-  return backend::store_gather(self, std::to_string(number), own, [&](const std::vector<std::string>& texts) {
-    std::vector<std::string> all;
-    std::vector<std::string> results;
-    for (const std::string& text : texts) {
-      const std::size_t end = std::min(text.find('\n'), text.size());
-      all.push_back(text.substr(0, end));
-      results.push_back(text.substr(std::min(end + 1, text.size())));
-    }
-    if (const std::optional<Error> difference = different_work(group, all)) {
-      return backend::detail::encode(*difference, rank);
-    }
-    const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
-    return failed == results.end() ? results.front() : *failed;
-  });
-}
+std::string result_of_all_ranks_blocking(const group::GroupHandle& group, const std::string& doing,
+                                         const std::function<std::string()>& work);
 
 /// Runs `work()` on every rank, as result_of_all_ranks_blocking. @returns rank 0's text @throws on every rank, the
 /// error of one rank
-template <class Group, class Work>
-std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
-  return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
-}
+std::string run_on_all_ranks_blocking(const group::GroupHandle& group, const std::string& doing,
+                                      const std::function<std::string()>& work);
 
 std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index);
 
@@ -39594,14 +38589,14 @@ class ShardedSave {
   template <class Group>
   void finish(const Group& group, const std::function<void()>& require_written) {
     const std::string result =
-        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(call_), [&] {
+        result_of_all_ranks_blocking(*group::handle_of(group), "writing the shard files of " + sanitize(call_), [&] {
           require_written();
-          may_be_whole_ = true;  // from here on rank 0 may have named this file, even if the job then fails
+          may_be_whole_ = true;  // rank 0 may have named this file from here on, even if the job then fails
           return std::string();
         });
     may_be_whole_ = result == "=";
     static_cast<void>(backend::detail::decode(result));
-    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(call_), [&] {
+    static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "writing the file " + sanitize(call_), [&] {
       commit();
       return true;
     }));
@@ -39611,7 +38606,7 @@ class ShardedSave {
   void commit();
 
   std::string path_;
-  std::vector<std::string> former_;  ///< on rank 0: the shard files that commit() removes
+  std::vector<std::string> former_;  ///< rank 0's list of the shard files that commit() removes
   std::string call_;                 ///< the path as given, and the id of this call
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
@@ -39630,19 +38625,18 @@ std::unique_ptr<TensorAccess> access_of(const Group& group) {
 }
 
 /// Collective, blocking: the ranks agree on the files' names.
-template <class Group, class R, class C, class Stage>
+template <class Group, class R, class C>
 std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string& path,
-                                          std::span<const NamedTensor> tensors,
-                                          ShardedOptimizer<R, C, Stage>& optimizer) {
+                                          std::span<const NamedTensor> tensors, ShardedOptimizer<R, C>& optimizer) {
   optimizer.wait();
-  wait_for_weights(group, tensors);  // of other optimizers
   ShardIndex index = ShardIndex::of(optimizer.shares());
   index.files = group.world_size();
-  index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
-    return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
-  }));
+  index.id =
+      std::stoll(run_on_all_ranks_blocking(*group::handle_of(group), "naming the files of " + sanitize(path), [] {
+        return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
+      }));
   return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank(), access_of(group),
-                                       WritingAttempt::of(*group::GroupAccess::of(group).handle()));
+                                       WritingAttempt::of(*group::handle_of(group)));
 }
 
 }  // namespace detail
@@ -39655,9 +38649,9 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a share's
 /// file
 /// @ingroup checkpoints
-template <class Group, class R, class C, class Stage>
+template <class Group, class R, class C>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
-                     ShardedOptimizer<R, C, Stage>& optimizer) {
+                     ShardedOptimizer<R, C>& optimizer) {
   detail::barrier_of_save(group, path);
   const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
   save->finish(group, [&] { save->write(); });
@@ -39666,10 +38660,10 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 /// Saves the same files in the background, and returns when every rank has copied its data; see
 /// save_checkpoint_async(group, path, tensors). Collective, blocking: the copies, and a message of rank 0.
 /// @ingroup checkpoints
-template <class Group, class R, class C, class Stage>
+template <class Group, class R, class C>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors,
-                                                      ShardedOptimizer<R, C, Stage>& optimizer) {
+                                                      ShardedOptimizer<R, C>& optimizer) {
   group.check();
   const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
   return PendingCheckpoint(
@@ -39684,9 +38678,9 @@ template <class Group, class R, class C, class Stage>
 /// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
 /// shard file is missing or damaged; `tensors` are loaded after such an error, and the optimizer's state is undefined
 /// @ingroup checkpoints
-template <class Group, class R, class C, class Stage>
+template <class Group, class R, class C>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
-                     ShardedOptimizer<R, C, Stage>& optimizer) {
+                     ShardedOptimizer<R, C>& optimizer) {
   optimizer.wait();
   const ShardIndex own = ShardIndex::of(optimizer.shares());
   std::int64_t steps = 0;
@@ -39706,7 +38700,7 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                   "the checkpoint {} says that {} shard files have the state after {} steps; load another",
                   {sanitize(path), index.files, index.steps});
     }
-    detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
+    detail::run_on_all_ranks_blocking(*group::handle_of(group), "reading the shard files of " + sanitize(path), [&] {
       read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size(),
                        tensor_access(group));
       return std::string();
@@ -39733,8 +38727,8 @@ using ddp::save_checkpoint_async;
 // ---- dtrain/ddp/shared_memory_instances.hpp
 
 /// @file
-/// Instantiations for backend::SharedMemory of a wrapper's classes and its group's (Driver, Reducer, BucketReduction,
-/// GroupState and others), which separate compilation compiles with the definitions. dtrain.hpp includes this header.
+/// Instantiations of the wrapper's and group's classes for backend::SharedMemory, which separate compilation compiles
+/// once.
 
 #if DTRAIN_SEPARATE_COMPILATION
 #if DTRAIN_DEFINITIONS
@@ -39764,8 +38758,8 @@ DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicato
 // ---- dtrain/elastic/kept_state.hpp
 
 /// @file
-/// KeptState: the tensors that make up the training state of an elastic job's worker, their digest, and the copies that
-/// undo an unfinished step; ElasticWorker owns it. LibraryState: lists a library's tensors.
+/// KeptState of an ElasticWorker: tensors of the training state, their digest, and copies that undo an unfinished step.
+/// LibraryState: a library's tensors.
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -39773,10 +38767,10 @@ namespace DTRAIN_NAMESPACE::elastic {
 /// names, shapes and types.
 using TensorSource = std::function<std::vector<ddp::NamedTensor>()>;
 
-/// Tensors of a library's objects in the kept state, such as those of a LibTorch module and its optimizer.
+/// Tensors of a library's objects in the kept state (a LibTorch module and its optimizer).
 struct LibraryState {
-  TensorSource written_in_commit;   ///< as Elastic::keep
-  TensorSource written_in_forward;  ///< as Elastic::keep_copy
+  TensorSource written_in_commit;   ///< the tensors of Elastic::keep
+  TensorSource written_in_forward;  ///< the tensors of Elastic::keep_copy
 };
 
 /// Lifetime: the tensors' memory outlives it, and so does what a source refers to. Threads: one.
@@ -39822,7 +38816,7 @@ class KeptState {
  private:
   struct Source {
     TensorSource list;
-    std::size_t first = 0;  ///< in tensors_
+    std::size_t first = 0;  ///< the first one in tensors_
     std::size_t count = 0;
     bool copies = false;
   };
@@ -39831,7 +38825,7 @@ class KeptState {
   void copy();
 
   std::vector<ddp::NamedTensor> tensors_;
-  std::vector<std::vector<std::byte>> copies_;  ///< of each tensor; empty: it is not copied
+  std::vector<std::vector<std::byte>> copies_;  ///< copy of each tensor; empty: it is not copied
   bool has_copies_ = false;
   std::vector<Source> sources_;
   bool may_differ_ = false;
@@ -39842,8 +38836,8 @@ class KeptState {
 // ---- dtrain/elastic/commit.hpp
 
 /// @file
-/// StepCommits: the training state of an elastic job's worker, and the calls by which the program's function changes
-/// it: commit() and resume_at().
+/// StepCommits of an ElasticWorker: commit() and resume_at(), by which the program's function changes the training
+/// state.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 template <class>
@@ -39890,9 +38884,9 @@ class StepCommits {
   KeptState state_;
   rendezvous::WorkerProgress progress_;
   rendezvous::Assignment assignment_{};
-  std::uint64_t committed_attempt_ = 0;                      ///< the last one in which the store was told of a commit
+  std::uint64_t committed_attempt_ = 0;                      ///< the last one whose commit the store has got
   bool is_torn_ = false;                                     ///< the function of commit() runs, or has thrown
-  group::RankContext* context_ = nullptr;                    ///< of the present attempt
+  group::RankContext* context_ = nullptr;                    ///< context of the present attempt
   rendezvous::FormationClient<void>* reports_to_ = nullptr;  ///< the first commit of each attempt
 
  private:
@@ -39907,11 +38901,11 @@ class StepCommits {
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
-// ---- dtrain/elastic/attempt_loop.hpp
+// ---- dtrain/elastic/elastic_worker.hpp
 
 /// @file
-/// ElasticWorker: the attempt loop of an elastic job's worker, which calls the program's function again for each set of
-/// ranks, and decides what the end of a call means. Elastic::train() runs it; AttemptBody: one call of the function.
+/// ElasticWorker: attempt loop of an elastic job's worker, which calls the program's function again for each set of
+/// ranks. AttemptBody: one call.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 template <class>
@@ -39975,7 +38969,7 @@ class ElasticWorker : public StepCommits {
   /// Blocking: until the job has finished. SIGTERM makes the worker leave (Termination).
   /// @returns the exit code of the last call
   /// @throws this worker's own error; JobFailed where the job has ended; WorkerEnded
-  /// @param settings group::settings_text: a worker with others is refused
+  /// @param settings group::settings_text: a worker with others is rejected
   DTRAIN_ON_USE int run(AttemptBody& body, const std::string& settings);
 
   /// Tells the job's store the error with which this worker ends. Blocking: 2 s at most.
@@ -39998,18 +38992,18 @@ class ElasticWorker : public StepCommits {
   rendezvous::WorkerId id_;
   bool has_run_ = false;
   bool has_reminded_ = false;       ///< RankContext::has_reminded, of earlier attempts
-  int exit_code_ = 0;               ///< of the function's last call
-  std::exception_ptr error_;        ///< that ended the last attempt on this rank
+  int exit_code_ = 0;               ///< exit code of the function's last call
+  std::exception_ptr error_;        ///< the error that ended the last attempt on this rank
   std::optional<Cause> announced_;  ///< what the store gets of it: Announce::error
   int shortages_ = 0;               ///< attempts in a row that this process lacked the means to join
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::mutex mutex_;
-  std::shared_ptr<FailureLatch> latch_;            ///< of the attempt, or of joining it; guarded by mutex_
+  std::shared_ptr<FailureLatch> latch_;            ///< latch of the attempt, or of joining it; guarded by mutex_
   bool is_leaving_ = false;                        ///< guarded by mutex_
   std::shared_ptr<launch::StoreHost<void>> host_;  ///< null: another process hosts the store
   std::shared_ptr<rendezvous::FormationClient<void>> client_;
-  std::shared_ptr<Termination<void>> termination_;  ///< of PID 1
+  std::shared_ptr<Termination<void>> termination_;  ///< the handler of PID 1
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -40017,7 +39011,7 @@ class ElasticWorker : public StepCommits {
 // ---- dtrain/elastic/state_transfer.hpp
 
 /// @file
-/// transfer_state(): the ranks of an attempt that lack the state of rank 0 receive it.
+/// transfer_state(): ranks of an elastic attempt that lack rank 0's state receive it. Collective.
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -40062,7 +39056,7 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
             "outside of commit(), or this host's processor or libraries round a step differently",
             {rank}));
   }
-  // Where no step was committed, a rank that has not trained may be the next source: what it has stays whole, too.
+  // Where no step was committed, a rank that has not trained may be the next source: what it has also stays whole.
   const bool stages = receives[rank] && (own.has_trained() || assignment.source.steps == 0);
   std::unique_ptr<std::byte[]> staged;
   const std::vector<TensorView> places = stages ? stage(state, staged) : state.values();
@@ -40091,8 +39085,7 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
 // ---- dtrain/policy.hpp
 
 /// @file
-/// dtrain::Policy: launcher, backend and topology of a job, which a program states once as a type. run(),
-/// init_process_group(), ProcessGroup and Elastic take it as a template argument.
+/// dtrain::Policy: launcher, backend and topology of a job, as one type; a wrong one fails to compile with a sentence.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -40106,9 +39099,10 @@ struct Policy {
   using Topology = TopologyType;
 
   static constexpr bool has_launcher = launch::Launcher<Launcher>;
-  static_assert(has_launcher,
-                "dtrain: the first type of Policy must be a launcher: launch::PerNode or launch::PerProcess "
-                "(contract: the concept launch::Launcher, in dtrain/launch/launcher.hpp)");
+  static_assert(
+      has_launcher,
+      "dtrain: the first type of Policy must be a launcher: launch::Any, launch::PerNode or launch::PerProcess "
+      "(contract: the concept launch::Launcher, in dtrain/launch/launcher.hpp)");
 
   /// Backends of libraries are declared alone where their macro is not set.
   static constexpr bool is_defined = requires { sizeof(Backend); };
@@ -40135,8 +39129,8 @@ struct Policy {
     return true;
   }();
   static_assert(launcher_fits_backend,
-                "dtrain: backend::Mpi needs launch::PerProcess; start one process for each rank with mpirun or srun "
-                "(Mpi::works_with, in dtrain/backend/mpi.hpp)");
+                "dtrain: backend::Mpi needs launch::Any or launch::PerProcess; start one process for each rank with "
+                "mpirun or srun (Mpi::works_with, in dtrain/backend/mpi.hpp)");
 
   /// topology::require fails to compile, with the reason, if the backend lacks an ability that the topology needs.
   static constexpr bool topology_fits_backend = [] {
@@ -40155,9 +39149,7 @@ struct Policy {
 // ---- dtrain/process_group.hpp
 
 /// @file
-/// dtrain::ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run(), init_process_group() and
-/// Elastic give one to the program, which gives it to DistributedDataParallel and libtorch/, among others. It holds a
-/// GroupState (group/).
+/// dtrain::ProcessGroup: a program's handle on its job, or on a subgroup of ranks; collectives, store, split.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -40248,14 +39240,10 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   /// The group's own stream, on which its blocking collectives run.
   Stream stream() const { return state_->stream(); }
 
-  /// A new stream for collectives of this rank. While the rank waits long in a collective on one of its streams, the
-  /// work of the others runs in the background, so that channels never wait for each other.
-  /// Lifetime: outlives its work. Like the group's own stream, it is not used after leave().
+  /// A new stream for collectives of this rank. Its collectives make progress by themselves (GroupOptions::progress),
+  /// so that channels never wait for each other. Lifetime: outlives its work. Like the group's own stream, it is not
+  /// used after leave().
   StreamOwner open_stream() const { return state_->open_stream(); }
-
-  /// Starts work that is enqueued on this rank's streams, in the background if no thread runs it. Call it before a long
-  /// wait that is not a collective, if other ranks may wait for that work meanwhile. Blocking: no.
-  void start_pending() const noexcept { rank_context().streams->run_unattended(); }
 
   /// Checks the failures known to this rank; barrier() checks all ranks. Blocking: no. Threads: any.
   /// @throws the job's first cause if the job has failed
@@ -40297,17 +39285,13 @@ using Work = typename ProcessGroup<P>::Work;
 // ---- dtrain/distributed_data_parallel.hpp
 
 /// @file
-/// dtrain::DistributedDataParallel: a program's wrapper of its model, which averages gradients during the backward
-/// pass. It owns a Driver (ddp/).
+/// dtrain::DistributedDataParallel: a program's wrapper of its model, which averages gradients over the ranks during
+/// the backward pass.
 
 namespace DTRAIN_NAMESPACE {
 
-template <class R, class C, class Stage>
+template <class R, class C>
 class ShardedOptimizer;
-
-namespace zero {
-struct States;
-}
 
 /// Wraps a model and averages its gradients over the ranks while the backward pass runs:
 /// `DistributedDataParallel ddp{model, group}`, or `ddp{list, group}` with a std::vector or std::span of Parameter. In
@@ -40334,9 +39318,9 @@ class DistributedDataParallel {
   };
 
  public:
-  /// A ShardedOptimizer of this wrapper, as the type of a member: `typename Ddp::template Sharded<Rule, Stage>`.
-  template <class Rule, class Stage = zero::States>
-  using Sharded = ShardedOptimizer<Rule, Communicator, Stage>;
+  /// A ShardedOptimizer of this wrapper, as the type of a member: `typename Ddp::template Sharded<Rule>`.
+  template <class Rule>
+  using Sharded = ShardedOptimizer<Rule, Communicator>;
 
   static constexpr bool is_complete = ddp::IsComplete<M>;  // no further explanation by the compiler
   static_assert(is_complete,
@@ -40385,13 +39369,13 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
-  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step, or an optimizer's with
-  /// overlap_forward, runs. While an exception unwinds, the group keeps the channel, so that the other ranks fail with
-  /// the exception's text. Else, after a step, the destructor reads the model's values, in host memory, for a digest
-  /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ, or if they have given a
-  /// DistributedSampler of the group different options, which the first step also compares, for samplers made before
-  /// it; and after 10 steps, if no value has changed since the construction. Not if a value has moved
-  /// (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor with DTRAIN_CHECK_VALUES=0.
+  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step runs. While an exception
+  /// unwinds, the group keeps the channel, so that the other ranks fail with the exception's text. Else, after a step,
+  /// the destructor reads the model's values, in host memory, for a digest that the ranks compare in the background:
+  /// rank 0 warns in the log if two ranks differ, or if they have given a DistributedSampler of the group different
+  /// options, which the first step also compares, for samplers made before it; and after 10 steps, if no value has
+  /// changed since the construction. Not if a value has moved (DdpOptions::check_addresses), with hooks::LocalSgd, in
+  /// an elastic job, nor with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
     if (!driver_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -40415,8 +39399,8 @@ class DistributedDataParallel {
   /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
   /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
   /// `inspect` may also be ClipGradients, or a LossScaler or DeviceLossScaler, which outlives the step.
-  template <class F, class R, class Stage, class I = std::nullptr_t>
-  void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
+  template <class F, class R, class I = std::nullptr_t>
+  void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
     require_pass<F>();
     if constexpr (std::invocable<F, Ready>) {
       run(std::forward<F>(f), begin("backward()", optimizer, std::forward<I>(inspect)));
@@ -40431,8 +39415,8 @@ class DistributedDataParallel {
     const ddp::ZeroGradients zeros(driver_->parameters);
     backward(zeros, options);
   }
-  template <class R, class Stage, class I = std::nullptr_t>
-  void step_without_data(ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
+  template <class R, class I = std::nullptr_t>
+  void step_without_data(ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
     driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
     backward(zeros, optimizer, std::forward<I>(inspect));
@@ -40447,11 +39431,10 @@ class DistributedDataParallel {
   }
 
   /// Begins a step in which `optimizer` updates the model's values, in the step's finish(): backward() with an
-  /// optimizer for libraries that call the program. Blocking: until the weights of the last step are stored.
-  /// Lifetime: `optimizer` outlives the step.
+  /// optimizer for libraries that call the program. Lifetime: `optimizer` outlives the step.
   /// @param inspect as of backward(); called in finish()
-  template <class R, class Stage, class I = std::nullptr_t>
-  Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect = {}) {
+  template <class R, class I = std::nullptr_t>
+  Step begin(ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
     driver_->program_drives_steps = true;
     return begin("begin()", optimizer, std::forward<I>(inspect));
   }
@@ -40525,11 +39508,8 @@ class DistributedDataParallel {
 
   /// Collective, blocking: the slowest rank, for which all other ranks wait. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
-    group_.start_pending();
-    return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {driver_->prefix, reports_++}),
-                                           statistics(), group_.rank(), group_.world_size(),
-                                           Deadline::after(group_.timeout()));
+    return ddp::find_slowest_rank_blocking(*group::GroupAccess::of(group_).handle(), driver_->prefix + "report",
+                                           statistics());
   }
 
   /// Collective, blocking: statistics and slowest rank as a line. @throws the job's first cause.
@@ -40552,11 +39532,6 @@ class DistributedDataParallel {
     return driver_->reducer->recorder().records(first_step);
   }
 
-  /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
-  void wait_for(std::size_t i) {
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
-    driver_->reducer->wait_for_weights(i);
-  }
   /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
   /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
@@ -40635,8 +39610,8 @@ class DistributedDataParallel {
     return step;
   }
 
-  template <class R, class Stage, class I>
-  Step begin(const char* caller, ShardedOptimizer<R, Communicator, Stage>& optimizer, I&& inspect) {
+  template <class R, class I>
+  Step begin(const char* caller, ShardedOptimizer<R, Communicator>& optimizer, I&& inspect) {
     if (!reduces()) {
       ddp::refuse_work(caller,
                        "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "
@@ -40665,7 +39640,6 @@ class DistributedDataParallel {
 
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;
-  int reports_ = 0;
   int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -40681,8 +39655,8 @@ DistributedDataParallel(std::span<E, Count>, ProcessGroup<P>, DdpOptions = {}, H
 // ---- dtrain/run.hpp
 
 /// @file
-/// dtrain::run() and dtrain::init_process_group(): start or join the ranks of a job. A program's main() calls one of
-/// them. PolicyRankBody, call_body(): the program's body on a rank, also for Elastic.
+/// dtrain::run(), dtrain::init_process_group(): start, or join, a job's ranks from main(). PolicyRankBody: a body on a
+/// rank.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -40713,8 +39687,13 @@ struct BodyRunner;
 
 namespace detail {
 
+/// A launcher that starts its ranks itself, for a backend's works_with.
+struct StartsRanks {
+  static constexpr bool returns_into_user_code = false;
+};
+
 /// Passes facts of the backend to a launcher that takes them: the number of visible devices (`visible_devices()`), and
-/// the largest number of ranks (`most_ranks`) if the backend has one.
+/// the largest number of ranks (`most_ranks`) and the launchers (`works_with`) if the backend limits them.
 template <class P>
 launch::StartResult start(int argc, char** argv, launch::Takes takes = launch::Takes::group,
                           launch::RunElasticJob run_elastic = nullptr) {
@@ -40727,7 +39706,12 @@ launch::StartResult start(int argc, char** argv, launch::Takes takes = launch::T
   if constexpr (requires { P::Backend::most_ranks; }) {
     facts.most_ranks = P::Backend::most_ranks;
   }
-  if constexpr (requires { P::Launcher::start(argc, argv, facts); }) {
+  if constexpr (requires { P::Backend::template works_with<StartsRanks>; }) {
+    facts.needs_process_per_rank = !P::Backend::template works_with<StartsRanks>;
+  }
+  if constexpr (requires { P::Launcher::start(argc, argv, facts, takes); }) {
+    return P::Launcher::start(argc, argv, facts, takes);
+  } else if constexpr (requires { P::Launcher::start(argc, argv, facts); }) {
     return P::Launcher::start(argc, argv, facts);
   } else if constexpr (requires { P::Launcher::start(argc, argv, takes); }) {
     return P::Launcher::start(argc, argv, takes);
@@ -40788,7 +39772,7 @@ class PolicyRankBody final : public group::RankBody {
 
 /// Runs `body` on every rank. Must be the first statement of main(). Blocking: until the job ends.
 /// @returns the process's exit code:
-/// - the body's; 1 for nonzero codes that the system would truncate to 0, such as 256;
+/// - the body's; 1 for nonzero codes that the system would truncate to 0 (256);
 /// - 1 after an exception, whose text is on stderr; 2 for a usage or identity error;
 /// - 75 if this rank failed because another rank failed first.
 /// A body that returns 0 after the job has failed counts as failed: 1 if its own rank was the first cause, else 75.
@@ -40828,9 +39812,9 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
 template <class P>
 ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
   static_assert(
-      P::Launcher::returns_into_user_code,
-      "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
-      "into user code, so use dtrain::run");
+      launch::joins_other_launchers<typename P::Launcher>,
+      "dtrain: init_process_group needs launch::Any or launch::PerProcess; the launcher process of launch::PerNode "
+      "never returns into user code, so use dtrain::run");
   return ProcessGroup<P>::join(launch::rank_process_of(std::move(options)), group_options);
 }
 
@@ -40839,9 +39823,8 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 // ---- dtrain/elastic.hpp
 
 /// @file
-/// dtrain::Elastic: run()'s handle for a program's body of a job that goes on when ranks are lost, and takes
-/// replacements in; it works by an ElasticWorker (elastic/). dtrain::init_elastic(): the same for a program that keeps
-/// its main().
+/// dtrain::Elastic: a program's handle on a job that survives the loss of ranks and takes replacements in.
+/// init_elastic(): without run().
 
 namespace DTRAIN_NAMESPACE {
 
@@ -40856,8 +39839,8 @@ class ElasticJob;
 /// the function that train() calls again for each of them.
 ///
 /// With launch::PerNode, the launcher's flags --min-ranks or --nnodes=MIN:MAX make the job elastic. With
-/// launch::PerProcess, DTRAIN_WORLD_SIZE=MIN:MAX does (launch::rank_process_of). Otherwise the job is an ordinary one:
-/// train() calls the function once.
+/// launch::PerProcess, DTRAIN_WORLD_SIZE=MIN:MAX does (launch::rank_process_of). With launch::Any, either does.
+/// Otherwise the job is an ordinary one: train() calls the function once.
 /// Lifetime: as long as the body runs. Threads: the body's.
 /// @ingroup jobs
 template <class P>
@@ -40877,8 +39860,8 @@ class Elastic {
   /// @throws Error (unsupported) for NamedBytes, and for device memory: keep a copy in host memory, which commit()
   /// writes from the device, and copy it back where train()'s function begins
   void keep(std::vector<NamedTensor> tensors) const { worker_->state_before_train().keep(std::move(tensors), false); }
-  /// The same for tensors that are written between two commits, such as a BatchNorm's buffers, or the parameters and
-  /// the optimizer's state with hooks::LocalSgd: copied at each commit, and put back before a step is repeated.
+  /// The same for tensors that are written between two commits (a BatchNorm's buffers, or with hooks::LocalSgd the
+  /// parameters and the optimizer's state): copied at each commit, and put back before a step is repeated.
   void keep_copy(std::vector<NamedTensor> tensors) const {
     worker_->state_before_train().keep(std::move(tensors), true);
   }
@@ -40920,8 +39903,8 @@ class Elastic {
   /// Steps that are committed, the same on all ranks of a group.
   std::uint64_t step() const noexcept { return worker_->step(); }
 
-  /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
-  /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
+  /// Runs `write()`, which writes what is kept (the optimizer's step): from then on the step is done. No message. If
+  /// `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
   /// @throws Error (invalid_argument), before `write`, in a step that has not ended, under no_sync(), and while no step
   /// has reduced what it left; with hooks::LocalSgd between two averages, or if keep_copy() did not get the weights
   template <std::invocable W>
@@ -41028,8 +40011,8 @@ class ElasticJob : public Elastic<P> {
 
   /// As Elastic::train(), but errors leave it. The program should end with exit code 75 after a JobFailed, and with
   /// WorkerEnded::exit_code after that. In a job of fixed size they are printed, and the exit code is returned.
-  /// @throws the function's exception, which the job is told of; JobFailed, or Error (invalid_argument) where one has
-  /// left the function of commit(); WorkerEnded, which is no std::exception; Error (usage) for a worker unlike the
+  /// @throws the function's exception, of which the job is notified; JobFailed, or Error (invalid_argument) where one
+  /// has left the function of commit(); WorkerEnded, which is no std::exception; Error (usage) for a worker unlike the
   /// others, (refused) for one without the job's secret, (cuda) where CUDA fails every call on the worker's device,
   /// which only another process can use again
   template <class F>
@@ -41068,9 +40051,9 @@ class ElasticJob : public Elastic<P> {
 /// @ingroup jobs
 template <class P>
 ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
-  static_assert(P::Launcher::returns_into_user_code,
-                "dtrain: init_elastic needs launch::PerProcess; the launcher process of launch::PerNode never returns "
-                "into user code, so use dtrain::run");
+  static_assert(launch::joins_other_launchers<typename P::Launcher>,
+                "dtrain: init_elastic needs launch::Any or launch::PerProcess; the launcher process of launch::PerNode "
+                "never returns into user code, so use dtrain::run");
   launch::RankProcess process = launch::rank_process_of(std::move(options), launch::Takes::elastic);
   elastic::require_first_job(process);
   return {std::move(process), group_options};
@@ -41173,8 +40156,7 @@ DTRAIN_DEFINED std::string exception_text() {
 // ---- dtrain/core/process/close_on_fork.hpp
 
 /// @file
-/// CloseOnForkDescriptor: a descriptor that a forked child does not keep open, as O_CLOEXEC does for a program that is
-/// executed. A child that outlives its parent would hold the parent's port.
+/// CloseOnForkDescriptor: a descriptor that a forked child closes first, so as not to hold its parent's port.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -41237,7 +40219,7 @@ class CloseOnForkDescriptor {
   }
 
   Descriptor descriptor_;
-  std::atomic<int>* entry_;  ///< in the table
+  std::atomic<int>* entry_;  ///< place in the table
 };
 
 }  // namespace DTRAIN_NAMESPACE
@@ -41245,8 +40227,7 @@ class CloseOnForkDescriptor {
 // ---- dtrain/core/process/cpu_affinity.hpp
 
 /// @file
-/// CPU affinity: the CPUs on which the system may run a thread of this process. PerNode, core_binding.hpp and spawn()
-/// (launch/) bind workers by it, core_count.hpp counts cores by it.
+/// CPU affinity: the CPUs on which the system may run this thread, and whether threads can be bound.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -41254,7 +40235,7 @@ namespace DTRAIN_NAMESPACE {
 using Cpus = std::vector<int>;
 
 /// The form in which the system takes and gives a set of CPUs: 8192 of them, the most that Linux can be built for. It
-/// refuses a set smaller than its own.
+/// rejects a set smaller than its own.
 struct CpuSet {
   static constexpr int most_cpus = 8 * CPU_SETSIZE;
 
@@ -41283,7 +40264,7 @@ inline Cpus allowed_cpus() {
   return cpus;
 }
 
-/// Why the system refuses to bind threads of this process to CPUs, as the policy of a container may (seccomp).
+/// Why the system rejects bindings of this process's threads to CPUs, as the policy of a container may (seccomp).
 /// @returns 0, or errno. Changes nothing: no thread can run on no CPU, so a system without such a policy answers EINVAL
 inline int cpu_binding_error() noexcept {
   const CpuSet none;
@@ -41324,8 +40305,7 @@ DTRAIN_DEFINED int cores_of_all_ranks() {
 // ---- dtrain/core/process/open_files.hpp
 
 /// @file
-/// The limit of open files of this process, which StoreServer raises; spawn() starts workers with the former limit.
-/// JobState and Listener read it for their bounds and errors.
+/// Limit of this process's open files, raised for a store of many ranks; child processes get the former limit.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -41392,9 +40372,7 @@ inline std::size_t open_files() noexcept {
 // ---- dtrain/core/process/system_files.hpp
 
 /// @file
-/// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for launch/
-/// (core_binding.hpp and process_tree.hpp, among others); read_small_file(): the first bytes of one such file, for
-/// control_groups.hpp and host_identity.hpp; link_target(): the path in a symbolic link, for launch/.
+/// SystemFiles: reader of the files below /proc, /sys and /etc, or below a root that a test chooses.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -41463,7 +40441,7 @@ DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& pat
   while (filled < most) {
     const ssize_t count = ::read(file.get(), bytes.data() + filled, most - filled);
     if (count < 0 && errno != EINTR) {
-      return std::nullopt;  // for example the speed of an interface that is down
+      return std::nullopt;  // the speed of an interface that is down, for example
     }
     if (count == 0) {
       break;
@@ -41729,13 +40707,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 // ---- dtrain/kernels/arithmetic/arithmetic.hpp
 
 /// @file
-/// Arithmetic of kernels/, for half_arithmetic.hpp, block_loop.hpp, instruction_sets/, both reductions, conversion.hpp
-/// and sum_of_squares.hpp. FloatArithmetic: sums, averages and products of f32 and f64, each operation rounded once, in
-/// the written order. Integer sums, averages, products; minimum and maximum of all types, by comparing integers.
-///
-/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
-/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
-/// as an integer, which no flag can fold.
+/// FloatArithmetic, IntegerSum, MinMax: arithmetic of the reduction kernels; each floating-point operation is rounded
+/// once, in the written order, under any compiler flags.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -41975,10 +40948,10 @@ DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept
   }
 }
 
-__extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
+__extension__ typedef __int128 WideInteger;  // -Wpedantic warns without __extension__
 
-/// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, for f16 and bf16
-/// too, without conversion; the differences are in KernelArguments::key.
+/// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, also for f16 and
+/// bf16, without conversion; the differences are in KernelArguments::key.
 /// - Floats: a negative value has the bits below its sign inverted, so that -0 < +0; NaN is the greatest key. This is
 ///   minimum and maximum of IEEE 754-2019.
 /// - Unsigned integers: the highest bit is inverted.
@@ -42027,9 +41000,7 @@ class MinMax {
 // ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
 
 /// @file
-/// HalfArithmetic: sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end, for
-/// avx2.hpp and baseline.hpp. Bf16Words, F16Words: conversion by integer operations; F16Native: conversion by the
-/// processor's instructions (F16C). conversion.hpp and sum_of_squares.hpp convert by them, too.
+/// HalfArithmetic of the reduction kernels: f16 and bf16 combined in f32 from the left, rounded once at the end.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -42076,7 +41047,7 @@ struct Bf16Words {
 };
 
 /// f16 in such words, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
-/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
+/// instructions, also for subnormals. Source of the method: F. Giesen, "Float->half variants" (public domain).
 template <std::size_t Width>
 struct F16Words {
   static constexpr std::size_t bytes = Width;
@@ -42228,8 +41199,8 @@ struct F16Native {
 // ---- dtrain/kernels/block_loop.hpp
 
 /// @file
-/// Block loop of the reduction kernels: reduces block after block, from every source, through registers, to every
-/// target. avx2.hpp and baseline.hpp of instruction_sets/ compile it with the classes of arithmetic/.
+/// reduce_blocks(): loop of the reduction kernels, block after block, from every source, through registers, to every
+/// target.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -42359,9 +41330,7 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 // ---- dtrain/kernels/conversion.hpp
 
 /// @file
-/// Element conversion, a kernel: 16-bit floats to f32, integers to i64, and back, for PartialReduction,
-/// in_place_cast.hpp and sum_of_squares.hpp of kernels/, and for MasterWeights, ShardedParameters and hooks::Widen
-/// (ddp/).
+/// convert(), a kernel: 16-bit floats to f32, i32 and u8 to i64, and back.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -42370,7 +41339,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <std::size_t step, std::size_t to_bytes, std::size_t from_bytes, class ConvertStep>
 DTRAIN_ALWAYS_INLINE void convert_in_steps(std::byte* to, const std::byte* from, std::size_t count,
                                            ConvertStep convert_step) noexcept {
-  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
+  const std::size_t left = count % step;  // a remainder, since g++ 14 does not see that count - i is less than step
   const std::size_t whole = count - left;
   for (std::size_t i = 0; i < whole; i += step) {
     convert_step(to + to_bytes * i, from + from_bytes * i);
@@ -42460,9 +41429,7 @@ DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_typ
 // ---- dtrain/kernels/digest.hpp
 
 /// @file
-/// digest(), a kernel: a fast hash of memory, equal on every processor, for value_comparison.hpp and ready_check.hpp
-/// (ddp/), and for KeptState and state_transfer.hpp (elastic/). Ranks compare values and gradients by it, and elastic
-/// jobs their state.
+/// digest(), a kernel: a fast hash of memory, equal on every processor; not for secrets.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -42524,9 +41491,7 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED std::uint64_t digest(const std::byte* bytes, std
 // ---- dtrain/kernels/float_environment.hpp
 
 /// @file
-/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction, PartialReduction,
-/// in_place_cast.hpp and sum_of_squares.hpp of kernels/ open one, and in ddp/ MasterWeights, ShardedParameters and
-/// hooks (Adasum, Widen, TopK and PowerSgd).
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for a kernel's scope, whatever the program has set.
 
 #if !DTRAIN_X86_64 && !DTRAIN_ARM64
 #include <cfenv>
@@ -42598,7 +41563,7 @@ class DefaultFloatEnvironment {
 // ---- dtrain/kernels/instruction_sets/avx2.hpp
 
 /// @file
-/// Kernels for AVX2 and F16C: the common dtypes and operations; others are the baseline's. reduction.hpp picks one.
+/// Reduction kernels for AVX2 and F16C: the common dtypes and operations only.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -42651,7 +41616,7 @@ inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
 // ---- dtrain/kernels/instruction_sets/baseline.hpp
 
 /// @file
-/// Kernels for any processor: 16-byte vectors, which every 64-bit processor supports. reduction.hpp picks one.
+/// Reduction kernels for any processor, of all dtypes and operations, in 16-byte vectors.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -42900,16 +41865,14 @@ DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sour
 // ---- dtrain/kernels/sum_of_squares.hpp
 
 /// @file
-/// Sum of squares of floats in host memory, with equal bits on every processor. SharedMemory's all_reduce (backend/)
-/// calls it, and in ddp/ gradient_norm.hpp, ShardedParameters, optimizers and low_rank.hpp. dot_product(), for Adasum
-/// and low_rank.hpp (ddp/). is_finite(), also under -ffast-math, for in_place_cast.hpp of kernels/, and for the hooks
-/// TopK and PowerSgd, gradient_norm.hpp and plan_search.hpp (ddp/).
+/// sum_of_squares(), dot_product(): sums over floats in host memory, with equal bits on every processor. is_finite(),
+/// under any flags.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// The sum of `count` squares in f64, at any alignment. Element i is added to partial sum i modulo 16, and these are
 /// added in order. A square of f32, f16 or bf16 is exact. So the sum is finite if and only if all these elements are;
-/// for f64, squares beyond the largest value make it infinite too.
+/// for f64, squares beyond the largest value also make it infinite.
 /// Requires: `dtype` is a float of 16 bits or more; this machine supports `isa`. Threads: any.
 double sum_of_squares(DType dtype, const std::byte* from, std::size_t count, Isa isa = best_isa()) noexcept;
 
@@ -42992,7 +41955,7 @@ DTRAIN_DEFINED void widen_in_place(std::byte* elements, std::size_t count, DType
   const DefaultFloatEnvironment environment;
   alignas(64) std::byte halves[2 * detail::cast_block];
   std::size_t end = count;
-  while (end > 0) {  // from the end: a block's result covers only halves that were read before
+  while (end > 0) {  // backwards: a block's result covers only halves that were read before
     const std::size_t block = (end - 1) % detail::cast_block + 1;
     end -= block;
     std::memcpy(halves, elements + 2 * end, 2 * block);
@@ -43059,7 +42022,7 @@ using SquareSums16 = std::conditional_t<Width == 32, TwiceSquareSums<TwiceSquare
 /// Adds the squares of a multiple of 16 elements of f64, f32.
 template <class Float, std::size_t Width>
 DTRAIN_ALWAYS_INLINE void add_squares(SquareSums16<Width>& sums, const std::byte* from, std::size_t count) noexcept {
-  SquareSums16<Width> local = sums;  // in registers
+  SquareSums16<Width> local = sums;  // stays in registers
   for (std::size_t i = 0; i < count; i += local.elements) {
     local.template add_block<Float>(from + i * sizeof(Float));
   }
@@ -43351,9 +42314,8 @@ DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
 // ---- dtrain/net/resolve_host.hpp
 
 /// @file
-/// resolve(): host names to addresses, with a deadline (getaddrinfo has none); resolve_with_backoff(): repeats it, for
-/// connection.hpp, listen.hpp (rendezvous/) and StoreHost (launch/); Backoff: delays between attempts, for them,
-/// StoreConnector and FormationClient.
+/// resolve(): a host name's addresses, with a deadline, which getaddrinfo lacks. Backoff: growing delays between
+/// attempts.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -43361,7 +42323,7 @@ namespace DTRAIN_NAMESPACE::net {
 struct Backoff {
   std::chrono::milliseconds first{10};
   std::chrono::milliseconds longest{1000};
-  std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
+  std::chrono::milliseconds attempt_timeout{5000};  ///< limit for an address that does not answer at all
   bool connects_once = false;                       ///< each address is tried once; only the name is asked for again
   /// Gets the reason of each failure that another attempt follows. Its exception ends the attempts.
   std::function<void(std::string why)> on_retry = [](const std::string&) {};
@@ -43443,7 +42405,7 @@ struct ResolveRequest {
   async::ManualResetEvent done;  ///< the loop's thread only
 };
 
-/// Resolves numeric hosts and "localhost", and refuses what is no name. @returns false if the system has to be asked
+/// Resolves numeric hosts and "localhost", and rejects what is no name. @returns false if the system has to be asked
 inline bool resolve_alone(const std::string& host, std::uint16_t port, Resolution& resolution) {
   if (const auto numeric = SocketAddress::from_numeric(host, port)) {
     resolution.addresses.push_back(*numeric);
@@ -43546,8 +42508,8 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
 // ---- dtrain/net/connection.hpp
 
 /// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop. connect(): one attempt to one address;
-/// connect_with_backoff(): attempts until a deadline. is_retriable(): whether another attempt may succeed.
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop. connect_with_backoff(): attempts to a host
+/// until a deadline.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -43578,7 +42540,8 @@ struct IoResult {
 };
 
 /// No connection could be made by the deadline. The other host or the network may be the cause, so a later attempt may
-/// succeed. An Error of the same code that is no Unreachable is this process's own, such as EAGAIN of a thread's start.
+/// succeed. An Error of the same code that is no Unreachable is this process's own, for example EAGAIN of a thread's
+/// start.
 class Unreachable final : public Error {
  public:
   using Error::Error;
@@ -43639,7 +42602,7 @@ inline void note_unconnected(int number, const std::string& host, std::uint16_t 
 /// while one writes. Lifetime: stays open while a coroutine waits for it; the loop outlives it. Threads: the loop's.
 class Connection {
  public:
-  /// Takes over a connected, non-blocking socket. @throws Error (posix) if the system refuses an option
+  /// Takes over a connected, non-blocking socket. @throws Error (posix) if the system rejects an option
   Connection(async::EventLoop& loop, Descriptor socket) : loop_(&loop), socket_(std::move(socket)) {
     set_option(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
     set_option(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
@@ -43790,7 +42753,7 @@ inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::ve
 inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();
-  int error = 0;  // of the last attempt
+  int error = 0;  // the last attempt's
   for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
     std::vector<SocketAddress> addresses;
     try {
@@ -43816,10 +42779,8 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
 // ---- dtrain/net/framing/frame.hpp
 
 /// @file
-/// FrameReader and FrameWriter of a Session (rendezvous/): length-prefixed frames. FrameParser splits a byte stream
-/// into frames, for FrameReader. FrameResult: a frame, or why there is none, for Session, StoreServer,
-/// client_handshake.hpp and StoreHost (launch/). SharedBytes: bytes that several frames share, for codec.hpp
-/// (rendezvous/).
+/// FrameReader, FrameWriter: length-prefixed frames over a net::Connection, of a bounded length. FrameParser: splits a
+/// byte stream into frames.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -44177,11 +43138,11 @@ class Listener {
   }
 
   /// Returns the next connection, or nullopt at the deadline. Skips a peer that disconnects before it is accepted.
-  /// After any other failure that may pass, such as a lack of descriptors or an error of the new connection's network,
-  /// it tries again at least every 20 ms, and logs one warning.
+  /// After any other failure that may pass (no descriptors are left, an error of the new connection's network), it
+  /// tries again at least every 20 ms, and logs one warning.
   /// @throws Error (posix) for a failure that does not pass: a security policy, or a programming error
   async::Task<std::optional<Connection>> accept(Deadline deadline) {
-    for (int failures = 0;;) {  // in sequence
+    for (int failures = 0;;) {  // counts failures in sequence
       Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       const int error = errno;
       if (socket) {
@@ -44202,7 +43163,7 @@ class Listener {
     }
   }
 
-  /// The address at which it listens, with the port that the system chose.
+  /// The address that it listens at, with the port that the system chose.
   SocketAddress local() const noexcept { return local_; }
   std::uint16_t port() const noexcept { return local_.port(); }
 
@@ -44270,7 +43231,7 @@ class Listener {
     log(LogLevel::warning, problem.what());
   }
 
-  /// Whether every later call fails with this errno too. EOPNOTSUPP is not such: it is one of the errors of a new
+  /// Whether every later call also fails with this errno. EOPNOTSUPP is not such: it is one of the errors of a new
   /// connection that accept() passes on. Source: accept(2) in Linux, "Error handling".
   static bool is_lasting(int error) noexcept {
     switch (error) {
@@ -44319,11 +43280,8 @@ DTRAIN_DEFINED Progress progress_from(std::string_view text) {
 // ---- dtrain/identity/environment/launcher_variables.hpp
 
 /// @file
-/// LauncherVariables: the names of one launcher's variables in a process's environment, and how they are read; the
-/// fields that are certain on one node, and its loopback address; range checks of ranks and sizes. slurm_step.hpp,
-/// job_name.hpp, process_sources.hpp and launchers/ read by them. Arguments: a program's argv, for
-/// resolve_identity.hpp, launchers/ and flags.hpp (launch/); --local_rank=N in it, for torch.hpp and rank_process.hpp
-/// (launch/).
+/// LauncherVariables: the names of one launcher's variables for rank and sizes, their reads and range checks.
+/// Arguments: a program's argv.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -44497,11 +43455,58 @@ inline std::vector<std::string> without_local_rank(const std::vector<std::string
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/choose_start.hpp
+
+/// @file
+/// choose_start(): how launch::Any starts a process with these variables and arguments. Pure; of its rules the first
+/// that holds decides.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// How launch::Any starts a process.
+/// @ingroup launchers
+enum class Start : std::uint8_t {
+  per_node,     ///< launch::PerNode: a launcher, its worker, or what --in-process and --help-launch ask for
+  per_process,  ///< launch::PerProcess
+  alone,        ///< rank 0 of 1, on a node whose variables the backend cannot follow; see needs_process_per_rank
+  rejected,     ///< workers were asked for, which the backend takes from another launcher; see there
+};
+
+/// launch::PerNode's flags that ask it for workers. "--nproc" and "--nprocs" are other launchers' names of the first.
+inline constexpr std::array<std::string_view, 8> worker_flags{"--nproc-per-node", "--nproc",     "--nprocs",
+                                                              "--nnodes",         "--node-rank", "--min-ranks",
+                                                              "--max-restarts",   "--wrap-rank"};
+/// launch::PerNode's flags by which it starts no worker.
+inline constexpr std::array<std::string_view, 2> workerless_flags{"--in-process", "--help-launch"};
+
+/// The first argument that is one of the flags, as it is written ('_' counts as '-'; a value may follow '='); empty:
+/// none. Ignores the program's name, and arguments after "--".
+template <class Texts>
+std::string_view first_flag(const Texts& arguments, std::span<const std::string_view> flags) {
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (argument == "--") break;
+    std::string name(argument.substr(0, argument.find('=')));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (std::find(flags.begin(), flags.end(), name) != flags.end()) return argument;
+  }
+  return {};
+}
+
+/// @param environment of a worker of launch::PerNode: as it is; of other processes: without the variables of a worker
+/// that has started them (launch::without_outer_job)
+/// @param needs_process_per_rank whether the backend takes its ranks from another launcher, as MPI does
+/// @throws IdentityError as check_complete(), if nothing starts this process and it seems to be one of several
+/// @ingroup launchers
+Start choose_start(const Environment& environment, Arguments arguments, bool needs_process_per_rank = false);
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/formats/addresses.hpp
 
 /// @file
-/// Formats of addresses in variables: "host", "host:port" and "[IPv6 address]:port"; the contact address of an Open MPI
-/// 4 daemon. variable_tables.hpp, clusters.hpp, job_name.hpp and slurm_step.hpp parse by them.
+/// Formats of addresses in launchers' variables: "host", "host:port", "[IPv6 address]:port"; an Open MPI 4 daemon's
+/// contact address.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -44517,7 +43522,7 @@ constexpr bool is_host_byte(char byte) noexcept {
 
 /// An entry of a list of hosts.
 struct HostPort {
-  std::string host;  ///< without brackets; not resolved
+  std::string host;  ///< the host without brackets; not resolved
   std::optional<int> port;
 };
 
@@ -44607,9 +43612,7 @@ inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
 // ---- dtrain/identity/environment/slurm_step.hpp
 
 /// @file
-/// Slurm step: the variables that describe one task of a step, as a process finds them in its environment, with their
-/// lists of hosts and of task counts. Headers of identity/ and its launchers/, and rank_process.hpp (launch/), read
-/// them.
+/// Slurm step: variables that give a task's rank, nodes and sizes, with their lists of hosts and task counts.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -44979,8 +43982,7 @@ inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& id
 // ---- dtrain/identity/formats/json.hpp
 
 /// @file
-/// JSON reader for clusters.hpp and process_sources.hpp, for bench/timeline/ and for tests: strict parser (RFC 8259),
-/// bounded in size and depth.
+/// JSON reader for variables of a cluster: strict (RFC 8259), bounded in size and depth.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -45047,7 +44049,7 @@ class JsonReader {
            word(value, "false", Json::Type::boolean) || number(value);
   }
 
-  /// The members of an object or array behind its opening bracket, and the closing one, `end`.
+  /// The members of an object or array after its opening bracket, and the closing one, `end`.
   bool members(Json& value, int depth, char end) {
     skip_space();
     if (take(end)) {
@@ -45198,9 +44200,8 @@ inline std::optional<Json> parse_json(std::string_view text) {
 // ---- dtrain/identity/launchers/clusters.hpp
 
 /// @file
-/// Sources of launchers that state the list of a cluster's processes, of which one entry is this process: [tf_config],
-/// [vertex] and [sagemaker]; cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]},
-/// "task": {"type": ROLE, "index": N}}. process_sources.hpp lists them.
+/// Identity sources of launchers that list a cluster's processes: [tf_config], [vertex], [sagemaker], with a strict
+/// reader of their JSON.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -45363,7 +44364,7 @@ inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* 
   identity.rank = static_cast<int>(task.rank);
   identity.world_size = static_cast<int>(task.entries.size());
   std::map<std::string, std::size_t> node_of_host;
-  std::vector<int> entries;  // of each node
+  std::vector<int> entries;  // number of entries of each node
   for (std::size_t i = 0; i < task.entries.size(); ++i) {
     const HostPort entry = split_host_port(variable, task.entries[i], IdentityErrc::tf_malformed);
     const std::size_t node = node_of_host.emplace(entry.host, entries.size()).first->second;
@@ -45473,10 +44474,8 @@ struct VertexSource {
 // ---- dtrain/identity/launchers/variable_tables.hpp
 
 /// @file
-/// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists. They are
-/// [openmpi], [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others; [single] is
-/// rank 0 of 1 if no other is present. job_name.hpp, node_identity.hpp, torch.hpp and rank_process.hpp (launch/) read
-/// some of these by name. complete_identity() adds the store's address (master), stated or derived.
+/// Identity sources of launchers with named variables: [openmpi], [pmi], [slurm], [dtrain], [horovod] and others.
+/// complete_identity(): adds the store's address.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -45639,7 +44638,7 @@ struct OpenMpiSource {
 
 struct PmiSource {
   static constexpr const char* name = "pmi";
-  static constexpr LauncherVariables names{name, "PMI_RANK", "PMI_SIZE"};  ///< in every version
+  static constexpr LauncherVariables names{name, "PMI_RANK", "PMI_SIZE"};  ///< the names in every version
 
   /// Whether Slurm provides the PMI variables. Then source [slurm] is better: it also has local and node ranks.
   static bool yields_to_slurm(const Variables& variables) {
@@ -45835,12 +44834,12 @@ struct SingleSource {
       }
     }
     if (variables.has("SM_HOSTS") &&
-        !variables.has("SM_CURRENT_HOST")) {  // with one host: check_complete() rejects more
+        !variables.has("SM_CURRENT_HOST")) {  // the job has one host: check_complete() rejects more
       identity.warnings.push_back(
           quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
           " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
     }
-    // A parameter sweep is an Indexed Job, too, whose pods are independent.
+    // A parameter sweep is also an Indexed Job, whose pods are independent.
     if (variables.has("JOB_COMPLETION_INDEX") && !variables.has("WORLD_SIZE")) {
       identity.warnings.push_back(
           variables.stated({"JOB_COMPLETION_INDEX"}) +
@@ -45874,9 +44873,8 @@ struct SingleSource {
 // ---- dtrain/identity/job_name.hpp
 
 /// @file
-/// Job name of a ProcessIdentity: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do
-/// not join each other. resolve_identity.hpp of this folder calls it, and in launch/ rank_process.hpp and
-/// node_launcher_options.hpp.
+/// Job name of a ProcessIdentity: DTRAIN_JOB_ID, else the launcher's id; ranks with different names do not join each
+/// other.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -45946,8 +44944,7 @@ inline std::optional<std::string> given_job_name(const Variables& variables) {
 // ---- dtrain/identity/launchers/torch.hpp
 
 /// @file
-/// Source [torch], which process_sources.hpp lists: RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or
-/// scripts.
+/// Identity source [torch]: RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or scripts.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -46128,9 +45125,8 @@ struct TorchSource {
 // ---- dtrain/identity/process_sources.hpp
 
 /// @file
-/// The list of all process-identity sources, in order of precedence, from the headers of launchers/; and the
-/// completeness check: errors, with remedies, if variables show a job of several processes but are no complete source.
-/// resolve_identity.hpp walks the list, node_identity.hpp asks by it which launcher is present.
+/// Process-identity sources in order of precedence; completeness check: an error with remedy if variables show a job
+/// and no source is complete.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -46249,7 +45245,7 @@ inline constexpr std::array<NodeScheduler, 4> node_schedulers{{
                           {node_rank, node_count, master_addr}));
 }
 
-/// These systems set their variables for jobs of one node, too. LeaderWorkerSet has LWS_WORKER_INDEX since version 0.6.
+/// These systems also set their variables for jobs of one node. LeaderWorkerSet has LWS_WORKER_INDEX since version 0.6.
 inline void check_scheduler_half(const Variables& variables) {
   for (const auto& [rank, count, master] : node_schedulers) {
     const std::optional<int> nodes = variables.integer(count);
@@ -46511,8 +45507,7 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 // ---- dtrain/identity/resolve_identity.hpp
 
 /// @file
-/// Identity resolution for rank_process.hpp (launch/) and node_identity.hpp: the ProcessIdentity that a process's
-/// variables and arguments give, with the name of its job; pure.
+/// Identity resolution: the ProcessIdentity that a process's variables and arguments give, with its job's name. Pure.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -46536,8 +45531,7 @@ void name_job(const Variables& variables, ProcessIdentity& identity);
 // ---- dtrain/identity/node_identity.hpp
 
 /// @file
-/// NodeIdentity: node rank, node count and store address of a per-node launcher; pure. Its sources, in order of
-/// precedence: flags, pairs of node variables, one launcher on each node under mpirun or srun, a process's identity.
+/// NodeIdentity: node rank, node count and store address of a node's launcher, from flags or variables. Pure.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -46558,7 +45552,7 @@ struct NodeIdentity {
 
   int node_rank = 0;
   int node_count = 1;
-  int least_nodes = 0;                        ///< of an elastic job with MIN:MAX nodes; 0: the number is fixed
+  int least_nodes = 0;                        ///< MIN of an elastic job with MIN:MAX nodes; 0: the number is fixed
   std::string master_addr;                    ///< empty in a source that does not state it
   std::optional<int> master_port;             ///< nullopt: the launcher binds port 0
   std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
@@ -46569,8 +45563,8 @@ struct NodeIdentity {
   friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
 };
 
-/// `environment` with each flag as an entry under its own name, such as "--nnodes". Therefore flags are read, and named
-/// in sentences, like variables.
+/// `environment` with each flag as an entry under its own name ("--nnodes"). Therefore flags are read, and named in
+/// sentences, like variables.
 inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
   Environment joined = environment;
   const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
@@ -46672,7 +45666,7 @@ inline NodeIdentity node_of(const ProcessIdentity& identity) {
   throw_identity_error(
       IdentityErrc::many_launchers,
       "{} started several launchers on one node ({}); the per-node launcher wants one, and starts the node's ranks "
-      "itself: {}; a program that is started once for each rank has launch::PerProcess in its policy",
+      "itself: {}; with launch::Any in the program's policy, leave --nproc-per-node out and each process is a rank",
       {launcher, stated, remedy});
 }
 
@@ -46725,7 +45719,7 @@ inline void check_wanted_pair(const Variables& variables, std::optional<std::str
   refuse_launcher(variables, *wanted, there + names_of_present(variables));
 }
 
-/// Checks that a number of nodes has a node rank, too. @param least_nodes of the variables' MIN:MAX; 0: one number
+/// Checks that a number of nodes also has a node rank. @param least_nodes of the variables' MIN:MAX; 0: one number
 /// @throws IdentityError: no-rank, elastic-range
 inline void check_unpaired_count(const Variables& variables, int least_nodes) {
   for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
@@ -46792,7 +45786,7 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
   NodeIdentity node;
   node.launcher = "node";
   if (!(rank && count) && count != 1) {
-    Environment with_master = joined;  // with a given master, sources neither guess one nor fail without one
+    Environment with_master = joined;  // sources with a given master neither guess one nor fail without one
     for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
       if (const std::optional<std::string_view> address = variables.text(given)) {
         with_master["MASTER_ADDR"] = *address;
@@ -46869,6 +45863,64 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
   detail::find_node_master_address(variables, node);
   node.nproc_per_node = detail::read_nproc_per_node(variables);
   return node;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/choose_start.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// A pod of Kubeflow: PET_NNODES and PET_NODE_RANK describe it, RANK, if it is set, is the pod's, and nothing in the
+/// pod has started processes yet.
+inline bool is_pod_without_ranks(const Variables& variables, Arguments arguments) {
+  return variables.has("PET_NNODES") && variables.has("PET_NODE_RANK") && !variables.has("LOCAL_RANK") &&
+         !local_rank_argument(arguments) &&
+         std::all_of(launchers.begin(), launchers.end(), [&](const IdentitySource& source) {
+           return source.name == TorchSource::name || !source.present(variables);
+         });
+}
+
+/// Whether a pair other than PET_NODE_RANK and PET_NNODES is whole.
+inline bool states_node(const Variables& variables) {
+  return std::any_of(node_pairs.begin(), node_pairs.end(), [&](const NodePair& pair) {
+    return pair.launcher == "node" && variables.has(pair.rank) && variables.has(pair.count);
+  });
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED Start choose_start(const Environment& environment, Arguments arguments, bool needs_process_per_rank) {
+  const Variables variables(environment);
+  const Start workers = needs_process_per_rank ? Start::rejected : Start::per_node;
+  const Start one_worker = needs_process_per_rank ? Start::per_process : Start::per_node;
+  if (variables.has("DTRAIN_LAUNCHER_PROCESS") || !first_flag(arguments, workerless_flags).empty()) {
+    return Start::per_node;
+  }
+  if (!first_flag(arguments, worker_flags).empty()) {
+    return workers;
+  }
+  if (const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER")) {
+    return wanted == "node" || wanted == "pet" ? workers : wanted == "none" ? one_worker : Start::per_process;
+  }
+  if (states_elastic_range(variables)) {  // process_identity() says so to a program that takes a group
+    return Start::per_process;
+  }
+  if (detail::is_pod_without_ranks(variables, arguments)) {
+    return workers;
+  }
+  for (const IdentitySource& source : detail::launchers) {
+    if (source.present(variables)) {
+      return Start::per_process;
+    }
+  }
+  if (detail::states_node(variables)) {
+    return needs_process_per_rank ? Start::alone : Start::per_node;
+  }
+  check_complete(variables);
+  return one_worker;
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -47016,8 +46068,7 @@ DTRAIN_DEFINED std::string Variables::stated(std::initializer_list<std::string_v
 // ---- dtrain/rendezvous/client/slow_notice.hpp
 
 /// @file
-/// SlowNotice: a log warning about a client's long wait for its store, with the reason. StoreConnector owns one;
-/// listen.hpp makes one while the store opens.
+/// SlowNotice: a log warning, with the reason, of a client's long wait for its job's store.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -47052,7 +46103,7 @@ class SlowNotice {
 // ---- dtrain/rendezvous/formation/formation_options.hpp
 
 /// @file
-/// FormationOptions: sizes and waiting times of an elastic job.
+/// FormationOptions: an elastic job's sizes, waits, and pauses between attempts.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -47060,17 +46111,17 @@ struct FormationOptions {
   int min_workers = 1;  ///< an attempt with fewer workers does not form
   int max_workers = 1;  ///< further workers wait
 
-  std::chrono::milliseconds first_formation{30000};    ///< for workers up to max_workers, once min_workers are there
-  std::chrono::milliseconds rejoin_timeout{60000};     ///< for a rank to join an attempt
-  std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
-  std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state; for a
-                                                       ///< rank whose heartbeats come to leave a failed attempt
-  std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
-  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end (NewcomerLimits)
-  std::chrono::seconds least_bar{1};     ///< for newcomers of a host, one of which broke an attempt before a commit
+  std::chrono::milliseconds first_formation{30000};    ///< wait for max_workers, once min_workers are there
+  std::chrono::milliseconds rejoin_timeout{60000};     ///< wait for a rank to join an attempt
+  std::chrono::milliseconds reconnect_timeout{10000};  ///< wait for a rank whose connection has ended
+  std::chrono::milliseconds wait_timeout{600000};      ///< wait for min_workers, or for a worker that has the state;
+                                                       ///< for a rank whose heartbeats come to leave a failed attempt
+  std::chrono::milliseconds collect{1000};             ///< time from the first newcomer to the end of the attempt
+  std::chrono::milliseconds least_resize_gap{1000};    ///< time between attempts that newcomers end (NewcomerLimits)
+  std::chrono::seconds least_bar{1};     ///< wait of a host's newcomers, one of which broke an attempt before a commit
   std::chrono::seconds longest_bar{60};  ///< it doubles each time up to here
-  int attempts_without_commit = 10;      ///< so many in a row end the job
-  std::chrono::milliseconds least_pause{100};      ///< after the second attempt in a row without a commit; it doubles
+  int attempts_without_commit = 10;      ///< attempts in a row that end the job
+  std::chrono::milliseconds least_pause{100};      ///< pause after two attempts in a row without a commit; it doubles
   std::chrono::milliseconds longest_pause{10000};  ///< up to here
 };
 
@@ -47079,12 +46130,12 @@ struct FormationOptions {
 // ---- dtrain/rendezvous/formation/failure_history.hpp
 
 /// @file
-/// FailureHistory of a FormationState: an elastic job's failures and commits, the pauses between attempts, and which
-/// failure ends the job. Pure.
+/// FailureHistory of a FormationState: an elastic job's failures and commits, pauses between attempts, and what ends
+/// the job. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Threads: one. A template, so that a program without an elastic job parses it and compiles nothing of it.
+/// Threads: one. A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class FailureHistory {
  public:
@@ -47170,13 +46221,13 @@ class FailureHistory {
   int without_commit_ = 0;
   bool committed_here_ = false;
   bool has_committed_ = false;
-  std::optional<Cause> first_;  ///< since the last commit
+  std::optional<Cause> first_;  ///< the first failure since the last commit
   std::optional<Cause> last_;
   std::string own_error_;  ///< the last one, if nothing was committed since
   int attempts_ = 0;
   int own_error_attempt_ = 0;  ///< the attempt that the own error ended
   std::string shared_error_;   ///< the last error of all ranks, whatever was committed since
-  int shared_errors_ = 0;      ///< in a row
+  int shared_errors_ = 0;      ///< errors in a row that all ranks threw
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -47184,7 +46235,8 @@ class FailureHistory {
 // ---- dtrain/rendezvous/formation/weights_summary.hpp
 
 /// @file
-/// WeightsSummary: a rank's weights in few numbers, by which an elastic job compares its ranks; differs_by_rounding().
+/// WeightsSummary: a rank's weights in few numbers, which an elastic job compares. differs_by_rounding(): whether
+/// rounding alone explains it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -47218,9 +46270,7 @@ inline bool differs_by_rounding(const WeightsSummary& a, const WeightsSummary& b
 // ---- dtrain/rendezvous/membership/host_identity.hpp
 
 /// @file
-/// Host identity of a job's member: boot id and network namespace, by which ranks decide if they share a host.
-/// ControlPlane sends it in a rank's RankInfo, NodeRendezvous for a node, ElasticWorker for a worker. NodeLauncher and
-/// ElasticSupervisor compare it or name the host by it; JobCoordinator and StoreHost name it, too.
+/// Host identity of a job's member: boot id and network namespace; equal ids mean one host.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -47272,8 +46322,7 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
 // ---- dtrain/rendezvous/protocol/codec.hpp
 
 /// @file
-/// Codec: messages of a session and of its handshake to frames and back. Every length is bounded, and a frame with
-/// left-over bytes is an error.
+/// Codec: the store protocol's messages to frames and back; lengths are bounded, and left-over bytes are an error.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -47352,7 +46401,7 @@ inline void fields(Serializer& of, Request& message) {
   of.list(message.keys, 1, takes_many(message.kind) ? max_keys_per_wait : 1,
           [&of](std::string& key) { of.raw_text(key, max_key_bytes); });
   of.text(message.purpose, max_name_bytes);
-  switch (message.kind) {  // without a default: the compiler names a kind that is missing here
+  switch (message.kind) {  // no default: the compiler names a kind that is missing here
     case RequestKind::compare_set: of.maybe(message.expected, value); return value(message.value);
     case RequestKind::set:
     case RequestKind::append: return value(message.value);
@@ -47402,7 +46451,7 @@ template <class Message>
 Frame encode(Message&& message) {
   Serializer writer;
   if constexpr (std::is_const_v<std::remove_reference_t<Message>>) {
-    std::remove_cvref_t<Message> copy = message;  // fields() serves a reader, too, which changes the message
+    std::remove_cvref_t<Message> copy = message;  // fields() also serves a reader, which changes the message
     static_cast<void>(encode(copy, writer));
   } else {
     static_cast<void>(encode(message, writer));
@@ -47465,7 +46514,7 @@ inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }
 
-/// One of the messages of a variant, such as ToRank; nullopt if the frame is another, or does not follow the protocol.
+/// One of the messages of a variant (ToRank); nullopt if the frame is another, or does not follow the protocol.
 template <class AnyMessage>
 std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
   return detail::decode(frame, std::type_identity<AnyMessage>());
@@ -47509,7 +46558,7 @@ inline void fields(Serializer& of, Origin& origin) {
 
 inline void fields(Serializer& of, Join& message) {
   constexpr int most = std::numeric_limits<int>::max();
-  of.number(message.info.rank);  // out of range: refused with a sentence
+  of.number(message.info.rank);  // a number out of range is rejected with a sentence
   of.number(message.world_size);
   of.text(message.info.host_id, max_name_bytes);
   of.text(message.info.host, max_name_bytes);
@@ -47560,7 +46609,8 @@ inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
   return writer.take();
 }
 
-/// A Hello, or the refusal of another version's Hello; nullopt for other bytes, whose sender could not read a refusal.
+/// A Hello, or the rejection of another version's Hello; nullopt for other bytes, whose sender could not read a
+/// rejection.
 /// @param version the store's version of dtrain
 inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
                                                                 const std::string& version) {
@@ -47588,33 +46638,32 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
 // ---- dtrain/rendezvous/formation/formation_messages.hpp
 
 /// @file
-/// Formation messages between the workers of an elastic job and the store, beside the attempts. This comment describes
-/// the protocol.
-///
-/// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
-/// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:
-///
-///   worker                               store
-///   Hello, Challenge             <->
-///   Announce, with a proof       ->
-///                                <-      Accepted, with a proof; or Refused, or Failure, and the end
-///                                <-      Barred      for a time the worker gets no rank: newcomers of its host broke
-///                                                    attempts; the store may send further ones
-///                                <-      Assignment  the worker's rank in the next attempt, which it joins as a rank
-///   Committed                    ->              once an attempt, after the first step that it has committed there
-///                                <-      CallRequest newcomers wait: the worker reports the program's next call of
-///   Called                       ->              dtrain, so that no attempt ends while the program evaluates
-///   Finished                     ->              its function has returned in this attempt
-///                                <-      Finished    on all ranks of the attempt: the job has finished
-///   Announce                     ->              its attempt has failed, and the worker has ended all of it
-///                                <-      Barred, Assignment, Finished, or Failure: the job's cause; OwnError: the
-///                                        error of the attempt is the worker's own, which ends by it
-///   FailureReport                ->              the worker ends for this cause; the store closes the connection
-///   Heartbeat                    <->
-///
-/// After the end of a connection the worker connects and announces itself again.
+/// Formation messages: the protocol between an elastic job's workers and its store, apart from the attempts' sessions.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
+// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:
+//
+//   worker                               store
+//   Hello, Challenge             <->
+//   Announce, with a proof       ->
+//                                <-      Accepted, with a proof; or Refused, or Failure, and the end
+//                                <-      Barred      for a time the worker gets no rank: newcomers of its host broke
+//                                                    attempts; the store may send further ones
+//                                <-      Assignment  the worker's rank in the next attempt, which it joins as a rank
+//   Committed                    ->              once an attempt, after the first step that it has committed there
+//                                <-      CallRequest newcomers wait: the worker reports the program's next call of
+//   Called                       ->              dtrain, so that no attempt ends while the program evaluates
+//   Finished                     ->              its function has returned in this attempt
+//                                <-      Finished    on all ranks of the attempt: the job has finished
+//   Announce                     ->              its attempt has failed, and the worker has ended all of it
+//                                <-      Barred, Assignment, Finished, or Failure: the job's cause; OwnError: the
+//                                        error of the attempt is the worker's own, which ends by it
+//   FailureReport                ->              the worker ends for this cause; the store closes the connection
+//   Heartbeat                    <->
+//
+// After the end of a connection the worker connects and announces itself again.
 
 struct Announce {
   DTRAIN_MEMBERS_NOT_INLINED(Announce);
@@ -47629,20 +46678,20 @@ struct Announce {
   /// disagreement came from the program, names `rank`, and the store decides whose it is (attribute_errors()). A loss
   /// says that the worker could not take part, and tries again.
   std::optional<Cause> error{};
-  Proof proof{};  ///< of the first Announce of a connection
+  Proof proof{};  ///< the proof in the first Announce of a connection
 };
 
 struct Committed {
   static constexpr MessageKind message_kind = MessageKind::committed;
   std::uint64_t attempt = 0;
-  WeightsSummary weights{};  ///< of the wrapped weights in an attempt with receivers
+  WeightsSummary weights{};  ///< the wrapped weights in an attempt with receivers
 };
 
 struct Finished {
   static constexpr MessageKind message_kind = MessageKind::finished;
   std::uint64_t attempt = 0;
-  bool is_member = false;    ///< from the store: the receiver was a rank of that attempt
-  std::uint64_t digest = 0;  ///< from a worker: of the kept state; 0: it is not compared
+  bool is_member = false;    ///< set by the store: the receiver was a rank of that attempt
+  std::uint64_t digest = 0;  ///< a worker's digest of its kept state; 0: it is not compared
 };
 
 struct CallRequest {
@@ -47662,7 +46711,7 @@ struct OwnError {
 
 struct Barred {
   static constexpr MessageKind message_kind = MessageKind::barred;
-  std::uint32_t milliseconds = 0;  ///< from now on
+  std::uint32_t milliseconds = 0;  ///< the time from now on
   std::string reason;              ///< a clause
 };
 
@@ -47745,7 +46794,7 @@ using ToWorker = std::variant<Assignment, Finished, Failure, Refused, Barred, Ca
 // ---- dtrain/rendezvous/formation/formation_workers.hpp
 
 /// @file
-/// FormationWorkers of a FormationState: the elastic job's known workers, connections and last ranks. No I/O.
+/// FormationWorkers of a FormationState: an elastic job's known workers, their connections and last ranks. No I/O.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -47764,17 +46813,17 @@ struct Worker {
   std::string host;
   ConnectionId connection = 0;  ///< 0: there is none
   Standing standing = Standing::waiting;
-  int rank = -1;                             ///< in the last attempt; -1: none
+  int rank = -1;                             ///< its rank in the last attempt; -1: none
   bool is_newcomer = false;                  ///< had no progress when rank 0 had some, and has committed no step yet
   bool has_finished = false;                 ///< whether its function has returned in the last attempt
   std::uint64_t attempt = 0;                 ///< the last one that it was a rank of
-  TrainingProgress progress;                 ///< as the worker announced it
-  TrainingProgress source;                   ///< of its last attempt
-  std::string error;                         ///< with which it ends; empty: none is known
-  std::optional<Cause> thrown;               ///< in the last attempt, by the program; until it is attributed
+  TrainingProgress progress;                 ///< the progress that the worker announced
+  TrainingProgress source;                   ///< the progress of its last attempt's rank 0
+  std::string error;                         ///< the error with which it ends; empty: none is known
+  std::optional<Cause> thrown;               ///< the program's error in the last attempt, until it is attributed
   std::string unlike;                        ///< why its program is unlike that of the others, if it is
-  bool is_asked = false;                     ///< for its next call of dtrain
-  bool has_called = false;                   ///< since
+  bool is_asked = false;                     ///< the store waits for its next call of dtrain
+  bool has_called = false;                   ///< it has called since
   std::uint64_t end_digest = 0;              ///< Finished::digest
   std::uint64_t order = 0;                   ///< position of its announcement
   Deadline::Clock::time_point since{};       ///< its announcement, its exclusion, or the end of its connection
@@ -47856,14 +46905,14 @@ class FormationWorkers {
     return std::nullopt;
   }
 
-  /// Why a process cannot go on: its own error, or the refusal that it got; empty: neither is known.
+  /// Why a process cannot go on: its own error, or the rejection that it got; empty: neither is known.
   std::string error_of(const std::string& host_id, std::int64_t process) const {
     const Worker* const found = find(host_id, process);
     const bool is_refused = found == nullptr && refused_.first.process == process && refused_.first.host_id == host_id;
     return found != nullptr ? found->error : is_refused ? refused_.second : std::string();
   }
 
-  /// Adds a worker that is not refused.
+  /// Adds a worker that is not rejected.
   Worker& add(const Announce& message) {
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
@@ -47921,8 +46970,8 @@ class FormationWorkers {
     return nullptr;
   }
 
-  std::string settings_;                      ///< of all workers
-  std::pair<WorkerId, std::string> refused_;  ///< the last worker that was refused, and why
+  std::string settings_;                      ///< the settings of all workers
+  std::pair<WorkerId, std::string> refused_;  ///< the last worker that was rejected, and why
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> members_;
 };
@@ -47944,7 +46993,7 @@ inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most
 
 struct LastAttempt {
   std::uint64_t attempt = 0;
-  TrainingProgress source;   ///< of its rank 0
+  TrainingProgress source;   ///< the progress of its rank 0
   TrainingProgress needed;   ///< the least progress that sufficed to form it
   bool is_complete = false;  ///< all of its ranks have joined it
 };
@@ -47986,8 +47035,7 @@ inline std::string differing_states(const std::vector<Worker*>& ranks) {
 // ---- dtrain/rendezvous/formation/announced_errors.hpp
 
 /// @file
-/// attribute_errors(): who ends by the errors that the program's function threw on ranks of a failed attempt of an
-/// elastic job. Pure.
+/// attribute_errors(): which workers end by the errors that a failed attempt of an elastic job threw. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -48006,8 +47054,8 @@ struct ErrorAttribution {
 /// So often in a row an error that all ranks throw alike ends nobody; then the rank that it names.
 inline constexpr int most_shared_errors = 3;
 
-/// An error that every rank threw with one text, such as that of a failed save, says nothing about the rank that
-/// reported it first:
+/// An error that every rank threw with one text (that of a failed save) says nothing about the rank that reported it
+/// first:
 /// - a disagreement, whoever threw it, rejects the newcomers of an attempt without a commit, or ends the ranks that it
 ///   names, because most ranks agree, or the job;
 /// - any other error ends nobody, unless it comes again and names a rank. Before the job's first commit it ends the
@@ -48070,8 +47118,8 @@ inline ErrorAttribution attribute_errors(const std::vector<Worker*>& members, co
 // ---- dtrain/rendezvous/formation/newcomer_limits.hpp
 
 /// @file
-/// NewcomerLimits: how often newcomers may end an elastic job's attempts, and the barred hosts, whose newcomers wait.
-/// Pure. FormationState owns it.
+/// NewcomerLimits of a FormationState: how often newcomers may end an elastic job's attempts, and hosts that are
+/// barred. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -48084,8 +47132,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 ///    least_bar. A bar is for newcomers: a worker that has trained becomes a rank all the same.
 /// 3. An attempt that times out before a commit bars the hosts of all its newcomers, whichever rank reports that, for
 ///    20 times as long as the attempt took, because all ranks waited so long.
-/// Threads: one. Memory: an entry for each host that has broken an attempt. A template, so that a program without an
-/// elastic job parses it and compiles nothing of it.
+/// Threads: one. Memory: an entry for each host that has broken an attempt. A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class NewcomerLimits {
  public:
@@ -48156,10 +47203,10 @@ class NewcomerLimits {
   std::chrono::milliseconds least_gap_;
   std::chrono::seconds least_bar_;
   std::chrono::seconds longest_bar_;
-  int gaps_ = 1;  ///< from the last resize to the next, in least gaps
+  int gaps_ = 1;  ///< time from the last resize to the next, in least gaps
   std::optional<Instant> resized_at_;
   Deadline::Clock::duration pause_{};  ///< how long all ranks waited when newcomers joined last
-  std::map<std::string, Bar> bars_;    ///< by host id
+  std::map<std::string, Bar> bars_;    ///< bars by host id
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -48167,8 +47214,8 @@ class NewcomerLimits {
 // ---- dtrain/rendezvous/formation/attempt_failures.hpp
 
 /// @file
-/// AttemptFailures of a FormationState: what commits, failures and errors of an elastic job's attempts mean for its
-/// workers, their hosts and the job.
+/// AttemptFailures of a FormationState: what commits, failures and errors mean for an elastic job's workers, hosts and
+/// end.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -48288,7 +47335,7 @@ class AttemptFailures {
   FailureHistory<> history_;
   std::uint64_t attempt_ = 0;
   Instant formed_at_{};
-  std::optional<WeightsSummary> weights_;  ///< of the rank that committed a step first in the attempt
+  std::optional<WeightsSummary> weights_;  ///< the weights of the rank that committed a step first in the attempt
   bool has_warned_of_rounding_ = false;
 };
 
@@ -48297,7 +47344,7 @@ class AttemptFailures {
 // ---- dtrain/rendezvous/formation/formation_state.hpp
 
 /// @file
-/// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
+/// FormationState of a FormationServer: decides which workers are the next attempt's ranks; no sockets, no clocks.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -48338,7 +47385,7 @@ class FormationState {
   /// @name Events
   /// @{
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
-  /// @returns why the worker is refused; nullopt if it waits now, or was answered
+  /// @returns why the worker is rejected; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
     std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_, last_.needed.attempt);
     if (refused) return settle(now), refused;  // nobody waits for it any more
@@ -48582,7 +47629,7 @@ class FormationState {
     const bool suffice = static_cast<int>(candidates.size()) >= options_.min_workers && has_state(candidates);
     bool waits = false;
     for (Worker* each : members()) {
-      const bool is_pending = each->standing == Standing::waiting && each->thrown;  // once another rank is here
+      const bool is_pending = each->standing == Standing::waiting && each->thrown;  // a decision waits for another rank
       if (each->standing != Standing::assigned && !is_pending) continue;
       const bool is_alive = each->connection != 0;
       const Instant latest = is_alive ? *failed_at_ + options_.wait_timeout
@@ -48731,8 +47778,7 @@ class FormationState {
 // ---- dtrain/rendezvous/server_state/rank_table.hpp
 
 /// @file
-/// RankTable: the store's state of each rank of a job: joining, joined, left or lost. No I/O; JobState owns it.
-/// process_text(): a joining process in error sentences.
+/// RankTable of a JobState: whether each rank is joining, joined, left or lost. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -48785,8 +47831,8 @@ class RankTable {
   int world_size() const noexcept { return static_cast<int>(entries_.size()); }
   const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
 
-  /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, such as every process
-  /// that comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
+  /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, as every process that
+  /// comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
   /// @param silence how long ago the process that has this rank was heard of
   JoinResult admit(SessionId session, const Join& join, std::chrono::milliseconds silence) {
     const int rank = join.info.rank;
@@ -48889,7 +47935,7 @@ class RankTable {
   }
 
   std::string owner_;
-  std::string settings_;       ///< of the first rank that joined
+  std::string settings_;       ///< the settings of the first rank that joined
   std::string settings_from_;  ///< that rank and its host
   std::vector<RankEntry> entries_;
   std::size_t joined_ = 0;
@@ -48901,7 +47947,7 @@ class RankTable {
 // ---- dtrain/rendezvous/server_state/barriers.hpp
 
 /// @file
-/// Barriers: pure state machine of the ranks that have arrived at each barrier. RequestHandler owns it.
+/// Barriers of a RequestHandler: the ranks that have arrived at each barrier of a job's store. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -48920,7 +47966,7 @@ class Barriers {
     std::vector<int> missing;
     std::vector<int> cancelled;  ///< arrived and cancelled before, and have not arrived again
     std::size_t members = 0;     ///< number of ranks of the barrier
-    Instant since;               ///< when the first one arrived
+    Instant since;               ///< the time at which the first one arrived
   };
 
   explicit Barriers(int world_size) : all_(RankSet::first_of(world_size)) {}
@@ -49060,12 +48106,11 @@ class Barriers {
 // ---- dtrain/rendezvous/server_state/key_value_map.hpp
 
 /// @file
-/// KeyValueMap: pure state machine of a job's keys and values, and of the requests that wait for keys. RequestHandler
-/// owns it, JobState::keys() gives it.
+/// KeyValueMap of a RequestHandler: a store's keys and values, and requests that wait for keys. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// A change succeeds wholly, or changes nothing and returns the sentence of a refusal. Changes that add keys also
+/// A change succeeds wholly, or changes nothing and returns the sentence of a rejection. Changes that add keys also
 /// return the waits that they end (`released`). A wait ends when all its keys exist at once: if a is set and erased
 /// before b is set, a wait for both continues.
 class KeyValueMap {
@@ -49078,7 +48123,7 @@ class KeyValueMap {
     RequestKey id;
     RequestKind kind = RequestKind::wait;
     std::vector<std::string> keys;
-    std::int64_t readers = 0;  ///< of a take
+    std::int64_t readers = 0;  ///< the readers of a take
   };
 
   /// A wait that was cancelled.
@@ -49286,7 +48331,7 @@ class KeyValueMap {
     std::int64_t readers = 0;
   };
 
-  /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
+  /// The rejection, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
   Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
     if (values_.size() + added > limits_.keys && added > 0) {
       return format_text("the store holds {} keys, its limit is {}; erase keys or use them again",
@@ -49338,7 +48383,7 @@ class KeyValueMap {
   std::size_t bytes_ = 0;
   std::unordered_map<std::string, Value> values_;
   std::map<RequestKey, Wait> waits_;
-  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, the requests that wait for it
+  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< the requests that wait for each key
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -49346,8 +48391,7 @@ class KeyValueMap {
 // ---- dtrain/rendezvous/server_state/request_handler.hpp
 
 /// @file
-/// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out by a
-/// JobSink, which JobServer implements. JobState owns the RequestHandler.
+/// RequestHandler of a JobState: serves the ranks' store requests, one response each, which a JobSink sends. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -49406,7 +48450,7 @@ class RequestHandler {
     barriers_.clear();
   }
 
-  /// Rank `left` has left the job: refuses its barriers, now and later, since none of them can complete.
+  /// Rank `left` has left the job: rejects its barriers, now and later, since none of them can complete.
   void refuse_barriers(int left) {
     left_.insert(left);
     for (const RequestKey id : barriers_.clear_those_of(left)) {
@@ -49457,7 +48501,7 @@ class RequestHandler {
   struct ClientRequests {
     int rank = 0;
     std::map<std::uint64_t, std::string> pending;  ///< requests without a response, with their purposes
-    std::size_t released_bytes = 0;                ///< of the responses that the present change releases
+    std::size_t released_bytes = 0;                ///< bytes of the responses that the present change releases
   };
 
   static std::string sentence(const KeyValueMap::Cancelled& wait, bool has_purpose, Instant now) {
@@ -49580,7 +48624,7 @@ class RequestHandler {
     }
   }
 
-  /// Answers all waits that a change released; refuses those of a session once they exceed half of outgoing_bytes.
+  /// Answers all waits that a change released; rejects those of a session once they exceed half of outgoing_bytes.
   void release(const std::vector<KeyValueMap::Released>& released) {
     for (const KeyValueMap::Released& each : released) {
       ValueResponse response = found(each);
@@ -49598,7 +48642,7 @@ class RequestHandler {
       }
       answer(std::move(response), each.id.session);
     }
-    for (const KeyValueMap::Released& each : released) {  // after all responses that need the key
+    for (const KeyValueMap::Released& each : released) {  // a take counts after all responses that need the key
       count_take(each);
       clients_.at(each.id.session).released_bytes = 0;
     }
@@ -49655,8 +48699,8 @@ class RequestHandler {
 // ---- dtrain/rendezvous/server_state/job_state.hpp
 
 /// @file
-/// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JobServer owns it.
-/// JoinCheck: distinguishes the processes of this job from those of another job.
+/// JobState of a JobServer: state machine of joining, first cause and leaving. JoinCheck: tells this job's processes
+/// from another's. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -49665,7 +48709,7 @@ struct StoreOpener {
   std::int64_t process = 0;  ///< process id; 0: no rank of the job opens the store, and only job names are compared
   std::string host_id{};
   Origin origin{};
-  std::string listens_at{};  ///< for the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
+  std::string listens_at{};  ///< a clause in the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
 };
 
 /// One job of a server.
@@ -49674,12 +48718,12 @@ struct StoreJobOptions {
 
   ClientRole role = ClientRole::rank;
   int world_size = 1;
-  std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused
+  std::uint64_t attempt = 0;  ///< ranks of an earlier one are rejected
   std::string job{};          ///< job name; empty: every name may join, unless the opener has an origin
   /// Process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a".
   std::string owner = "the store";
   StoreOpener opener{};           ///< the rank that opens the store, if a rank does
-  std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
+  std::size_t further_files = 0;  ///< files that this process will open in addition to the job's connections
   Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
   /// How long the loss of a rank may wait for a more precise cause than the end of its connection. A launcher knows how
   /// its worker ended, but may learn it after the end of the connection.
@@ -49832,7 +48876,7 @@ class JobState {
     request_handler_.open(session, join.info.rank);
     join_check_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
-      sink_.warn(compared.sentence);  // once for each job
+      sink_.warn(compared.sentence);  // one warning for each job
     }
     sink_.on_joined(join.info.rank, join.info.host);
     if (rank_table_.complete()) {
@@ -49851,7 +48895,7 @@ class JobState {
     }
   }
 
-  /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
+  /// Keeps the sentence of a rejection for the error of a join timeout: the rejected process may be the missing rank.
   void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
 
   /// Handles a rank's message. @pre has_joined(session)
@@ -49991,8 +49035,8 @@ class JobState {
 // ---- dtrain/rendezvous/session/session.hpp
 
 /// @file
-/// rendezvous::Session: one side of a connection with the store, from the handshake to its end. SessionHandler: the
-/// callbacks of its owner. send_heartbeats(): heartbeats of a client.
+/// rendezvous::Session: one side of a connection with the store, from handshake to end. SessionHandler: its owner's
+/// callbacks.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -50028,7 +49072,7 @@ inline std::string silence_text(Deadline::Clock::duration time) {
 /// A connection that carries frames. The handshake reads and writes one frame after the other; start() then runs a
 /// reader and a writer until the connection ends. A session never continues on another connection.
 ///
-/// Bounds: send() refuses frames beyond SessionOptions::outgoing_bytes. A server does not read while more than a
+/// Bounds: send() rejects frames beyond SessionOptions::outgoing_bytes. A server does not read while more than a
 /// sixteenth of that waits to be sent, so that TCP's flow control stops a client that does not read its responses.
 /// Lifetime: call close() before releasing the last owner's reference after start(); the loop outlives the session.
 /// Threads: the loop's.
@@ -50197,7 +49241,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
   /// Every received byte shows that the peer is alive, since one frame may take longer than the liveness time. A server
-  /// also sends heartbeats while a long frame arrives, since the sender's own heartbeats are queued behind that frame.
+  /// also sends heartbeats while a long frame arrives, since the sender's own heartbeats are queued after that frame.
   void note_bytes(bool are_whole) {
     has_received_ = true;
     last_alive_ = Deadline::Clock::now();
@@ -50266,11 +49310,11 @@ class Session : public std::enable_shared_from_this<Session> {
   net::FrameReader reader_;
   net::FrameWriter writer_;
   SessionOptions options_{};
-  SessionHandler* handler_ = nullptr;  ///< from start() to the session's end
+  SessionHandler* handler_ = nullptr;  ///< the owner, from start() to the session's end
   std::deque<OutgoingFrame> waiting_;
   std::size_t waiting_bytes_ = 0;
   async::AutoResetEvent to_write_;
-  async::AutoResetEvent room_;  ///< for read_all() while paused_
+  async::AutoResetEvent room_;  ///< the event that read_all() awaits while paused_
   bool paused_ = false;
   bool closing_ = false;
   bool can_write_ = true;
@@ -50305,7 +49349,7 @@ inline async::Task<void> send_heartbeats(async::EventLoop& loop, Session& sessio
 // ---- dtrain/rendezvous/client/client_handshake.hpp
 
 /// @file
-/// handshake(): the client's half of the handshake with a StoreServer, at a StoreAddress.
+/// handshake(): the client's half of the handshake with a job's store; both sides prove that they know its secret.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -50321,7 +49365,7 @@ struct StoreAddress {
   std::string text() const { return format_text("{}:{}", {host, port}); }
 };
 
-/// The connection closed, or the deadline passed, before the store accepted or refused this rank.
+/// The connection closed, or the deadline passed, before the store accepted or rejected this rank.
 struct HandshakeError {
   std::string reason;  ///< what is at the address: "what listens there closed the connection without an answer (...)"
   bool timed_out = false;
@@ -50467,13 +49511,13 @@ inline async::Task<HandshakeResult> handshake(Session& session, const StoreAddre
 // ---- dtrain/rendezvous/client/store_connector.hpp
 
 /// @file
-/// StoreConnector of a StoreClient: connects to a job's store, with retries over one or several ports, and joins.
+/// StoreConnector of a StoreClient: finds a job's store at one or several ports, and joins.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// A session with a store that has accepted this rank; it has not been started.
 struct ConnectedStore {
-  StoreAddress address;  ///< with the port at which the store was found
+  StoreAddress address;  ///< the store's address, with the port at which it was found
   Accepted accepted;
   std::shared_ptr<Session> session;
 };
@@ -50562,7 +49606,7 @@ class StoreConnector {
     notice_->note(std::move(why));
   }
 
-  /// Why the last tries failed. The refusal by another job's store explains more than what follows it.
+  /// Why the last tries failed. The rejection by another job's store explains more than what follows it.
   const std::string& reason() const noexcept {
     return other_store_refusal_.empty() ? last_error_ : other_store_refusal_;
   }
@@ -50641,13 +49685,13 @@ class StoreConnector {
   std::string doing_;
   Deadline deadline_;
   std::uint16_t first_port_;
-  std::uint16_t offset_ = 0;                        ///< of the port that is tried
-  Deadline silent_for_long_ = Deadline::after({});  ///< from when on the silence of the last try tells something
+  std::uint16_t offset_ = 0;                        ///< offset of the port that is tried
+  Deadline silent_for_long_ = Deadline::after({});  ///< the time from which the silence of the last try tells something
   std::string last_error_;
   std::string other_store_refusal_;
   std::optional<SlowNotice> notice_;
   net::Backoff backoff_;
-  std::chrono::milliseconds delay_ = backoff_.first;  ///< after all ports were tried
+  std::chrono::milliseconds delay_ = backoff_.first;  ///< the pause after all ports were tried
   bool is_again_ = false;                             ///< the port is tried a second time
   bool has_sent_request_ = false;                     ///< the last try ended after it had sent its Join
   bool is_other_job_ = true;                          ///< the last port is not known to be of this job's store
@@ -50658,8 +49702,7 @@ class StoreConnector {
 // ---- dtrain/rendezvous/client/store_client.hpp
 
 /// @file
-/// StoreClient: the session of a rank, or of a node's launcher, with the store of its job, its heartbeats, and the
-/// requests in it. ControlPlane and NodeRendezvous own one.
+/// StoreClient: a client's session with the job's store, from joining to leaving: heartbeats, requests, responses.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -50951,11 +49994,11 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   async::ManualResetEvent left_;
   async::ManualResetEvent failure_received_;
   std::uint64_t last_id_ = 0;
-  std::optional<Membership> membership_;  ///< since Welcome
+  std::optional<Membership> membership_;  ///< the rank's place, known since Welcome
   std::map<std::uint64_t, PendingRequest*> pending_;
   bool leaving_ = false;
   bool acknowledged_ = false;
-  const char* end_sentence_ = nullptr;  ///< once ended
+  const char* end_sentence_ = nullptr;  ///< the sentence, once ended
   async::TaskHandle reporting_;
   async::TaskHandle heartbeat_task_;
 };
@@ -51075,6 +50118,7 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   if (!loop_handle) {
     throw_error(Errc::invalid_argument, "{}: this store has no thread of its own; co_await the call instead", {doing});
   }
+  if (before_wait) (*before_wait)();
   const auto make = [this](async::EventLoop&) { return start(); };
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // the request's own deadline is earlier
 }
@@ -51089,7 +50133,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind k
   for (std::string& key : keys) {
     key.insert(0, prefix_);
   }
-  StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
+  StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, before_wait_};
   made.request.kind = kind;
   made.request.purpose = purpose_;
   made.request.keys = std::move(keys);
@@ -51100,12 +50144,12 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind k
 // ---- dtrain/rendezvous/formation/formation_client.hpp
 
 /// @file
-/// FormationClient: an ElasticWorker's connection with the store, which lasts from one attempt of the job to the next.
+/// FormationClient: the connection of an elastic job's worker with the store, kept from attempt to attempt.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Owns a thread, which sends heartbeats while the program computes. Threads: one of the program; committed() from any.
-/// A template, so that a program without an elastic job parses it and compiles nothing of it.
+/// A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class FormationClient final : private SessionHandler {
  public:
@@ -51145,7 +50189,7 @@ class FormationClient final : private SessionHandler {
   /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing. Once its
   /// host is barred, this worker logs until when and why, and waits for `timeout` more at most.
   /// @returns an Assignment, Finished, or OwnError if the announced error is the worker's own
-  /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one without the job's secret,
+  /// @throws Error (usage) if the store rejects a worker unlike the others, (refused) one without the job's secret,
   /// (protocol) if no store of dtrain is there; JobFailed with the cause that has ended the job, if the store does not
   /// answer in time or is another job's than this rank's, and after leave(); Error (posix) if this process lacks what
   /// it needs to connect
@@ -51432,14 +50476,13 @@ class FormationClient final : private SessionHandler {
 // ---- dtrain/rendezvous/server/job_server.hpp
 
 /// @file
-/// JobServer: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones; StoreServer owns one for each job. watch_liveness(): the liveness of served sessions.
+/// JobServer of a StoreServer: sessions of one job's ranks, detection of lost ones, join timeout.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The answer to a Join: Accepted without its proof, or Refused or Failure.
+/// The answer to a Join: Accepted without its proof, Refused, or Failure.
 struct Admission {
-  std::optional<SessionId> session{};  ///< if it is Accepted
+  std::optional<SessionId> session{};  ///< the session, if it is Accepted
   Frame frame{};
 };
 
@@ -51593,7 +50636,7 @@ class JobServer final : private JobSink {
   }
 
   async::Task<void> watch_joining() {
-    constexpr std::chrono::seconds notice_interval{10};  // of the log lines while ranks are missing
+    constexpr std::chrono::seconds notice_interval{10};  // pause between the log lines while ranks are missing
     const Deadline::Clock::time_point began = Deadline::Clock::now();
     Deadline notice = Deadline::after(notice_interval);
     while (!job_.formed() && !job_.cause()) {
@@ -51739,8 +50782,8 @@ class JobServer final : private JobSink {
 // ---- dtrain/rendezvous/server/listen.hpp
 
 /// @file
-/// Listeners of a StoreServer: their addresses (DTRAIN_INTERFACE, the master address, the machine's interfaces), and
-/// conflicts over a port. ControlPlane, NodeRendezvous and StoreHost (launch/) call it.
+/// Listeners of a job's store: its addresses (DTRAIN_INTERFACE, master address, the machine's interfaces), and
+/// conflicts over a port.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -51895,8 +50938,8 @@ inline std::string places_text(const std::vector<net::SocketAddress>& listening)
   return places;
 }
 
-/// Where a store listens, beside the address that the ranks were given. The two differ where that address is forwarded
-/// to this host, or means another address here than elsewhere, or is wrong.
+/// Where a store listens, apart from the address that the ranks were given. The two differ where that address is
+/// forwarded to this host, or means another address here than elsewhere, or is wrong.
 /// @param who "rank 0"
 /// @param own this machine's addresses
 inline std::string listens_at(const std::string& who, const std::vector<net::SocketAddress>& listening,
@@ -52112,8 +51155,8 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
 // ---- dtrain/rendezvous/server/store_server.hpp
 
 /// @file
-/// StoreServer: accepts connections, performs the handshake and passes each one to its job. WorkerConnections: the
-/// interface by which a FormationServer gets the connections of an elastic job's workers.
+/// StoreServer: accepts a store's connections, performs the handshake, passes each to its job. WorkerConnections:
+/// interface that takes over an elastic job's workers.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -52155,7 +51198,7 @@ class StoreServer {
   net::SocketAddress local() const noexcept { return local_; }
 
   /// Opens a job, which replaces an earlier job of the same role. The earlier job's sessions are closed; its late ranks
-  /// are refused with a sentence. If this process may not open enough files for the job, or the server accepts no
+  /// are rejected with a sentence. If this process may not open enough files for the job, or the server accepts no
   /// connections any more, the job has failed from the beginning. Lifetime of the result: until the next job of its
   /// role, or the server's end. @throws as JobServer
   JobServer& open(StoreJobOptions options) {
@@ -52170,7 +51213,7 @@ class StoreServer {
     return *place;
   }
 
-  /// Sets the object that serves workers from now on; null: workers are refused. Lifetime: `workers` outlives the
+  /// Sets the object that serves workers from now on; null: workers are rejected. Lifetime: `workers` outlives the
   /// server, or its use there.
   void set_workers(WorkerConnections* workers) noexcept { workers_ = workers; }
 
@@ -52262,7 +51305,7 @@ class StoreServer {
           goes_on = sent.ok();
         }
       }
-      if (!handshake.answer.empty()) {  // a refusal: wait up to a second for the peer to read it and close
+      if (!handshake.answer.empty()) {  // a rejection: wait up to a second for the peer to read it and close
         deadline = Deadline::after(std::chrono::seconds(1));
         const net::IoResult sent = co_await session.write_frame(handshake.answer, deadline);
         session.shutdown_write();
@@ -52310,7 +51353,7 @@ class StoreServer {
     return true;
   }
 
-  /// The frame of a refusal by the server itself. A job whose ranks are missing names it: the process may be one.
+  /// The frame of a rejection by the server itself. A job whose ranks are missing names it: the process may be one.
   Frame refuse(const Session& session, Refused refused) {
     for (const std::unique_ptr<JobServer>& job : jobs_) {
       if (!job) continue;
@@ -52391,7 +51434,7 @@ class StoreServer {
     return {};
   }
 
-  /// The server itself cannot continue: it closes its listeners, which refuses those who wait there, and every job of
+  /// The server itself cannot continue: it closes its listeners, which rejects those who wait there, and every job of
   /// it fails, also one that is opened later.
   void stop_accepting(const std::exception_ptr& reason) {
     std::string text;
@@ -52662,14 +51705,13 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
 // ---- dtrain/rendezvous/formation/formation_server.hpp
 
 /// @file
-/// FormationServer: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
-/// opens in the store.
+/// FormationServer: the store's side of an elastic job: its workers' connections, their liveness, and the attempts.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// A template, so that a program without an elastic job parses it and compiles nothing of it. Lifetime: the loop and
-/// the store outlive it. Destroying it closes every connection. Threads: the loop's.
-/// @tparam Launcher is told of each attempt, `on_attempt(attempt, ranks)` with a std::vector<WorkerId>, and of the
+/// A template, as DTRAIN_ON_USE explains. Lifetime: the loop and the store outlive it. Destroying it closes every
+/// connection. Threads: the loop's.
+/// @tparam Launcher is notified of each attempt, `on_attempt(attempt, ranks)` with a std::vector<WorkerId>, and of the
 /// job's end, `on_end()`; neither may call the server back.
 template <class Launcher>
 class FormationServer final : public WorkerConnections {
@@ -52868,7 +51910,7 @@ class FormationServer final : public WorkerConnections {
   std::map<ConnectionId, std::unique_ptr<WorkerSession>> connections_;
   ConnectionId last_id_ = 0;
   std::vector<AttemptEvent> events_;
-  JobServer* attempt_ = nullptr;  ///< of the store
+  JobServer* attempt_ = nullptr;  ///< the attempt's job in the store
   FormationState<FormationServer> state_;
   async::AutoResetEvent changed_;
   async::TaskHandle watch_task_;  ///< tasks come last: destroyed before the members that they use
@@ -52880,9 +51922,8 @@ class FormationServer final : public WorkerConnections {
 // ---- dtrain/backend/shared_memory/collectives/chunked_collective.hpp
 
 /// @file
-/// Chunked execution of SharedMemory's collectives over long buffers: in place in an arena, or copied chunk by chunk.
-/// all_gather.hpp, all_reduce.hpp and exchange_blocks.hpp of collectives/ call it. RankAddresses: one address for each
-/// rank, as kernels::Reduction takes them.
+/// run_chunked(): a shared-memory collective of long buffers, in place in an arena, or copied with a barrier for each
+/// chunk.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -53044,8 +52085,7 @@ using Targets = RankAddresses<std::byte*>;
 // ---- dtrain/backend/shared_memory/collectives/all_gather.hpp
 
 /// @file
-/// All-gather, read_blocks, broadcast and barrier in shared memory: through slots, in place, or copied in chunks; they
-/// copy bytes of any element type. Communicator enqueues them.
+/// All-gather, read_blocks, broadcast and barrier in shared memory: through slots, in place, or copied in chunks.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -53102,7 +52142,7 @@ void read_peer_blocks(Channel& channel, const Operation& operation, const std::b
 struct SegmentAllGather {
   const std::byte* input;  ///< may be this rank's block of the output
   std::byte* output;
-  Arena arena;  ///< of the input, if any
+  Arena arena;  ///< the input's arena, if any
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     const std::size_t block = operation.count * size_bytes(operation.dtype);
@@ -53121,7 +52161,7 @@ struct SegmentAllGather {
 struct SegmentReadBlocks {
   const std::byte* input;
   BlockReader reader;
-  Arena arena;  ///< of the input, if any
+  Arena arena;  ///< the input's arena, if any
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     read_peer_blocks(channel, operation, input, arena,
@@ -53158,9 +52198,8 @@ struct SegmentBarrier {
 // ---- dtrain/backend/shared_memory/collectives/all_reduce.hpp
 
 /// @file
-/// All-reduce in shared memory: through slots, in place, or copied in chunks, with equal bits; or by the algorithm that
-/// a topology selects, over the mailboxes. Reduce-scatter: through slots, in place, or copied in chunks, with the bits
-/// of an all-reduce. Communicator enqueues them.
+/// All-reduce and reduce-scatter in shared memory: through slots, in place or in chunks, with equal bits; or by a
+/// topology's algorithm over mailboxes.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -53320,7 +52359,7 @@ struct SegmentAllReduce {
     void in_place() noexcept {
       const ReduceSlice own = slice_of(count_, channel_.size(), channel_.rank());
       const bool sums_squares = any_rank_sums_squares();
-      constexpr std::size_t cached_bytes = 4096;  // of each rank's buffer
+      constexpr std::size_t cached_bytes = 4096;  // bytes of each rank's buffer
       double sum = 0;
       in_abortable_steps(
           channel_, own.begin, own.end, element_,
@@ -53422,7 +52461,7 @@ struct SegmentAllReduce {
 struct SegmentReduceScatter {
   const std::byte* input;
   std::byte* output;  ///< may be this rank's block of the input
-  Arena arena;        ///< of the input, if any
+  Arena arena;        ///< the input's arena, if any
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     const Layout layout{operation.count, size_bytes(operation.dtype), channel.size(), channel.rank()};
@@ -53511,9 +52550,8 @@ struct SegmentReduceScatter {
 // ---- dtrain/backend/shared_memory/collectives/exchange_blocks.hpp
 
 /// @file
-/// Collectives that exchange or reduce blocks of any lengths in shared memory, in place or copied in chunks; a
-/// reduction has the bits of an all-reduce. Communicator enqueues them. PublishedBlocks: the lengths of all ranks'
-/// blocks.
+/// Exchange and reduction of blocks of any lengths in shared memory, in place or copied in chunks; reductions have an
+/// all-reduce's bits.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -53579,7 +52617,7 @@ class PublishedBlocks {
 struct SegmentReduceBlocks {
   const std::byte* input;
   std::byte* output;            ///< may be this rank's block of the input
-  Arena arena;                  ///< of the input, if any
+  Arena arena;                  ///< the input's arena, if any
   const BlockExchange* blocks;  ///< owned, until release()
 
   void release() const noexcept { delete blocks; }
@@ -53655,7 +52693,7 @@ struct SegmentReduceBlocks {
 struct SegmentExchangeBlocks {
   const std::byte* input;
   std::byte* output;
-  Arena arena;                  ///< of the input, if any
+  Arena arena;                  ///< the input's arena, if any
   const BlockExchange* blocks;  ///< owned, until release()
 
   void release() const noexcept { delete blocks; }
@@ -53708,7 +52746,7 @@ struct SegmentExchangeBlocks {
     const int ranks = channel.size();
     const std::uint64_t length = channel.control().chunk_bytes() / element;
     const auto chunk_range = [&](std::size_t chunk) { return Range{chunk * length, (chunk + 1) * length}; };
-    std::array<Range, max_ranks> incoming;  // in its sender's order; set after the first barrier
+    std::array<Range, max_ranks> incoming;  // each in its sender's order; set after the first barrier
     const auto count_chunks = [&]() noexcept -> std::size_t {
       std::uint64_t most = 0;
       if (published.compare(operation)) {
@@ -53995,9 +53033,7 @@ DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
 // ---- dtrain/launch/configuration/core_binding.hpp
 
 /// @file
-/// Core binding, a part of the launcher's configuration (--bind): the CPUs on which each worker runs, by default those
-/// next to the NUMA node of its GPU, if it has one, found without the CUDA runtime. PerNode (launch/) chooses
-/// them for WorkerProgram; spawn.hpp binds the workers; flags.hpp reads the flag.
+/// Core binding (--bind): the CPUs of each of a launcher's workers, by default next to its GPU.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -54010,8 +53046,8 @@ enum class Binding { automatic, core, numa, none };
 
 namespace detail {
 
-/// The CPUs of `cpus` that are in a list of the kernel's, such as "0-3,8". Source:
-/// Documentation/admin-guide/cputopology and bitmap_parselist in Linux.
+/// The CPUs of `cpus` that are in a list of the kernel's ("0-3,8"). Source: Documentation/admin-guide/cputopology and
+/// bitmap_parselist in Linux.
 inline Cpus listed(const Cpus& cpus, std::string_view list) {
   Cpus found;
   while (!list.empty()) {
@@ -54080,7 +53116,7 @@ inline std::vector<Cpus> shared_out(const std::vector<Cpus>& parts, int workers)
 
 /// A GPU as NVIDIA's driver lists it in /proc/driver/nvidia/gpus.
 struct Gpu {
-  std::string address;  ///< on the PCI bus: "0000:3b:00.0"
+  std::string address;  ///< the address on the PCI bus: "0000:3b:00.0"
   std::string model;
   std::string uuid;  ///< "GPU-" and hexadecimal digits; empty if the driver does not say
 };
@@ -54188,7 +53224,7 @@ inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpu
   return detail::shared_out(cores, workers);
 }
 
-/// Drops an automatic binding that the system refuses to all processes. @param error of cpu_binding_error()
+/// Drops an automatic binding that the system denies to all processes. @param error of cpu_binding_error()
 /// @returns a sentence for the log; empty if the workers can be bound, or are not to be
 /// @throws Error (posix) if the user has asked for the binding (--bind=core, --bind=numa)
 inline std::string drop_refused_binding(std::vector<Cpus>& cpus, Binding binding, int error) {
@@ -54248,12 +53284,12 @@ inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identi
 // ---- dtrain/launch/configuration/flags.hpp
 
 /// @file
-/// Launcher flags: help text, and parser that removes them from a program's command line. Command words: a command line
-/// split with the quotes of a shell.
+/// Launcher flags: help text, and parser that removes them from a program's command line. Command words: shell-like
+/// splitting.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-inline constexpr int most_restarts = 10000;  ///< of --max-restarts
+inline constexpr int most_restarts = 10000;  ///< bound of --max-restarts
 
 /// Pure. Blanks separate words. '...' is literal. In "...", a backslash before \, ", $ or ` is removed. Outside quotes,
 /// a backslash makes the next character literal. Nothing is expanded. Example: `sh -c '"$@"' --` has the words `sh`,
@@ -54515,18 +53551,15 @@ inline Flags parse_flags(identity::Arguments arguments) {
 /// For a program that an external launcher starts once for each rank.
 /// @throws Error (usage) for a flag that only launch::PerNode supports
 inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 8> launchers{"--nproc-per-node", "--nnodes",       "--min-ranks",
-                                                      "--node-rank",      "--max-restarts", "--wrap-rank",
-                                                      "--in-process",     "--help-launch"};
-  for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
-    std::string name = arguments[i].substr(0, arguments[i].find('='));
-    std::replace(name.begin(), name.end(), '_', '-');
-    if (std::find(launchers.begin(), launchers.end(), name) != launchers.end() || detail::is_short_for_workers(name)) {
+  for (const std::span<const std::string_view> flags :
+       {std::span<const std::string_view>(identity::worker_flags),
+        std::span<const std::string_view>(identity::workerless_flags)}) {
+    if (const std::string_view flag = identity::first_flag(arguments, flags); !flag.empty()) {
       throw_error(Errc::usage,
-                  "{} is a flag of launch::PerNode, which starts its workers itself; this program is "
-                  "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave "
-                  "the flag out, put it behind -- if it is the program's own, or build the program with PerNode",
-                  {arguments[i]});
+                  "{} is a flag of launch::PerNode, which starts its workers itself; this program is started once for "
+                  "each rank by mpirun, srun, torchrun or a script: leave the flag out, put it after -- if it is the "
+                  "program's own, or build the program with launch::Any",
+                  {flag});
     }
   }
 }
@@ -54536,8 +53569,7 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
 // ---- dtrain/launch/configuration/settings.hpp
 
 /// @file
-/// Settings: parsers of timeouts, log level and secret for rank_process.hpp and node_launcher_options.hpp;
-/// in_milliseconds(), for the headers of launch/ that give times to rendezvous/.
+/// Settings of a launcher or rank: strict parsers of timeouts, log level and secret.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -54551,7 +53583,7 @@ inline std::optional<std::chrono::nanoseconds> decimal_seconds(std::string_view 
   constexpr std::int64_t per_second = 1'000'000'000;
   constexpr std::int64_t most = 10'000'000 * per_second;
   std::int64_t total = 0;
-  std::int64_t unit = 0;  // nanoseconds of the next digit behind the point; 0 before the point
+  std::int64_t unit = 0;  // nanoseconds of the next digit after the point; 0 before the point
   bool has_point = false;
   bool has_digit = false;
   for (const char character : text) {
@@ -54658,8 +53690,8 @@ inline std::optional<rendezvous::Secret> secret_setting(const identity::Variable
 // ---- dtrain/launch/configuration/worker_program.hpp
 
 /// @file
-/// WorkerProgram, a part of NodeLauncherOptions: the command line of a worker, with its loader and the command of
-/// --wrap. Worker environment: the variables that the per-node launcher sets for each worker.
+/// WorkerProgram of a launcher's options: a worker's command line, with loader and --wrap. Worker environment: its
+/// variables.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -54670,14 +53702,14 @@ struct NodePlan {
   int workers = 1;
   int first_rank = 0;  ///< number of workers of nodes with a lower node rank
   int world_size = 1;  ///< number of workers of all nodes
-  int min_ranks = 0;   ///< of an elastic job, which starts its workers without a rank; 0: the job is not elastic
+  int min_ranks = 0;   ///< least ranks of an elastic job, whose workers start without a rank; 0: the job is not elastic
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;
   int master_port = 0;
-  std::string secret;               ///< of the job's store; empty if the launcher's environment has it
+  std::string secret;               ///< secret of the job's store; empty if the launcher's environment has it
   int attempt = 0;                  ///< number of earlier starts of the workers
-  int cores = 1;                    ///< of this node, for all workers
+  int cores = 1;                    ///< cores of this node, for all workers
   bool is_bound = false;            ///< whether each worker may use some of the cores only
   std::string launcher_process;     ///< its process id
   bool stdout_is_terminal = false;  ///< whether the launcher's is
@@ -54729,7 +53761,7 @@ inline identity::Environment worker_environment(const identity::Environment& bas
   environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
   environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
   environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
-  environment.erase("DTRAIN_NODE_CORES");  // of a launcher around this one
+  environment.erase("DTRAIN_NODE_CORES");  // the variable of a launcher around this one
   if (plan.is_bound) {
     environment["DTRAIN_NODE_CORES"] = std::to_string(plan.cores);
   }
@@ -54771,7 +53803,7 @@ inline bool is_worker_environment(const identity::Environment& environment, long
   return is_rank && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
 }
 
-/// The descriptor by which a worker of an elastic job reports the job's end, if its launcher does not have the store.
+/// The descriptor for a worker's report of an elastic job's end, if its launcher does not have the store.
 inline constexpr const char* report_variable = "DTRAIN_REPORT_DESCRIPTOR";
 
 /// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
@@ -54794,7 +53826,7 @@ struct WorkerProgram {
   std::vector<std::string> arguments;  ///< the program's name first
   identity::Environment environment;
   std::optional<std::string> log_dir;
-  std::vector<Cpus> cpus;  ///< of each worker of this node; empty: not bound
+  std::vector<Cpus> cpus;  ///< CPUs of each worker of this node; empty: not bound
   bool folds = true;       ///< a message of several ranks is printed once (see LineFold)
 
   bool wraps(int rank) const { return !wrapper.empty() && wrapped_rank.value_or(rank) == rank; }
@@ -54819,8 +53851,8 @@ inline std::string own_program() {
   return is_there ? path : "/proc/self/exe";
 }
 
-/// The words before `argv` on this process's command line, such as `ld.so --library-path DIR` if a loader runs the
-/// program; usually empty. Pure.
+/// The words before `argv` on this process's command line: `ld.so --library-path DIR` if a loader runs the program;
+/// usually empty. Pure.
 /// @param command_line /proc/self/cmdline: each word ends with '\0'
 inline std::vector<std::string> loader_of(std::string_view command_line, const std::vector<std::string>& argv) {
   std::vector<std::string> words;
@@ -54882,11 +53914,69 @@ inline CommandLine command_line_of(const WorkerProgram& program, int rank) {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/any.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// @throws Error (usage)
+[[noreturn]] inline void reject_workers(identity::Arguments arguments, const identity::Variables& variables,
+                                        std::string_view backend) {
+  const std::string_view flag = identity::first_flag(arguments, identity::worker_flags);
+  const std::string stated =
+      flag.empty() ? variables.stated({"DTRAIN_LAUNCHER", "PET_NNODES", "PET_NODE_RANK"}) : std::string(flag);
+  throw_error(Errc::usage, "backend::{} takes its ranks from mpirun or srun: mpirun -n 4 ./train; leave {} out",
+              {backend, stated});
+}
+
+/// Rank 0 of 1, which says which variables of a node it does not follow.
+inline identity::ProcessIdentity alone_on_node(const identity::Variables& variables, std::string_view backend) {
+  const identity::Environment nothing;
+  identity::ProcessIdentity identity = identity::SingleSource::read(identity::Variables(nothing), {});
+  identity.warnings.push_back(format_text(
+      "{} describe a node, and backend::{} takes its ranks from mpirun or srun: this is one process",
+      {variables.stated({"DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"}),
+       backend}));
+  return identity;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED StartResult Any::start(int argc, char** argv, const BackendFacts& backend, Takes takes) {
+  try {
+    identity::Environment environment = identity::snapshot_environment();
+    const identity::Arguments arguments(argv, static_cast<std::size_t>(argc));
+    if (!launcher_of_wrapped(environment) && !is_worker_environment(environment, ::getppid())) {
+      environment = without_outer_job(environment);
+    }
+    const identity::Variables variables(environment);
+    const identity::Start start = identity::choose_start(environment, arguments, backend.needs_process_per_rank);
+    if (start == identity::Start::per_node) {
+      return PerNode::start(argc, argv, backend);
+    }
+    if (start == identity::Start::rejected) {
+      detail::reject_workers(arguments, variables, backend.name);
+    }
+    JoinOptions options;
+    options.arguments = std::vector<std::string>(argv, argv + argc);
+    if (start == identity::Start::alone) {
+      options.identity = detail::alone_on_node(variables, backend.name);
+    }
+    return StartResult(rank_process_of(std::move(options), takes, variables));
+  } catch (...) {
+    log(LogLevel::error, exception_text());
+    return StartResult(exit_code_usage);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/diagnostics/network_report.hpp
 
 /// @file
-/// Network report: the interface by which other hosts of a job reach this one, found without network traffic, and
-/// reasons for a slow network. NodeLauncher, or rank 0's RankProcess, prints it at start, whoami --verbose on request.
+/// Network report of a launcher or rank 0: the interface by which other hosts reach this one, and reasons for a slow
+/// network; sends nothing.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -54970,7 +54060,7 @@ inline std::optional<net::SocketAddress> known_address(const std::string& host, 
 }
 
 /// The interface that DTRAIN_INTERFACE names. Else the interface that has the store's address, or the route to it. Else
-/// the interface of the default route, with the address by which other hosts reach it. nullopt if the result is none of
+/// the interface of the default route, with the address at which other hosts reach it. nullopt if the result is none of
 /// `addresses`.
 /// @param master MASTER_ADDR, or the address that replaces it
 /// @param address_towards returns this host's address on the route to another address: net::address_towards, or a
@@ -54995,7 +54085,7 @@ std::optional<net::InterfaceAddress> local_interface(const identity::Variables& 
   return own ? found([&](const auto& each) { return each.address == *own; }) : std::nullopt;
 }
 
-/// Active ports, such as "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; without ports of Ethernet adapters (RoCE).
+/// Active ports ("mlx5_0 port 1 (200 Gb/sec (4X HDR))"), without ports of Ethernet adapters (RoCE).
 inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files) {
   constexpr const char* all = "/sys/class/infiniband";
   std::vector<std::string> active;
@@ -55153,7 +54243,7 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
   } else {
     report.interface = "network: no interface leads to other hosts";
   }
-  if (own && several_hosts && !variables.has("DTRAIN_HOST_ID")) {  // which lets one host be several nodes, for a test
+  if (own && several_hosts && !variables.has("DTRAIN_HOST_ID")) {  // it lets one host be several nodes, for a test
     add(interface_without_others(*own, addresses));
   }
   add(unused_infiniband(variables, files));
@@ -55181,9 +54271,7 @@ inline NetworkReport local_network_report(const identity::Variables& variables,
 // ---- dtrain/launch/exit_status.hpp
 
 /// @file
-/// ExitStatus: exit code or signal of a worker that has ended, as a number for exit() and as text. Workers (supervise/)
-/// makes it, Supervisor passes it on, job_result.hpp (nodes/) judges by it. signal_name(): a signal as text, for the
-/// launcher's sentences.
+/// ExitStatus: exit code or signal of an ended worker, as number and text.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55236,10 +54324,8 @@ struct ExitStatus {
 // ---- dtrain/launch/nodes/job_result.hpp
 
 /// @file
-/// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes. JobCoordinator on node
-/// 0 makes it by decide_result(); ElasticSupervisor states that of an elastic job, NodeLauncher reports either.
-/// WorkerEnd: the end of a worker, from Supervisor (supervise/). Failure analysis, first_failure(): the first failed
-/// worker, by which NodeLauncher makes a NodeEnd. Pure.
+/// JobResult: exit code, report and restart decision, from the ends of all nodes' workers. first_failure(): the first
+/// failed worker. Pure.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55249,7 +54335,7 @@ struct WorkerEnd {
   ExitStatus status;
   bool left = true;           ///< it had left the job before it ended
   bool stopped = false;       ///< it ended after the launcher had sent it SIGTERM or SIGKILL
-  std::string explanation{};  ///< of the status, such as that of MemoryKills; usually empty
+  std::string explanation{};  ///< explanation of the status (MemoryKills); usually empty
 
   /// False only for a worker that left the job and ended with exit code 0. Exit code 0 without leaving is a loss.
   bool failed() const noexcept { return status != ExitStatus{} || !left; }
@@ -55352,8 +54438,8 @@ struct NodeEnd {
   std::string host;
   std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
   std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
-  std::vector<std::string> last_lines;  ///< that `first` wrote to stderr
-  int stop_signal = 0;                  ///< of the first stop request (see SignalForwarder), or 0
+  std::vector<std::string> last_lines;  ///< the last lines that `first` wrote to stderr
+  int stop_signal = 0;                  ///< signal of the first stop request (see SignalForwarder), or 0
   bool interrupted = false;             ///< a signal arrived after which the job is not restarted
   bool started = true;                  ///< false if the job was stopped before it had workers
   bool abandoned = false;               ///< a killed process did not end in time
@@ -55459,8 +54545,7 @@ inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::opt
 // ---- dtrain/launch/output/standard_stream.hpp
 
 /// @file
-/// Standard streams of Console and OutputRelay: whether they can be waited for, are ready, or are lost; stream_name():
-/// a stream with its file, for sentences of run_rank() and PerNode.
+/// Standard streams of a launcher or rank: whether they are ready, or lost. stream_name(): with its file.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55508,8 +54593,8 @@ inline std::string lost_output(const std::string& name, int descriptor, int erro
 // ---- dtrain/launch/output/console.hpp
 
 /// @file
-/// Terminal output: the launcher's stdout and stderr, which NodeLauncher owns; each has a Console, which writes whole
-/// lines (LineSplitter) and does not block the loop.
+/// TerminalOutput: a launcher's stdout and stderr. Console: writes one of them by whole lines (LineSplitter), without
+/// blocking.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55837,7 +54922,7 @@ class TerminalOutput {
 // ---- dtrain/launch/process_tree.hpp
 
 /// @file
-/// Process tree of a launcher and its workers: ancestors, descendants and status of a process, from /proc.
+/// Process tree of a launcher and its workers: ancestors, descendants and status, from /proc.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -55955,9 +55040,7 @@ inline std::vector<pid_t> rank_below(pid_t wrapper) {
 // ---- dtrain/launch/configuration/job_identity.hpp
 
 /// @file
-/// Job identity, a part of a rank's configuration (ControlPlaneOptions): name and origin of the job of this process, by
-/// which the store distinguishes jobs; program build: name and build id (or digest) of its executable. rank_process.hpp
-/// calls it.
+/// Job identity: name, origin and program build by which a store tells a rank's job from others.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -56134,14 +55217,12 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
 // ---- dtrain/launch/shutdown_schedule.hpp
 
 /// @file
-/// ShutdownSchedule: when a launcher sends its workers SIGTERM and SIGKILL; pure. Supervisor (supervise/) and
-/// ElasticSupervisor act by it, through Workers; NodeLauncherOptions (configuration/) and OutputRelay (output/) take
-/// its times.
+/// ShutdownSchedule: when a launcher sends its workers SIGTERM and SIGKILL. Pure.
 
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Times that processes have to end. Processes that compute on devices end slower: they abort running operations, and
-/// the driver destroys their contexts. The driver destroys contexts after SIGKILL, too; until then their device memory
+/// the driver destroys their contexts. The driver also destroys contexts after SIGKILL; until then their device memory
 /// is in use.
 struct ShutdownTimeouts {
   /// From the first failure on: the other workers can end by themselves, with a message. ThreadSanitizer delays a
@@ -56230,7 +55311,7 @@ class ShutdownSchedule {
 // ---- dtrain/launch/configuration/node_launcher_options.hpp
 
 /// @file
-/// NodeLauncherOptions: the configuration of a node's NodeLauncher, which PerNode makes from flags and environment.
+/// NodeLauncherOptions of a NodeLauncher: program, workers, nodes and settings, from flags and environment.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -56243,8 +55324,8 @@ struct NodeLauncherOptions {
   int cores = 1;
   Binding binding = Binding::automatic;
   int max_restarts = 0;
-  int min_ranks = 0;                    ///< of an elastic job; 0: the job is not elastic
-  RunElasticJob run_elastic = nullptr;  ///< for min_ranks
+  int min_ranks = 0;                    ///< least ranks of an elastic job; 0: the job is not elastic
+  RunElasticJob run_elastic = nullptr;  ///< the launcher's part if min_ranks is set
   std::chrono::nanoseconds join_timeout = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
   std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
@@ -56306,7 +55387,7 @@ inline std::string node_source(const identity::NodeFlags& flags, const identity:
   return stated.empty() ? format_text("the environment of {}", {node.launcher}) : stated;
 }
 
-/// This node's identity. The launcher reads variables such as RANK as the node's. If they are incomplete, the error
+/// This node's identity. The launcher reads RANK and other variables as the node's. If they are incomplete, the error
 /// also names the flag that ignores them. @throws Error (identity, usage)
 inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
   using identity::IdentityErrc;
@@ -56340,7 +55421,7 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
                 "this is node {} of {} (from {}), and the launchers of several nodes need a secret that they share: "
                 "make one with DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a "
                 "file that DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is "
-                "started once for each rank, its policy needs launch::PerProcess",
+                "started once for each rank, leave --nproc-per-node out, with launch::Any in its policy",
                 {options.node.node_rank, options.node.node_count, options.node_source});
   }
   return secret;
@@ -56454,8 +55535,8 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
 // ---- dtrain/launch/nodes/node_rendezvous.hpp
 
 /// @file
-/// NodeRendezvous: joining and leaving of the launchers of all nodes; JobCoordinator owns it. Launcher records
-/// (LauncherKeys, FailureRecord, NodeTable): keys and values that the launchers write to node 0's store.
+/// NodeRendezvous of a JobCoordinator: joining and leaving of all nodes' launchers. LauncherKeys, FailureRecord,
+/// NodeTable: what they write to the store.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -56508,7 +55589,7 @@ inline void fields(Serializer& of, NodeInfo& info) {
 
 /// The table that node 0 sends to all launchers.
 struct NodeTable {
-  std::vector<int> workers;  ///< of each node
+  std::vector<int> workers;  ///< workers of each node
   std::string problem;       ///< why these nodes cannot form a job; empty if they can
 
   int node_count() const noexcept { return static_cast<int>(workers.size()); }
@@ -56787,10 +55868,10 @@ class NodeRendezvous {
   std::string master_addr_;
   std::uint16_t master_port_;
   std::string drawn_secret_;
-  std::string listens_at_;  ///< for the error of a join timeout, on node 0
+  std::string listens_at_;  ///< a clause in the error of a join timeout, on node 0
   std::shared_ptr<FailureLatch> failure_;
   FailureLatch::Subscription subscription_;
-  std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only
+  std::optional<rendezvous::StoreServer> server_;  ///< the store, on node 0 only
   rendezvous::JobServer* launchers_ = nullptr;     ///< the server's
   rendezvous::StoreClient::Owner session_;
   std::optional<rendezvous::Store> store_;
@@ -56802,10 +55883,8 @@ class NodeRendezvous {
 // ---- dtrain/launch/nodes/job_coordinator.hpp
 
 /// @file
-/// JobCoordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes;
-/// NodeLauncher owns one, Supervisor (supervise/) tells it of failed workers. RankRendezvous: the job in the store that
-/// the ranks of each attempt join. files_for_workers(): descriptors of workers' connections, also for
-/// ElasticSupervisor.
+/// JobCoordinator of a NodeLauncher: ranks, attempts, failures and result of a job, agreed between nodes' launchers.
+/// RankRendezvous: the job that an attempt's ranks join.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -57125,9 +56204,9 @@ class JobCoordinator {
   const rendezvous::HostIdentity* host_;
   std::function<void(int, int)> on_remote_stop_;
   NodeRendezvous node_rendezvous_;
-  std::optional<RankRendezvous> ranks_;  ///< on node 0 only
+  std::optional<RankRendezvous> ranks_;  ///< the ranks' jobs, on node 0 only
   int attempt_ = 0;
-  std::optional<Cause> cause_;                 ///< as node 0 published it
+  std::optional<Cause> cause_;                 ///< the cause that node 0 published
   std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
   bool is_complete_ = false;                   ///< all ranks have joined
   bool is_stopping_ = false;                   ///< a launcher of the job has received a stop request
@@ -57141,9 +56220,8 @@ class JobCoordinator {
 // ---- dtrain/launch/output/output_relay.hpp
 
 /// @file
-/// OutputRelay: passes one stream of one worker to the launcher's console, line by line, and to the worker's file in
-/// --log-dir (LogFile); Workers has two for each worker. LineFold, FoldedConsole: one line for a message of dtrain that
-/// several ranks print; each Attempt has a FoldedConsole.
+/// OutputRelay: passes a worker's stream to the launcher's Console and a LogFile. LineFold, FoldedConsole: one line for
+/// several ranks' equal messages.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -57215,7 +56293,7 @@ class LineFold {
 
  private:
   struct Held {
-    std::string text;       ///< without "dtrain: " and "rank R: "
+    std::string text;       ///< the text without "dtrain: " and "rank R: "
     bool is_named = false;  ///< each rank R prints "rank R: " before the text
     std::vector<int> ranks;
     Clock::time_point until;
@@ -57248,7 +56326,7 @@ class LineFold {
 
   std::size_t ranks_;
   std::function<void(std::string_view, std::string_view)> emit_;
-  std::vector<Held> held_;  ///< in the order in which they were first printed
+  std::vector<Held> held_;  ///< held lines in the order of their first prints
 };
 
 /// Lifetime: the loop and the console outlive it. The destructor prints held lines. Threads: the loop's.
@@ -57511,8 +56589,7 @@ class OutputRelay {
 // ---- dtrain/launch/store_host.hpp
 
 /// @file
-/// StoreHost: the store of an elastic job without a launcher of dtrain: a thread in the process with index 0;
-/// ElasticWorker owns it. formation_at(): the formation of an elastic job.
+/// StoreHost: the store of an elastic job without a launcher of dtrain, on a thread of process 0.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -57520,14 +56597,14 @@ namespace DTRAIN_NAMESPACE::launch {
 struct ElasticJobFacts {
   int min_ranks = 1;
   int max_ranks = 1;
-  std::chrono::nanoseconds timeout{};   ///< for min_ranks workers, or one that has the state
+  std::chrono::nanoseconds timeout{};   ///< wait for min_ranks workers, or one that has the state
   std::chrono::nanoseconds liveness{};  ///< DTRAIN_LIVENESS_SECONDS
   std::string name{};                   ///< DTRAIN_JOB_ID; empty: none
-  std::string owner{};                  ///< of the store: "the launcher on host a"
-  std::size_t further_files = 0;        ///< as StoreJobOptions
+  std::string owner{};                  ///< owner of the store: "the launcher on host a"
+  std::size_t further_files = 0;        ///< the same as in StoreJobOptions
   std::chrono::milliseconds loss_grace{0};
-  /// Whether the formation is told of the end of each worker's process. Otherwise the end of its connection must do,
-  /// also if the worker lives: that worker comes back.
+  /// Whether the formation is notified of the end of each worker's process. Otherwise the end of its connection must
+  /// do, also if the worker lives: that worker comes back.
   bool sees_processes = false;
 };
 
@@ -57591,11 +56668,11 @@ async::Task<Listening> listening_at(async::EventLoop& loop, std::string host, st
 /// Hosts the store from its construction to its destruction, whatever becomes of the attempts.
 ///
 /// If the store's process ends before the job, the job has ended: the other workers end with exit code 75. If it is
-/// lost, such as by SIGKILL, they notice the end of their connections, or its silence for DTRAIN_LIVENESS_SECONDS, then
-/// try to reach the store for twice that time, and end so, too; workers that were joining an attempt then do so after
+/// lost (SIGKILL), they notice the end of their connections, or its silence for DTRAIN_LIVENESS_SECONDS, then try to
+/// reach the store for twice that time, and also end so; workers that were joining an attempt then do so after
 /// DTRAIN_TIMEOUT_SECONDS at the latest. A process of the same index that replaces it hosts the store of another job,
-/// which refuses what is left of the earlier one by the job's number, with exit code 75 as well. Threads: the program's
-/// one. A template, so that a program without an elastic job compiles nothing of it.
+/// which rejects by the job's number what is left of the earlier one, with exit code 75 as well. Threads: the program's
+/// one. A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class StoreHost {
  public:
@@ -57710,8 +56787,7 @@ class StoreHost {
 // ---- dtrain/launch/supervise/process_setup.hpp
 
 /// @file
-/// Process setup for supervision: a launcher becomes the subreaper of its workers' children, outlives a limit of file
-/// sizes, and is refused where MPI or CUDA is in use. Closed standard descriptors are opened.
+/// Process setup of a launcher, which is rejected where MPI or CUDA is in use: subreaper of its workers' children.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -57807,8 +56883,8 @@ inline void survive_file_size_limit() {
   }
 }
 
-/// Makes this process the parent of workers' orphans, so that it can reap them. If the system refuses, a process that a
-/// worker leaves behind becomes a child of init, which reaps it; the process is still killed with the worker's group.
+/// Makes this process the parent of workers' orphans, so that it can reap them. If the system denies it, a process that
+/// outlives its worker becomes a child of init, which reaps it; the process is still killed with the worker's group.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     log(LogLevel::info, errno_error("becoming the subreaper of what the workers leave behind").what());
@@ -57946,9 +57022,12 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
 }  // namespace detail
 
 DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
-  open_standard_descriptors();
   const identity::Environment environment = identity::snapshot_environment();
-  const identity::Variables variables(environment);
+  return rank_process_of(std::move(options), takes, identity::Variables(environment));
+}
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, const identity::Variables& variables) {
+  open_standard_descriptors();
   check_log_setting(variables);
   refuse_launcher_flags(options.arguments);
   if (!options.identity && takes == Takes::elastic && identity::states_elastic_range(variables)) {
@@ -57962,12 +57041,12 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
     pointers.push_back(argument.c_str());
   }
   RankProcess worker = detail::rank_process_with(
-      options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
-      identity::Variables(environment));
+      options.identity ? std::move(*options.identity) : identity::process_identity(variables.environment(), pointers),
+      variables);
   if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still applies
-    identity::name_job(identity::Variables(environment), worker.identity);
+    identity::name_job(variables, worker.identity);
   }
-  JobIdentity job = job_identity(identity::Variables(environment), worker.identity);
+  JobIdentity job = job_identity(variables, worker.identity);
   worker.origin = std::move(job.origin);
   if (worker.identity.elastic && worker.identity.master_addr) {
     // torchrun's port may be taken by another torchrun; its name may be "none".
@@ -57980,7 +57059,7 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
-    detail::log_identity(worker.identity, identity::Variables(environment));
+    detail::log_identity(worker.identity, variables);
   }
   return worker;
 }
@@ -58015,9 +57094,8 @@ DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& v
 // ---- dtrain/launch/supervise/spawn.hpp
 
 /// @file
-/// Process spawning: spawn() starts a program as a child that is killed when the starting thread ends, for each worker
-/// of a NodeLauncher; end_with_parent(): the same for a worker under --wrap, by PerNode; Pipe: both ends of a pipe, for
-/// NodeLauncher and RemoteFormation.
+/// spawn(): starts a worker as a child that dies with the launcher's thread. end_with_parent(): likewise under --wrap.
+/// Pipe: both ends.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -58128,8 +57206,8 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
     return {"setrlimit", errno};
   }
-  // Refused if the launcher's CPUs have changed since: the child then uses the launcher's. cpu_binding_error() has
-  // excluded a system that always refuses.
+  // This call fails if the launcher's CPUs have changed since: the child then uses the launcher's. cpu_binding_error()
+  // has excluded a system that always denies it.
   if (!request.cpus.empty()) {
     static_cast<void>(::sched_setaffinity(0, sizeof(cpus.words), cpus.words));
   }
@@ -58183,7 +57261,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   const pid_t parent = ::getpid();
   pid_t child = -1;
   {
-    const async::BlockedSignals blocked;  // in the child as well
+    const async::BlockedSignals blocked;  // signals are blocked in the child as well
     child = ::fork();
     if (child == 0) {
       const detail::StartError failed =
@@ -58196,7 +57274,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   if (child < 0) {
     throw_errno("{}", {doing}, "raise the limit of processes (ulimit -u) or start fewer workers");
   }
-  static_cast<void>(::setpgid(child, child));  // the child calls it, too: either may be first
+  static_cast<void>(::setpgid(child, child));  // the child also calls it: either may be first
   report.writer.reset();
   try {
     const detail::StartError failed = detail::start_error(report.reader.get(), doing);
@@ -58217,8 +57295,8 @@ inline pid_t spawn(const SpawnRequest& request) {
 // ---- dtrain/launch/remote_formation.hpp
 
 /// @file
-/// RemoteFormation of an ElasticSupervisor: what the launcher of an elastic job's node knows of the job if another
-/// node's launcher has the job's store. report_end(): a worker tells its launcher that the job has finished.
+/// RemoteFormation of an ElasticSupervisor: what its launcher knows of an elastic job whose store another launcher has.
+/// report_end(): a worker's notice.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -58302,8 +57380,8 @@ class RemoteFormation {
 // ---- dtrain/launch/supervise/workers.hpp
 
 /// @file
-/// Workers: the worker processes of one Attempt, which owns them: signals to them, reaping, output. StoppedWorkers: how
-/// long each has been stopped (SIGSTOP, SIGTSTP). StdinForwarder: passes lines typed on the terminal to one worker.
+/// Workers of an Attempt: a launcher's worker processes: signals, reaping, output. StoppedWorkers: stopped by SIGSTOP.
+/// StdinForwarder: typed lines.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -58476,7 +57554,7 @@ class Workers {
     worker.output = std::move(output);
     worker.error = std::move(error);
     worker.input = std::move(input);
-    workers_.push_back(std::move(worker));  // from here on the destructor ends the process
+    workers_.push_back(std::move(worker));  // the destructor ends the process from here on
     ChildProcess& added = workers_.back();
     added.tasks.push_back(loop_->spawn(added.output->run()));
     added.tasks.push_back(loop_->spawn(added.error->run()));
@@ -58501,7 +57579,7 @@ class Workers {
   }
 
   /// Sends a signal to each worker, but not to its descendants, and not to a wrapper that is its parent. The signal
-  /// would end a wrapper such as a shell or perf, and the worker's last output would be lost.
+  /// would end a wrapper (a shell, perf), and the worker's last output would be lost.
   void signal_each(int signal) const {
     for (const ChildProcess& worker : workers_) {
       send(worker, process_of(worker), signal);
@@ -58560,7 +57638,7 @@ class Workers {
   }
 
   /// Reaps every child that has ended, including orphans of workers (this process is their subreaper). Kills the rest
-  /// of an ended worker's group. Blocking: no. @throws Error (posix) if the system refuses to say which children ended
+  /// of an ended worker's group. Blocking: no. @throws Error (posix) if the system does not say which children ended
   std::vector<Ended> reap() {
     std::vector<Ended> ended;
     for (;;) {
@@ -58700,9 +57778,8 @@ class Workers {
 // ---- dtrain/launch/supervise/signal_forwarder.hpp
 
 /// @file
-/// SignalForwarder: sends the launcher's signals to the workers of the current attempt; SignalReader: reads these
-/// signals from a signalfd in the launcher's thread, whichever thread the system picks for them. NodeLauncher owns
-/// both.
+/// SignalForwarder of a NodeLauncher: sends the launcher's signals to its workers. SignalReader: reads them from a
+/// signalfd.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -58989,7 +58066,7 @@ class SignalForwarder {
   std::function<void(int, int)> on_stop_;
   int stop_signal_ = 0;
   int local_stops_ = 0;
-  int remote_stops_ = 0;  ///< at the launcher of another node that received most of them
+  int remote_stops_ = 0;  ///< stop requests at the launcher of another node that received most of them
   int interrupt_signal_ = 0;
   async::TaskHandle reading_;
 };
@@ -58999,8 +58076,8 @@ class SignalForwarder {
 // ---- dtrain/launch/supervise/supervisor.hpp
 
 /// @file
-/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; NodeLauncher owns one
-/// for each attempt. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
+/// Supervisor of an Attempt: watches its workers to the last one's end, and ends them after a failure. MemoryKills:
+/// kills for lack of memory.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -59085,7 +58162,7 @@ struct AttemptServices {
 /// Request that workers end, which those did not follow that a launcher kills.
 struct EndRequest {
   int signal = 0;             ///< forwarded one; 0: the launcher has sent SIGTERM itself
-  const char* noun = "rank";  ///< of a worker, in the sentence
+  const char* noun = "rank";  ///< word for a worker in the sentence
 };
 
 /// Does what the schedule says, and says whom it kills.
@@ -59228,8 +58305,7 @@ class Supervisor {
 // ---- dtrain/launch/node_launcher.hpp
 
 /// @file
-/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode owns it. Attempt: workers
-/// from their start to the end of their output.
+/// NodeLauncher: attempts of one node's workers, restarts, and the exit code. Attempt: workers from start to end.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -59284,7 +58360,7 @@ class Attempt {
     Pipe output = make_pipe();
     Pipe error = make_pipe();
     const bool reads_input = local_rank == input_reader();
-    // A worker reads a file, pipe or socket itself: input that it does not read stays for others, such as the shell
+    // A worker reads a file, pipe or socket itself: input that it does not read stays for others, for example the shell
     // loop `while read line; do ./train; done < file`. Only a terminal's lines are forwarded.
     const bool is_forwarded = reads_input && ::isatty(STDIN_FILENO) == 1;
     Pipe input = is_forwarded ? make_pipe() : Pipe{};
@@ -59338,7 +58414,7 @@ class Attempt {
         end.secondary.push_back(each.rank);
       }
     }
-    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to every reader of the report
+    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // the report's readers saw them
     if (end.first && !were_shown) {
       end.last_lines = workers_.error_tail(end.first->rank).lines();
     }
@@ -59405,7 +58481,7 @@ class Attempt {
   bool has_lost_log_ = false;
   FoldedConsole error_;
   Workers workers_;
-  MemoryKills memory_kills_;  ///< since before the workers' start
+  MemoryKills memory_kills_;  ///< kills since before the workers' start
   int stops_before_end_ = 0;
 };
 
@@ -59593,8 +58669,7 @@ class NodeLauncher {
 // ---- dtrain/launch/elastic_supervisor.hpp
 
 /// @file
-/// ElasticSupervisor: watches a node's workers of an elastic job, and starts another one in the place of each that
-/// fails. run_elastic_job(): makes it and, on node 0, the job's FormationServer, and else a RemoteFormation.
+/// ElasticSupervisor: watches a node's workers of an elastic job, and replaces each that fails.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -59696,15 +58771,15 @@ class ElasticSupervisor {
     pid_t wrapped = 0;  ///< worker's process that a wrapper has started; 0: the wrapper has become the worker, or will
     bool is_exiting = false;
     bool ends_with_job = false;  ///< the process ends after the job, or after a signal that is to end it
-    bool is_rank = false;        ///< of the last attempt, as far as it is known
-    std::string error{};         ///< with which the worker ends, if it is known
+    bool is_rank = false;        ///< whether the worker is a rank of the last attempt, as far as it is known
+    std::string error{};         ///< the error with which the worker ends, if it is known
     std::string killed_for{};    ///< the clause why this launcher has killed it; empty: it has not
-    int failures = 0;            ///< in a row
+    int failures = 0;            ///< failures in a row
     Deadline::Clock::time_point started_at{};
-    std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< at first: at once
+    std::optional<Deadline::Clock::time_point> start_at{Deadline::Clock::time_point{}};  ///< the first at once
   };
 
-  /// SIGHUP and SIGQUIT end an elastic job, too: a worker that such a signal kills would otherwise be replaced. All of
+  /// SIGHUP and SIGQUIT also end an elastic job: a worker that such a signal kills would otherwise be replaced. All of
   /// them are one request, because a terminal that closes may send several.
   int stop_requests() const noexcept {
     return std::max(services_.forwarder.stop_requests(), services_.forwarder.interrupted() ? 1 : 0);
@@ -59932,7 +59007,7 @@ class ElasticSupervisor {
   std::size_t unlisted_ = 0;
   int stops_noted_ = 0;
   int running_ = -1;
-  Deadline::Clock::time_point last_start_{};             ///< of a worker, often in the future
+  Deadline::Clock::time_point last_start_{};             ///< time of a worker's start, often in the future
   std::optional<Deadline::Clock::time_point> ended_at_;  ///< the job
   int last_failure_ = 0;
   int failed_after_end_ = 0;
@@ -60116,7 +59191,7 @@ DTRAIN_DEFINED void end_if_forked(pid_t process, const std::string& prefix, int 
 DTRAIN_DEFINED int run_rank(int rank, RankBody& body) {
   const std::string prefix = format_text("rank {}: ", {rank});
   const pid_t process = ::getpid();
-  RankContext* job = nullptr;  // once the rank has joined it
+  RankContext* job = nullptr;  // the rank's job, once it has joined
   const auto end_if_forked = [&](int exit_code) { group::end_if_forked(process, prefix, exit_code); };
   const auto fail = [&](const std::string& text, int exit_code, std::optional<int> failed_rank = {}) {
     end_if_forked(exit_code);
@@ -60163,6 +59238,166 @@ DTRAIN_DEFINED void report_lost_output(int rank) {
     log(LogLevel::warning, format_text("rank {}: its output on {} is lost, at least in part: {}",
                                        {rank, launch::stream_name("stdout", STDOUT_FILENO),
                                         reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/store_collectives.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::group {
+
+namespace detail {
+
+inline backend::StoreRank store_rank(const StoreCollectives& group, const std::string& doing, const StoreWait& wait) {
+  const rendezvous::Membership& members = group.members();
+  backend::StoreRank self{group.store_ref().with_purpose(doing),
+                          members.rank,
+                          members.world_size,
+                          members.rank_in_job(),
+                          wait.deadline ? *wait.deadline : Deadline::after(group.timeout()),
+                          doing,
+                          [&members](int rank) { return format_text("rank {}", {members.rank_in_job(rank)}); }};
+  self.check = wait.check;
+  self.notice_after = wait.notice_after;
+  return self;
+}
+
+inline std::string next_key(const StoreCollectives& group, std::string_view purpose) {
+  return format_text("dtrain/{}/{}", {purpose, group.next_number(std::string(purpose))});
+}
+
+/// `exchange()`. If it waited in vain, the job may have failed meanwhile: then its first cause. Errors that a rank has
+/// sent are every rank's.
+template <class Exchange>
+std::string with_first_cause(const StoreCollectives& group, const Exchange& exchange) {
+  try {
+    return exchange();
+  } catch (const Error& error) {
+    const bool waited = error.code() == make_error_code(Errc::timeout) || error.code() == make_error_code(Errc::closed);
+    if (!waited) throw;
+    group.throw_cause_or_rethrow();
+  }
+}
+
+/// Blocking: as long as rank 0 works and is alive. @returns its encoded result
+inline std::string wait_for_rank_0_blocking(const StoreCollectives& group, const backend::StoreRank& self,
+                                            const std::string& key) {
+  const Deadline::Clock::time_point began = Deadline::Clock::now();
+  for (;;) {
+    try {
+      return self.store.get_blocking(key, Deadline::after(group.timeout()));
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      log(LogLevel::warning,
+          format_text(
+              "rank {}: after {} {} is still {}; this rank waits until that rank has finished or is lost",
+              {self.job_rank, duration_text(Deadline::Clock::now() - began), self.name_of_rank(0), self.doing}));
+    }
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void StoreCollectives::throw_cause_or_rethrow() const {
+  failure()->throw_if_failed(members().rank_in_job());
+  throw;
+}
+
+DTRAIN_DEFINED std::string StoreCollectives::gather(std::string_view purpose, const std::string& doing,
+                                                    const std::function<std::string()>& own,
+                                                    const CombineTexts& combine, const StoreWait& wait) const {
+  require_may_block();
+  const std::string name = detail::next_key(*this, purpose);
+  const backend::StoreRank self = detail::store_rank(*this, doing, wait);
+  return detail::with_first_cause(*this, [&] { return backend::store_gather(self, name, own, combine); });
+}
+
+DTRAIN_DEFINED bool StoreCollectives::on_rank_0(std::string_view purpose, const std::string& doing,
+                                                const std::function<bool()>& work) const {
+  require_may_block();
+  const std::string key = detail::next_key(*this, purpose);
+  backend::StoreRank self = detail::store_rank(*this, doing, {});
+  const auto run = [&]() -> std::string {
+    std::vector<std::string> all{doing};
+    backend::detail::take_texts(self, key, all);
+    if (const std::optional<Error> difference = different_work(members(), all)) throw *difference;
+    const std::string where = self.ranks == 1 ? std::string()
+                                              : format_text(" (on rank {} on host {}, which does it for all ranks)",
+                                                            {self.job_rank, members().host});
+    try {
+      return backend::detail::with_error(doing, work) ? "yes" : "no";
+    } catch (const Error& error) {
+      throw Error(error.code(), error.what() + where).with_rank(self.job_rank);
+    }
+  };
+  std::string result;  // rank 0's, on the others
+  const auto exchange = [&] {
+    if (self.rank != 0) {
+      self.store.set_blocking(format_text("{}/{}", {key, self.rank}), "=" + doing, self.deadline);
+      result = detail::wait_for_rank_0_blocking(*this, self, key);
+      self.notice_after = std::chrono::milliseconds(0);
+    }
+    return backend::store_broadcast(self, key, run);
+  };
+  try {
+    return detail::with_first_cause(*this, exchange) == "yes";
+  } catch (const JobFailed&) {
+    if (result.starts_with('!')) static_cast<void>(backend::detail::decode(result));  // throws what the others throw
+    throw;
+  }
+}
+
+DTRAIN_DEFINED std::optional<Error> different_work(const rendezvous::Membership& members,
+                                                   const std::vector<std::string>& doing) {
+  for (std::size_t other = 1; other < doing.size(); ++other) {
+    if (doing[other] == doing[0]) continue;
+    const int rank = members.rank_in_job(static_cast<int>(other));
+    return Error(make_error_code(Errc::disagreement),
+                 format_text("rank {} is {}, but rank {} is {}; give the same name on every rank, and wait for pending "
+                             "checkpoints in the same order",
+                             {members.rank_in_job(0), doing[0], rank, doing[other]}))
+        .with_rank(rank);
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/stream_progress.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::group {
+
+namespace detail {
+
+/// Starts threads for work of the program's streams that no thread runs, until there is none.
+inline async::Task<void> run_streams(async::EventLoop& loop, std::shared_ptr<stream::host::StreamRegistry> streams,
+                                     std::shared_ptr<std::atomic<bool>> is_watching) {
+  do {
+    co_await loop.sleep_for(std::chrono::milliseconds(20));
+  } while (streams->run_unattended_of_program());
+  is_watching->exchange(false);  // reads what attend() wrote, and so sees the work that it was called for
+  streams->run_unattended_of_program();
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void StreamProgress::attend(const stream::host::StreamRef& stream, Progress wanted) noexcept {
+  if (stream.has_helper()) return;
+  if (decided_.load() == Progress::automatic) {
+    decided_.store(stream::host::decide(wanted, cores_of_all_ranks(), available_cores(), local_world_size_));
+  }
+  if (decided_.load() == Progress::thread && streams_->start_helper(stream)) return;
+  if (is_watching_->exchange(true)) return;
+  try {
+    const auto watch = [streams = streams_, is_watching = is_watching_](async::EventLoop& loop) {
+      return detail::run_streams(loop, streams, is_watching);
+    };
+    async::BackgroundTask<void> started = tasks_.start(watch);
+    const std::lock_guard lock(mutex_);
+    watch_.emplace(std::move(started));
+  } catch (...) {
+    is_watching_->store(false);  // the job has failed, or there is no memory: who waits for the work runs it
   }
 }
 
@@ -60308,7 +59543,7 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
                 {mine.parameters.size(), bytes.size()});
   }
   const std::string own_summary = detail::summary_of(bytes);
-  std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
+  std::vector<std::pair<std::string, std::string>> entries;  // entries that rank 0 publishes, the summary last
   if (rank == 0) {
     entries = rendezvous::value_chunks(prefix + "signature", bytes);
     entries.emplace_back(prefix + "summary", own_summary);
@@ -60333,8 +59568,7 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
       store.erase_blocking(entry.first, deadline);
     }
   } catch (const Error&) {
-    latch.throw_if_failed(self);  // the first cause names its rank
-    throw;
+    group.throw_cause_or_rethrow();
   }
   latch.throw_if_failed(self);
 }
@@ -60389,7 +59623,7 @@ struct ComparedRange {
   bool is_exact() const noexcept { return parts == end - begin; }
 };
 
-/// The digests of all parts, one behind the other.
+/// The digests of all parts, one after the other.
 inline std::string digests_of_parts(std::span<const Parameter> parameters, const ComparedRange& range) {
   std::string text;
   for (std::size_t part = 0; part < range.parts; ++part) {
@@ -60419,7 +59653,7 @@ inline std::string ranks_text(const std::vector<int>& ranks) {
 struct DifferingRanks {
   std::string text;         ///< "rank 2 has other values than the other ranks"
   std::optional<int> rank;  ///< the first of `text`, if most ranks have the others' text
-  std::string common;       ///< that text
+  std::string common;       ///< the most common text
 };
 
 /// The text of most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
@@ -60468,7 +59702,7 @@ inline std::string differing_setting(const std::vector<int>& job_ranks, const st
     if (settings.size() > 1 && settings.back().second.size() != settings.front().second.size()) return {};
   }
   for (std::size_t word = 0; !settings.empty() && word < settings.front().second.size(); ++word) {
-    std::vector<std::pair<std::string_view, std::vector<int>>> ranks_of;  // of each value
+    std::vector<std::pair<std::string_view, std::vector<int>>> ranks_of;  // the ranks that have each value
     for (const auto& [rank, words] : settings) {
       const auto has_value = [value = words[word]](const auto& other) { return other.first == value; };
       auto found = std::find_if(ranks_of.begin(), ranks_of.end(), has_value);
@@ -60534,22 +59768,16 @@ DTRAIN_DEFINED bool are_on_host(std::span<const Parameter> parameters) noexcept 
                      [](const Parameter& parameter) { return parameter.value.device.kind == DeviceKind::host; });
 }
 
-DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
+DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, const std::string& purpose,
                                             std::span<const Parameter> parameters, Deadline deadline,
                                             const std::string& when, const std::string& end_name) {
   if (!are_on_host(parameters)) {
     throw_error(Errc::unsupported, "compare_values() reads values in host memory, and this model's are on a GPU");
   }
-  group.start_pending();  // other ranks may wait for this work before they call this
   const auto job_rank = [&](int rank) { return group.members().rank_in_job(rank); };
-  backend::StoreRank self{group.store_ref(),
-                          group.members().rank,
-                          group.members().world_size,
-                          job_rank(group.members().rank),
-                          deadline,
-                          "compare_values(), which every rank calls",
-                          [&](int rank) { return format_text("rank {}", {job_rank(rank)}); }};
-  self.check = [&] { detail::require_wrappers(group, end_name, when); };
+  const std::string doing = "compare_values(), which every rank calls";
+  group::StoreWait wait{deadline};
+  wait.check = [&] { detail::require_wrappers(group, end_name, when); };
   detail::ComparedRange range{0, parameters.size(), 1};
   for (int round = 0;; ++round) {
     const bool is_first = round == 0;  // whose texts also have the settings
@@ -60591,7 +59819,7 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
       }
       return {};
     };
-    const std::string found_text = backend::store_gather(self, format_text("{}{}", {prefix, round}), own, find);
+    const std::string found_text = group.gather(purpose, doing, own, find, wait);
     if (found_text.empty()) return;
     const auto found = from_bytes<detail::FoundDifference>(found_text, "the difference that rank 0 of the group found");
     if (found.part >= range.parts) {
@@ -60603,7 +59831,7 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
       Error error(Errc::disagreement, found.sentence);
       if (found.first >= 0) error.with_rank(mine == found.common ? found.first : job_rank(group.members().rank));
       try {  // each rank knows the result before the first one throws, and the job fails
-        group.barrier_blocking(format_text("{}told", {prefix}), self.doing,
+        group.barrier_blocking(format_text("dtrain/{}/told", {purpose}), doing,
                                earlier(deadline, Deadline::after(std::chrono::seconds(10))));
       } catch (const Error&) {  // a rank was lost meanwhile
       }
@@ -60615,25 +59843,16 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
   }
 }
 
-DTRAIN_DEFINED void compare_settings_blocking(const group::GroupHandle& group, const std::string& key,
-                                              Deadline deadline, const std::string& when) {
-  group.start_pending();  // other ranks may wait for this work before they call this
-  const rendezvous::Membership& members = group.members();
-  const backend::StoreRank self{
-      group.store_ref(),
-      members.rank,
-      members.world_size,
-      members.rank_in_job(),
-      deadline,
-      "comparing the settings of the DistributedSamplers before the first step, which every rank makes",
-      [&](int rank) { return format_text("rank {}", {members.rank_in_job(rank)}); }};
+DTRAIN_DEFINED void compare_settings_blocking(const group::GroupHandle& group, const std::string& purpose,
+                                              const std::string& when) {
   const auto find = [&](const std::vector<std::string>& texts) -> std::string {
-    const std::string setting = detail::differing_setting(members.ranks_in_job(), texts);
+    const std::string setting = detail::differing_setting(group.members().ranks_in_job(), texts);
     if (!setting.empty()) throw_error(Errc::disagreement, "{} {}", {when, detail::sampler_difference(setting)});
     return {};
   };
-  static_cast<void>(backend::store_gather(
-      self, key, [&] { return group.noted_settings().lines(); }, find));
+  static_cast<void>(group.gather(
+      purpose, "comparing the settings of the DistributedSamplers before the first step, which every rank makes",
+      [&] { return group.noted_settings().lines(); }, find));
 }
 
 DTRAIN_DEFINED std::uint64_t digest_of_values(std::span<const Parameter> parameters) {
@@ -60707,7 +59926,7 @@ DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
     const std::size_t folder = next.front() == '/' ? 0 : name.rfind('/') + 1;  // 0 without '/'
     name = name.substr(0, folder).append(next);
   }
-  return path;  // links in a circle, which open() refuses
+  return path;  // links in a circle, which open() rejects
 }
 
 DTRAIN_DEFINED std::vector<std::string> detail::files_that_begin(const std::string& beginning) {
@@ -61246,78 +60465,6 @@ DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> read_checkpoint_li
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/hooks/adasum.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// Calls `act(number, place in the bucket, elements)` for each gradient with elements in the level's range.
-template <class F>
-void for_each_part(const AdasumLevel& level, F act) noexcept {
-  for (std::size_t i = 0; i < level.gradients.size(); ++i) {
-    const TensorView& view = level.gradients[i].view;
-    if (view.bytes() == 0) continue;  // the gradient is not in the bucket
-    const auto first = static_cast<std::size_t>(reinterpret_cast<const float*>(view.data) - level.bucket);
-    const std::size_t begin = std::max(first, level.begin);
-    const std::size_t end = std::min(first + view.flat().count, level.begin + level.count);
-    if (begin < end) act(i, begin, end - begin);
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void AdasumLevel::multiply() const noexcept {
-  const kernels::DefaultFloatEnvironment environment;
-  detail::for_each_part(*this, [&](std::size_t i, std::size_t at, std::size_t elements) {
-    const float* const own = bucket + at;
-    const float* const other = received + (at - begin);
-    double* const sums = products + 3 * i;
-    sums[is_second ? 1 : 0] = kernels::dot_product<double, 8>(own, own, elements);
-    sums[is_second ? 0 : 1] = kernels::dot_product<double, 8>(other, other, elements);
-    sums[2] = kernels::dot_product<double, 8>(own, other, elements);
-  });
-}
-
-DTRAIN_DEFINED void AdasumLevel::combine() const noexcept {
-  const kernels::DefaultFloatEnvironment environment;
-  detail::for_each_part(*this, [&](std::size_t i, std::size_t at, std::size_t elements) {
-    const double* const sums = products + 3 * i;
-    const auto factor = [&](double square) { return square == 0 ? 1.0 : 1 - sums[2] / (2 * square); };
-    const double own_factor = factor(sums[is_second ? 1 : 0]);
-    const double other_factor = factor(sums[is_second ? 0 : 1]);
-    for (std::size_t k = 0; k < elements; ++k) {
-      float& own = bucket[at + k];
-      own = static_cast<float>(own_factor * static_cast<double>(own) +
-                               other_factor * static_cast<double>(received[at - begin + k]));
-    }
-  });
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-DTRAIN_DEFINED void Adasum::prepare(std::span<const Parameter>) {
-  if (has_model_) ddp::refuse_second_model("hooks::Adasum");
-  has_model_ = true;
-}
-
-DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) {
-  if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
-    throw_error(Errc::unsupported,
-                "hooks::Adasum combines the gradients of pairs of ranks, and so needs 1, 2, 4, 8, ... ranks, not {}; "
-                "start as many, or leave the hook out",
-                {ranks});
-  }
-  if (values.dtype != DType::f32) {
-    throw_error(Errc::unsupported, "hooks::Adasum combines f32 gradients, not {}; leave the hook out, or train in f32",
-                {name(values.dtype)});
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
 // ---- dtrain/ddp/hooks/cast.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::hooks {
@@ -61358,7 +60505,7 @@ DTRAIN_DEFINED void detail::convert_elements(const BufferView& from, const Buffe
 // ---- dtrain/ddp/hooks/low_rank.hpp
 
 /// @file
-/// Matrix products and orthonormal rows in f32, for hooks::PowerSgd; Rows: a borrowed matrix.
+/// Matrix products and orthonormal rows in f32, for a hook's low-rank approximation. Rows: a borrowed matrix.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -61515,7 +60662,7 @@ DTRAIN_DEFINED void PowerSgdBucket::multiply_by_right() const noexcept {
                             detail::right_rows(one), detail::left_rows(one));
     }
   }
-  float* to = elements();  // in the order of the bucket, so that no gradient is overwritten before it has moved
+  float* to = elements();  // gradients move in the bucket's order: none is overwritten before it has moved
   for (const BucketGradient& gradient : gradients) {
     if (state(gradient).rank == 0 && gradient.view.bytes() != 0) {
       std::memmove(to, gradient.view.data, gradient.view.bytes());
@@ -61750,7 +60897,7 @@ DTRAIN_DEFINED void TopK::decompress(std::span<const ddp::BucketGradient> gradie
       continue;
     }
     std::fill(values.begin(), values.end(), 0.0F);
-    for (std::size_t rank = 0; rank < ranks; ++rank) {  // in the same order on every rank
+    for (std::size_t rank = 0; rank < ranks; ++rank) {  // the same order on every rank
       for (const ddp::SentElement& sent : std::span(gathered_).subspan(rank * all + first, count)) {
         if (sent.index < values.size()) values[sent.index] += factor * sent.value;
       }
@@ -61809,8 +60956,7 @@ DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::
 // ---- dtrain/ddp/planning/saved_plan.hpp
 
 /// @file
-/// SavedPlan: the bucket sizes and the variant of all_reduce that MeasuredPlan chose (PlanSettings), and the conditions
-/// that they were measured under (PlanConditions), as numbers of a checkpoint. plan_search.hpp searches PlanSettings.
+/// SavedPlan: a measured bucket plan (PlanSettings) and conditions of its reuse (PlanConditions), in a checkpoint.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -61891,25 +61037,35 @@ inline std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<con
 // ---- dtrain/ddp/planning/plan_search.hpp
 
 /// @file
-/// Plan search for MeasuredPlan: the ranks' measurements as messages, and their combination on rank 0; the cost of
-/// reductions that fits them, and the bucket sizes with the shortest step of a model: when gradients are ready, when
-/// their buckets are reduced, and which part of the reductions is hidden.
+/// Plan search of a MeasuredPlan: the ranks' timings combined, a fitted cost of reductions, and the best bucket sizes
+/// by a model. Pure.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// A message of n bytes takes alpha + n beta seconds. Source: R. Hockney, "The communication challenge for MPP: Intel
+/// Paragon and Meiko CS-2", Parallel Computing 20 (1994).
+struct LinkCost {
+  double message_seconds = 0;  ///< alpha
+  double byte_seconds = 0;     ///< beta
+
+  constexpr double seconds(double messages, double bytes) const noexcept {
+    return messages * message_seconds + bytes * byte_seconds;
+  }
+};
+
 /// Times of a measured step, in seconds from the step's begin.
 struct StepProfile {
-  double compute = 0;                  ///< when finish() was called
+  double compute = 0;                  ///< the time at which finish() was called
   bool overlaps = false;               ///< whether a bucket was started before finish()
-  std::vector<double> ready_at;        ///< by parameter; `compute` without a record
-  std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
+  std::vector<double> ready_at;        ///< ready times by parameter; `compute` without a record
+  std::vector<double> bucket_seconds;  ///< seconds by bucket; 0 without records
 };
 
 /// Times of a modelled step, in seconds from its begin.
 struct ModelledStep {
   double compute = 0;        ///< forward and backward
-  double communication = 0;  ///< of all buckets, one after the other
-  double step = 0;           ///< when both are done
+  double communication = 0;  ///< time of all buckets, one after the other
+  double step = 0;           ///< the time at which both are done
 
   double exposed() const noexcept { return step - compute; }
   double times_the_longer() const noexcept { return step / std::max(compute, communication); }
@@ -61979,9 +61135,9 @@ inline constexpr std::size_t max_ready_groups = 256;
 
 /// Measurements of one rank.
 struct RankTiming {
-  std::vector<backend::LinkCost> costs;  ///< by variant
-  double compute = 0;                    ///< seconds from a step's begin
-  std::vector<double> ready;             ///< by group, in the ready order; all `compute` if no bucket starts before it
+  std::vector<LinkCost> costs;  ///< costs by variant
+  double compute = 0;           ///< seconds from a step's begin
+  std::vector<double> ready;    ///< group times in ready order; all `compute` if no bucket starts before it
 };
 
 /// Medians of the duration of steps.
@@ -62000,8 +61156,8 @@ struct ReductionSample {
 struct GradientTimes {
   std::span<const GradientSize> sizes;
   std::span<const std::size_t> order;
-  std::span<const double> ready_at;  ///< by parameter, seconds from the step's begin
-  double compute;                    ///< when forward and backward are done
+  std::span<const double> ready_at;  ///< seconds from the step's begin, by parameter
+  double compute;                    ///< the time at which forward and backward are done
 };
 
 /// Sizes of buckets, and the step that the model expects with them.
@@ -62009,7 +61165,7 @@ struct PlannedStep {
   BucketCaps caps;
   std::size_t buckets;
   ModelledStep times;
-  std::size_t variant = 0;  ///< of all_reduce: see choose_settings
+  std::size_t variant = 0;  ///< variant of all_reduce: see choose_settings
 };
 
 namespace detail {
@@ -62043,7 +61199,7 @@ inline std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
 }  // namespace detail
 
 inline void fields(Serializer& of, RankTiming& timing) {
-  of.list(timing.costs, 1, max_variants, [&of](backend::LinkCost& cost) {
+  of.list(timing.costs, 1, max_variants, [&of](LinkCost& cost) {
     detail::seconds_field(of, cost.message_seconds);
     detail::seconds_field(of, cost.byte_seconds);
   });
@@ -62090,13 +61246,13 @@ inline std::vector<double> times_of_parameters(std::span<const double> groups, s
 /// @param timings at least one; all with as many variants and groups as the first
 /// @param buckets,bytes of a plan, for which costs are compared
 inline RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
-  const auto communication = [=](const backend::LinkCost& cost) {
+  const auto communication = [=](const LinkCost& cost) {
     return cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
   };
   RankTiming all = timings.front();
   for (const RankTiming& timing : timings) {
     for (std::size_t variant = 0; variant < all.costs.size(); ++variant) {
-      const backend::LinkCost& cost = timing.costs[variant];
+      const LinkCost& cost = timing.costs[variant];
       if (communication(cost) < communication(all.costs[variant])) all.costs[variant] = cost;
     }
     all.compute = std::max(all.compute, timing.compute);
@@ -62109,7 +61265,7 @@ inline RankTiming combined(std::span<const RankTiming> timings, std::size_t buck
 
 /// alpha and beta of a reduction, not negative, with the least sum of squared relative errors. Small and large buckets
 /// have equal weight in this sum. Samples of one size give alpha 0. Samples that are not positive are ignored.
-inline backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
+inline LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
   double s = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;  // sums with the weights 1 / y^2
   for (const ReductionSample& sample : samples) {
     if (!(sample.bytes > 0) || !(sample.seconds > 0)) continue;
@@ -62122,14 +61278,14 @@ inline backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> sam
   }
   if (s == 0) return {};
   const double determinant = s * sxx - sx * sx;
-  const backend::LinkCost through_zero{0, sxy / sxx};
+  const LinkCost through_zero{0, sxy / sxx};
   if (!(determinant > 1e-6 * s * sxx)) return through_zero;  // one size
-  const backend::LinkCost line{(sxx * sy - sx * sxy) / determinant, (s * sxy - sx * sy) / determinant};
+  const LinkCost line{(sxx * sy - sx * sxy) / determinant, (s * sxy - sx * sy) / determinant};
   if (line.message_seconds < 0) return through_zero;
-  return line.byte_seconds < 0 ? backend::LinkCost{sy / s, 0} : line;
+  return line.byte_seconds < 0 ? LinkCost{sy / s, 0} : line;
 }
 
-inline PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost) {
+inline PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const LinkCost& cost) {
   const BucketPlan plan = plan_buckets(gradients.sizes, gradients.order, caps);
   const auto seconds = [&cost](std::size_t bytes) {
     return bytes == 0 ? 0 : cost.seconds(1, static_cast<double>(bytes));
@@ -62140,7 +61296,7 @@ inline PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& c
 /// Sizes with the shortest modelled step; pure. Among sizes within half a percent of the shortest step, the sizes with
 /// the shortest communication are chosen; among equal sizes, the largest. `given` is kept if no sizes gain more than
 /// 1%: the model is not more precise.
-inline PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost) {
+inline PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const LinkCost& cost) {
   std::vector<PlannedStep> steps;
   double shortest = std::numeric_limits<double>::max();
   for (const BucketCaps& caps :
@@ -62164,7 +61320,7 @@ inline PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps&
 /// by more than 1%.
 /// @param costs by variant, at least one
 inline PlannedStep choose_settings(const GradientTimes& gradients, const BucketCaps& given,
-                                   std::span<const backend::LinkCost> costs) {
+                                   std::span<const LinkCost> costs) {
   PlannedStep best = choose_caps(gradients, given, costs.front());
   for (std::size_t variant = 1; variant < costs.size(); ++variant) {
     const PlannedStep step = choose_caps(gradients, given, costs[variant]);
@@ -62175,9 +61331,9 @@ inline PlannedStep choose_settings(const GradientTimes& gradients, const BucketC
   return best;
 }
 
-/// Sizes for measurements beside `given`, with reductions that differ from the reductions of `given` by a factor of at
-/// least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at the end; or all
-/// gradients in one bucket.
+/// Sizes for measurements in addition to `given`, with reductions that differ from the reductions of `given` by a
+/// factor of at least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at
+/// the end; or all gradients in one bucket.
 inline BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
                                const BucketCaps& given) {
   const std::size_t total = plan_buckets(sizes, order, given).arena_bytes;
@@ -62206,6 +61362,12 @@ T median(std::span<T> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+/// "alpha 2e-06 s, beta 1e-10 s/byte".
+inline std::string cost_text(const LinkCost& cost) {
+  return format_text("alpha {} s, beta {} s/byte",
+                     {number_text(cost.message_seconds, 3), number_text(cost.byte_seconds, 3)});
 }
 
 /// "12.345 ms".
@@ -62327,9 +61489,9 @@ class MeasuredPlan final : public BucketPlanner {
     const PlannedStep given = plan_step(gradients, given_.caps, all.costs.front());
     const PlannedStep best = choose_settings(gradients, given_.caps, all.costs);
     const PlanSettings settings{best.caps, best.variant};
-    std::string costs = to_string(all.costs.front());
+    std::string costs = detail::cost_text(all.costs.front());
     for (std::size_t variant = 0; variant < variants_.size(); ++variant) {
-      const std::string cost = format_text("{} by {}", {to_string(all.costs[variant]), variants_[variant]});
+      const std::string cost = format_text("{} by {}", {detail::cost_text(all.costs[variant]), variants_[variant]});
       costs = variant == 0 ? cost : format_text("{}, {}", {costs, cost});
     }
     log(LogLevel::info,
@@ -62406,7 +61568,7 @@ class MeasuredPlan final : public BucketPlanner {
     return own;
   }
 
-  backend::LinkCost cost_of(std::size_t variant) const {
+  LinkCost cost_of(std::size_t variant) const {
     std::vector<ReductionSample> samples;
     for (const BucketCaps& caps : {given_.caps, probing_}) {
       const BucketPlan plan = plan_of(caps);
@@ -62438,22 +61600,10 @@ class MeasuredPlan final : public BucketPlanner {
     return variants_.empty() ? caps : format_text("{}, {}", {variants_[settings.variant], caps});
   }
 
-  /// Collective, blocking: every rank gets the text that `choose` makes on rank 0 of the texts of all ranks, in rank
-  /// order. @param name used once
-  template <class Choose>
-  std::string exchange(const char* name, const std::string& own, Choose choose) const {
-    const rendezvous::Membership& here = group_->members();
-    const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
-    group_->start_pending();  // other ranks may wait for this work before they choose
-    try {
-      return backend::store_gather(
-          {group_->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group_->timeout()),
-           "choosing the bucket plan", name_of},
-          prefix_ + name, [&] { return own; }, choose);
-    } catch (const Error&) {
-      group_->failure()->throw_if_failed(here.rank_in_job());  // the first cause names its rank
-      throw;
-    }
+  /// Collective, blocking: every rank gets the text that `choose` makes on rank 0 of the texts of all ranks.
+  std::string exchange(const char* purpose, const std::string& own, const group::CombineTexts& choose) const {
+    return group_->gather(
+        prefix_ + purpose, "choosing the bucket plan", [&] { return own; }, choose);
   }
 
   std::shared_ptr<const group::GroupHandle> group_;
@@ -62466,7 +61616,7 @@ class MeasuredPlan final : public BucketPlanner {
   std::vector<const char*> variants_;  ///< names of the variants of all_reduce; empty: there is only one
   PlanConditions conditions_;
   std::uint64_t steps_ = 0;
-  std::vector<StepProfile> profiles_;  ///< of the measured steps
+  std::vector<StepProfile> profiles_;  ///< profiles of the measured steps
   std::array<std::chrono::nanoseconds, plan_trial_steps + given_plan_steps> durations_{};
 };
 
@@ -62836,7 +61986,7 @@ DTRAIN_OPTIMIZED void AdamStep<E>::operator()(E* weights, const E* gradients, E*
                                               std::size_t count) const noexcept {
   using Lanes = kernels::Vector<E, 16>;
   constexpr std::size_t lanes = sizeof(Lanes) / sizeof(E);
-  const AdamStep step = *this;  // in registers: the arrays might overlap this object, for all that the compiler knows
+  const AdamStep step = *this;  // registers: the arrays might overlap this object, for all that the compiler knows
   const auto update = [&](std::size_t i, std::size_t bytes) __attribute__((always_inline)) {
     Lanes weight{};
     Lanes gradient{};
@@ -63029,7 +62179,7 @@ inline bool are_disjoint(std::vector<ShardInterval> intervals) {
       "another job may have replaced the checkpoint meanwhile: load it again";
   for (const std::string& other : files_that_begin(path.substr(0, path.rfind('/') + 1))) {
     if (!other.ends_with(end)) continue;
-    // It may be in use under that name, too: the checkpoint may have been copied.
+    // It may also be in use under that name: the checkpoint may have been copied.
     remedy = format_text(
         "the checkpoint was renamed or copied from one whose shard file {} is still there; give each shard file its "
         "new name, too, as by ln '{}' '{}'",
@@ -63050,7 +62200,7 @@ inline bool is_end_of_shard_name(std::string_view name) {
          name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
 }
 
-/// The names of shard files beside `path` that begin with "PATH.shard-" followed by `with`.
+/// The names of shard files next to `path` that begin with "PATH.shard-" followed by `with`.
 inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
   const std::string begin = path + ".shard-";
   std::vector<std::string> names = files_that_begin(begin + with);
@@ -63227,7 +62377,7 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
   }
 }
 
-/// The shard files beside `path` except those of index `own`, and the partial files of killed writers. Blocking: the
+/// The shard files next to `path` except those of index `own`, and the partial files of killed writers. Blocking: the
 /// file system.
 inline std::vector<std::string> other_shard_files(const std::string& path, const ShardIndex& own) {
   const std::string first = own.file_name(path, 0);
@@ -63254,6 +62404,46 @@ inline void remove_shard_files(const std::string& path, const ShardIndex& index,
 // ---- dtrain/ddp/sharded/sharded_checkpoint.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
+
+DTRAIN_DEFINED std::string result_of_all_ranks_blocking(const group::GroupHandle& group, const std::string& doing,
+                                                        const std::function<std::string()>& work) {
+  const rendezvous::Membership& members = group.members();
+  const int rank = members.rank_in_job();
+  const auto work_here = [&]() -> std::string {
+    try {
+      return backend::detail::with_error(doing, work);
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      if (members.world_size == 1) throw;
+      throw Error(error.code(), format_text("{} (on rank {} on host {})", {error.what(), rank, members.host}));
+    }
+  };
+  const auto own = [&] {
+    return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work_here, rank)});
+  };
+  const auto combine = [&](const std::vector<std::string>& texts) {
+    std::vector<std::string> all;
+    std::vector<std::string> results;
+    for (const std::string& text : texts) {
+      const std::size_t end = std::min(text.find('\n'), text.size());
+      all.push_back(text.substr(0, end));
+      results.push_back(text.substr(std::min(end + 1, text.size())));
+    }
+    if (const std::optional<Error> difference = group::different_work(members, all)) {
+      return backend::detail::encode(*difference, rank);
+    }
+    const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
+    return failed == results.end() ? results.front() : *failed;
+  };
+  const Deadline none = Deadline::unbounded("a file system takes its time; a rank that ends fails the job");
+  return group.gather("shards", doing, own, combine, {none, std::chrono::milliseconds(0)});
+}
+
+DTRAIN_DEFINED std::string run_on_all_ranks_blocking(const group::GroupHandle& group, const std::string& doing,
+                                                     const std::function<std::string()>& work) {
+  return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
+}
 
 DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
   std::vector<NamedTensor> all(tensors.begin(), tensors.end());
@@ -63306,6 +62496,20 @@ DTRAIN_DEFINED void ShardedSave::commit() {
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail
+
+// ---- dtrain/ddp/sharded/sharded_options.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void require_valid(const ShardedOptions& options) {
+  if (options.stage == 1 || options.stage == 2) return;
+  throw_error(Errc::invalid_argument,
+              "ShardedOptions::stage is {}; give 1, which divides the optimizer's state, or 2, which also divides the "
+              "gradients{}",
+              {options.stage, options.stage == 3 ? "; dtrain does not divide the weights themselves" : ""});
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/sharded/sharded_parameters.hpp (definitions)
 
@@ -63521,28 +62725,6 @@ DTRAIN_DEFINED void Shards::renew_values() {
   load_weights(moved);
 }
 
-DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
-                                         std::span<const Parameter> parameters) {
-  using Range = std::pair<std::span<const std::byte>, bool>;  // memory, and whether it is a parameter's value
-  std::vector<Range> ranges;
-  for (const std::span<const std::byte> range : memory) {
-    if (!range.empty()) ranges.emplace_back(range, false);
-  }
-  for (const Parameter& parameter : parameters) {
-    if (parameter.value.bytes() != 0) ranges.push_back({{parameter.value.data, parameter.value.bytes()}, true});
-  }
-  const std::less<> before;
-  std::sort(ranges.begin(), ranges.end(),
-            [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
-  std::array<const std::byte*, 2> ends{};  // the last end of the ranges so far, by kind
-  for (const auto& [range, is_parameter] : ranges) {
-    if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
-    const std::byte*& end = ends[is_parameter ? 1 : 0];
-    end = std::max(end, range.data() + range.size(), before);
-  }
-  return false;
-}
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/elastic/kept_state.hpp (definitions)
@@ -63576,7 +62758,7 @@ DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
   std::vector<ddp::NamedTensor> tensors = source();
   const std::size_t first = tensors_.size();
   const std::size_t count = tensors.size();
-  keep(std::move(tensors), copies);  // may refuse them
+  keep(std::move(tensors), copies);  // keep() may reject them
   sources_.push_back({std::move(source), first, count, copies});
 }
 
@@ -63685,18 +62867,17 @@ DTRAIN_DEFINED std::vector<TensorView> stage(const KeptState& state, std::unique
 // ---- dtrain/elastic/termination.hpp
 
 /// @file
-/// Termination: SIGTERM to a worker of an elastic job, which makes the worker leave the job at its next call.
-/// ElasticWorker has one while train() runs.
+/// Termination of an ElasticWorker: after SIGTERM, the worker leaves an elastic job at its next call.
 
 namespace DTRAIN_NAMESPACE::elastic {
 
 /// Handles SIGTERM while it lives, unless the program handles or ignores it, or another object handles it. (PID 1 of a
 /// container ignores the signal without a handler.) A second SIGTERM ends the process at once, but not PID 1. So does
-/// the first one after 5 s in which this object is not destroyed, PID 1 after 6 s. A signal that comes in the last
-/// 20 ms, or when the job finishes all the same, has no effect: a job that has finished returns its exit code.
-/// The constructing thread unblocks SIGTERM for good, if the process has inherited that it is blocked, as from a Java
+/// the first one after 5 s in which this object is not destroyed, PID 1 after 6 s. A signal that comes in the last 20
+/// ms, or when the job finishes all the same, has no effect: a job that has finished returns its exit code. The
+/// constructing thread unblocks SIGTERM for good, if the process has inherited that it is blocked, as from a Java
 /// program; not if the program has blocked it, to wait for it elsewhere.
-/// Threads: the program's one. A template, so that a program without an elastic job compiles nothing of it.
+/// Threads: the program's one. A template, as DTRAIN_ON_USE explains.
 template <class = void>
 class Termination {
  public:
@@ -63787,7 +62968,7 @@ class Termination {
 // ---- dtrain/elastic/wrapped_weights.hpp
 
 /// @file
-/// summary_of_weights(): a rank's wrapped weights in host memory, for the comparison of an elastic job's ranks.
+/// summary_of_weights(): a rank's wrapped weights in host memory, as few numbers, for an elastic job's comparison.
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -63797,266 +62978,6 @@ DTRAIN_ON_USE bool compares_states() noexcept;
 /// Equal on all ranks after a step if those that received the state got all that the step reads. Empty under
 /// DTRAIN_CHECK_VALUES=0. Blocking: until a ShardedOptimizer's weights are there; at the speed of memory.
 DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankContext& context);
-
-}  // namespace DTRAIN_NAMESPACE::elastic
-
-// ---- dtrain/elastic/attempt_loop.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::elastic {
-
-inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
-inline constexpr const char* torn_text = "commit() threw, so that this worker's state is torn: {}";
-inline constexpr const char* broken_device_text =
-    "{}; only another process can use it again, so this one ends, to be replaced; the attempt had ended with: {}";
-/// For 13 s, by FormationOptions::least_pause.
-inline constexpr int most_shortages = 8;
-
-DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process)
-    : StepCommits(process.min_ranks != 0), process_(process) {
-  if (!is_elastic()) return;
-  id_.host_id = rendezvous::host_identity(process.host_id).id;
-  id_.process = ::getpid();
-  id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
-  rendezvous::StoreAddress address;
-  address.host = process.identity.master_addr.value_or("");
-  address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
-  address.secret = process.secret;
-  client_ =
-      make_process_owned<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
-  reports_to_ = client_.get();
-  if (::getpid() == 1) termination_ = handle_termination();
-  if (!process.hosts_store) return;
-  host_ = make_process_owned<launch::StoreHost<>>(process);
-  client_->set_host(host_->address().host());
-}
-
-DTRAIN_ON_USE std::shared_ptr<Termination<>> ElasticWorker::handle_termination() {
-  return std::make_shared<Termination<>>(*client_->loop(), [this] {
-    client_->leave();
-    const std::lock_guard lock(mutex_);
-    is_leaving_ = true;
-    report_leaving();
-  });
-}
-
-DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
-  rendezvous::Announce announce;
-  announce.worker = id_;
-  announce.host = rendezvous::host_identity(process_.host_id).name;
-  announce.job = assignment_.job;
-  announce.progress = progress_.value();
-  const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
-  announce.error = announced_;
-  announce.settings =
-      format_text("{}\nDTRAIN_WORLD_SIZE={}:{}\nkept state={}\n{}",
-                  {job, process_.min_ranks, process_.identity.world_size, state_.signature(), settings});
-  return announce;
-}
-
-DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& settings) {
-  if (std::exchange(has_run_, true)) {
-    throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
-  }
-  state_.commit();  // the program may have loaded it since keep()
-  const std::shared_ptr<Termination<>> termination = termination_ ? termination_ : handle_termination();
-  try {
-    return run_attempts(body, settings);
-  } catch (const WorkerEnded&) {
-    throw;
-  } catch (const JobFailed& failed) {
-    if (is_torn_) throw_error(Errc::invalid_argument, torn_text, {failed.what()});
-    if (!termination->has_been_requested()) throw;
-  } catch (...) {
-    if (!termination->has_been_requested()) throw;
-    log(LogLevel::error, format_text("worker {}: {}", {slot(), exception_text()}));
-  }
-  const auto finished = client_->report_blocking({CauseKind::lost, -1, {}, leaving_text});  // nobody waits for it then
-  if (!finished || !finished->is_member) throw WorkerEnded{Termination<>::exit_code};
-  launch::report_end(process_.report_descriptor, {id_.process, true});
-  return exit_code_;
-}
-
-DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::string& settings) {
-  for (;;) {
-    if (!announce_blocking(settings)) return exit_code_;
-    rendezvous::ControlPlaneOptions options = process_;
-    options.hosts_store = false;
-    if (host_) options.identity.master_addr = host_->address().host();
-    options.identity.rank = assignment_.rank;
-    options.identity.world_size = assignment_.world_size;
-    options.identity.attempt = static_cast<int>(assignment_.attempt);
-    options.identity.provisional.push_back("local_rank");  // the worker's, for its device; the store computes another
-    group::RankContext* context = nullptr;
-    bool has_finished = false;
-    bool may_go_on = true;
-    std::string text = "not all ranks had finished";
-    error_ = nullptr;
-    announced_.reset();
-    try {
-      const auto joining = std::make_shared<FailureLatch>();
-      joining->set_reporter([client = client_](const Cause& cause) { client->report(cause); });
-      set_latch(joining);
-      context = &body.join(options);
-      context->elastic_attempt = assignment_.attempt;
-      context->has_reminded = has_reminded_;
-      context->gradient_bindings->start_keeping(std::move(gradients_));
-      context->call_report = client_->call_report();
-      context_ = context;
-      shortages_ = 0;
-      set_latch(context->control_plane.failure());
-      state_.locate();
-      state_.restore();
-      body.transfer(state_, assignment_, progress_.value());
-      context->kept_memory = MemoryRanges(state_.values());
-      context->kept_are_equal = assignment_.source.steps > 0;  // before, the program may give the ranks other weights
-      context->has_newcomers = assignment_.receivers > 0 || !assignment_.source.has_trained();
-      context->sharded.needs_checkpoint = assignment_.source.is_sharded;
-      progress_.received(assignment_.source);
-      progress_.began(assignment_.attempt);
-      exit_code_ = body.call();
-      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_);
-      if (is_torn_) {
-        throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
-      }
-      state_.locate();
-      const std::uint64_t digest = state_.may_differ() || !compares_states() ? 0 : state_.digest();
-      has_finished =
-          client_->finish_blocking(assignment_.attempt, digest, *context->control_plane.failure()).has_value();
-      if (has_finished) {
-        launch::report_end(process_.report_descriptor, {id_.process, true});
-        context->leave_blocking();
-      }
-    } catch (...) {
-      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
-      error_ = std::current_exception();
-      text = exception_text();
-      may_go_on = has_finished || (this->may_go_on(context, text) && !is_torn_);
-    }
-    set_latch(nullptr);
-    if (context != nullptr) end(*context);
-    body.drop();
-    if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
-    if (!may_go_on) std::rethrow_exception(error_);
-    if (const std::optional<Error> broken = body.device_error(options.identity)) {
-      throw Error(broken->code(), format_text(broken_device_text, {broken->what(), text}));
-    }
-    const bool is_shortage = announced_ && announced_->kind == CauseKind::lost;
-    log(is_shortage ? LogLevel::warning : LogLevel::info,
-        format_text("worker {}: attempt {} has ended: {}", {slot(), assignment_.attempt, text}));
-  }
-}
-
-/// Blocking: until this worker has a rank in the next attempt, or the job has finished with it as a rank.
-/// @returns whether it has one @throws error_, if it is this worker's own; WorkerEnded if the job has finished without
-/// it; as FormationClient::announce_blocking
-DTRAIN_ON_USE bool ElasticWorker::announce_blocking(const std::string& settings) {
-  const bool has_thrown = announced_ && announced_->kind == CauseKind::exception;
-  std::string own_sentence;
-  try {
-    const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
-    if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
-      launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
-      if (finished->is_member) return false;
-      throw WorkerEnded{};
-    }
-    if (const rendezvous::Assignment* assignment = std::get_if<rendezvous::Assignment>(&answer)) {
-      assignment_ = *assignment;
-      return true;
-    }
-    own_sentence = std::get<rendezvous::OwnError>(answer).sentence;
-  } catch (const JobFailed&) {
-    if (!has_thrown) throw;
-  }
-  try {
-    if (error_ != nullptr) std::rethrow_exception(error_);
-  } catch (const JobFailed& failed) {
-    if (own_sentence.empty()) own_sentence = failed.what();
-  }
-  throw Error(Errc::job_failed, own_sentence);  // other ranks have found it out: no JobFailed, which is others' error
-}
-
-/// @param latch of the present attempt; null: there is none
-DTRAIN_ON_USE void ElasticWorker::set_latch(std::shared_ptr<FailureLatch> latch) {
-  const std::lock_guard lock(mutex_);
-  latch_ = std::move(latch);
-  report_leaving();
-}
-
-/// The caller holds the mutex. The other ranks do not wait for a rank that leaves; its join or its next call throws.
-DTRAIN_ON_USE void ElasticWorker::report_leaving() {
-  if (is_leaving_ && latch_) latch_->report({CauseKind::lost, assignment_.rank, {}, leaving_text});
-}
-
-DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
-  context_ = nullptr;
-  context.tasks.handle().allow_calls();
-  has_reminded_ = context.has_reminded;
-  if (context.sharded.has_steps || context.sharded.has_loaded) {
-    progress_.sharded();
-    state_.expect_differences();
-  }
-  gradients_ = context.gradient_bindings->take_memory(committed_attempt_ == assignment_.attempt);
-  detached_.insert(detached_.end(), context.detached.begin(), context.detached.end());
-  std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
-  context.end_attempt();
-}
-
-DTRAIN_ON_USE void ElasticWorker::report_error_blocking(const std::string& error) noexcept {
-  if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
-}
-
-/// Whether this worker may take part in the next attempt after the exception in handling. The exception decides
-/// little, the attempt's first cause more: a loss that the rank has noticed before the store is no error of the rank,
-/// nor is one that another rank has passed on. The store decides whose an error of the function is (announced_).
-DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const std::string& text) {
-  bool is_loss = false;      // of the attempt, or of another rank
-  bool is_shortage = false;  // of threads, descriptors or memory
-  CauseKind kind = CauseKind::exception;
-  std::optional<int> rank;  // in which the error arose, if it says so
-  try {
-    throw;
-  } catch (const JobFailed&) {
-    is_loss = true;
-  } catch (const net::Unreachable&) {  // the store's connection: others may have ended its attempt
-    is_loss = true;
-  } catch (const Error& thrown) {
-    const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
-    // Before the attempt is joined, the store refuses a worker that comes too late or may be gone, and others may not
-    // come.
-    is_loss =
-        is(Errc::job_failed) || is(Errc::closed) || (context == nullptr && (is(Errc::refused) || is(Errc::timeout)));
-    is_shortage = thrown.code().category() == std::generic_category() || is(Errc::out_of_memory);
-    kind = is(Errc::disagreement) ? CauseKind::disagreement : kind;
-    rank = thrown.rank();
-  } catch (...) {
-  }
-  const int own = assignment_.rank;
-  const bool is_of_another = is_loss || rank.value_or(own) != own;
-  if (context == nullptr) {
-    if (is_of_another || !is_shortage) return is_of_another;
-    announced_ = Cause{CauseKind::lost, own, {}, format_text("it could not join the attempt: {}", {text})};
-    return ++shortages_ <= most_shortages;  // it may pass while the ranks are formed anew
-  }
-  const FailureLatch& latch = *context->control_plane.failure();
-  if (!is_of_another || !latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) {
-    if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
-      context->report_exception(text, is_loss ? std::nullopt : rank);
-    }
-  }
-  const std::optional<Cause> cause = latch.cause();
-  if (!cause) return false;
-  const bool is_own = cause->kind == CauseKind::exception && cause->rank == own;
-  const bool is_alike = cause->text == sanitize(truncate_utf8(text, rendezvous::max_sentence_bytes));
-  if (is_own || (!is_loss && is_alike)) announced_ = Cause{kind, rank.value_or(-1), {}, is_loss ? cause->text : text};
-  return true;
-}
-
-DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
-  if (has_run_) {
-    throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
-  }
-  return state_;
-}
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
@@ -64174,6 +63095,266 @@ DTRAIN_ON_USE void StepCommits::resume_at(std::uint64_t step) {
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
+// ---- dtrain/elastic/elastic_worker.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+inline constexpr const char* leaving_text = "it got SIGTERM, and leaves the job";
+inline constexpr const char* torn_text = "commit() threw, so that this worker's state is torn: {}";
+inline constexpr const char* broken_device_text =
+    "{}; only another process can use it again, so this one ends, to be replaced; the attempt had ended with: {}";
+/// For 13 s, by FormationOptions::least_pause.
+inline constexpr int most_shortages = 8;
+
+DTRAIN_ON_USE ElasticWorker::ElasticWorker(const launch::RankProcess& process)
+    : StepCommits(process.min_ranks != 0), process_(process) {
+  if (!is_elastic()) return;
+  id_.host_id = rendezvous::host_identity(process.host_id).id;
+  id_.process = ::getpid();
+  id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
+  rendezvous::StoreAddress address;
+  address.host = process.identity.master_addr.value_or("");
+  address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
+  address.secret = process.secret;
+  client_ =
+      make_process_owned<rendezvous::FormationClient<>>(std::move(address), process.timeout, process.reconnect_timeout);
+  reports_to_ = client_.get();
+  if (::getpid() == 1) termination_ = handle_termination();
+  if (!process.hosts_store) return;
+  host_ = make_process_owned<launch::StoreHost<>>(process);
+  client_->set_host(host_->address().host());
+}
+
+DTRAIN_ON_USE std::shared_ptr<Termination<>> ElasticWorker::handle_termination() {
+  return std::make_shared<Termination<>>(*client_->loop(), [this] {
+    client_->leave();
+    const std::lock_guard lock(mutex_);
+    is_leaving_ = true;
+    report_leaving();
+  });
+}
+
+DTRAIN_ON_USE rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
+  rendezvous::Announce announce;
+  announce.worker = id_;
+  announce.host = rendezvous::host_identity(process_.host_id).name;
+  announce.job = assignment_.job;
+  announce.progress = progress_.value();
+  const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
+  announce.error = announced_;
+  announce.settings =
+      format_text("{}\nDTRAIN_WORLD_SIZE={}:{}\nkept state={}\n{}",
+                  {job, process_.min_ranks, process_.identity.world_size, state_.signature(), settings});
+  return announce;
+}
+
+DTRAIN_ON_USE int ElasticWorker::run(AttemptBody& body, const std::string& settings) {
+  if (std::exchange(has_run_, true)) {
+    throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
+  }
+  state_.commit();  // the program may have loaded it since keep()
+  const std::shared_ptr<Termination<>> termination = termination_ ? termination_ : handle_termination();
+  try {
+    return run_attempts(body, settings);
+  } catch (const WorkerEnded&) {
+    throw;
+  } catch (const JobFailed& failed) {
+    if (is_torn_) throw_error(Errc::invalid_argument, torn_text, {failed.what()});
+    if (!termination->has_been_requested()) throw;
+  } catch (...) {
+    if (!termination->has_been_requested()) throw;
+    log(LogLevel::error, format_text("worker {}: {}", {slot(), exception_text()}));
+  }
+  const auto finished = client_->report_blocking({CauseKind::lost, -1, {}, leaving_text});  // nobody waits for it then
+  if (!finished || !finished->is_member) throw WorkerEnded{Termination<>::exit_code};
+  launch::report_end(process_.report_descriptor, {id_.process, true});
+  return exit_code_;
+}
+
+DTRAIN_ON_USE int ElasticWorker::run_attempts(AttemptBody& body, const std::string& settings) {
+  for (;;) {
+    if (!announce_blocking(settings)) return exit_code_;
+    rendezvous::ControlPlaneOptions options = process_;
+    options.hosts_store = false;
+    if (host_) options.identity.master_addr = host_->address().host();
+    options.identity.rank = assignment_.rank;
+    options.identity.world_size = assignment_.world_size;
+    options.identity.attempt = static_cast<int>(assignment_.attempt);
+    options.identity.provisional.push_back("local_rank");  // the worker's, for its device; the store computes another
+    group::RankContext* context = nullptr;
+    bool has_finished = false;
+    bool may_go_on = true;
+    std::string text = "not all ranks had finished";
+    error_ = nullptr;
+    announced_.reset();
+    try {
+      const auto joining = std::make_shared<FailureLatch>();
+      joining->set_reporter([client = client_](const Cause& cause) { client->report(cause); });
+      set_latch(joining);
+      context = &body.join(options);
+      context->elastic_attempt = assignment_.attempt;
+      context->has_reminded = has_reminded_;
+      context->gradient_bindings->start_keeping(std::move(gradients_));
+      context->call_report = client_->call_report();
+      context_ = context;
+      shortages_ = 0;
+      set_latch(context->control_plane.failure());
+      state_.locate();
+      state_.restore();
+      body.transfer(state_, assignment_, progress_.value());
+      context->kept_memory = MemoryRanges(state_.values());
+      context->kept_are_equal = assignment_.source.steps > 0;  // the program may give the ranks other weights before
+      context->has_newcomers = assignment_.receivers > 0 || !assignment_.source.has_trained();
+      context->sharded.needs_checkpoint = assignment_.source.is_sharded;
+      progress_.received(assignment_.source);
+      progress_.began(assignment_.attempt);
+      exit_code_ = body.call();
+      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_);
+      if (is_torn_) {
+        throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
+      }
+      state_.locate();
+      const std::uint64_t digest = state_.may_differ() || !compares_states() ? 0 : state_.digest();
+      has_finished =
+          client_->finish_blocking(assignment_.attempt, digest, *context->control_plane.failure()).has_value();
+      if (has_finished) {
+        launch::report_end(process_.report_descriptor, {id_.process, true});
+        context->leave_blocking();
+      }
+    } catch (...) {
+      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
+      error_ = std::current_exception();
+      text = exception_text();
+      may_go_on = has_finished || (this->may_go_on(context, text) && !is_torn_);
+    }
+    set_latch(nullptr);
+    if (context != nullptr) end(*context);
+    body.drop();
+    if (has_finished) return exit_code_;  // whatever leaving has met: all ranks have called the function to its end
+    if (!may_go_on) std::rethrow_exception(error_);
+    if (const std::optional<Error> broken = body.device_error(options.identity)) {
+      throw Error(broken->code(), format_text(broken_device_text, {broken->what(), text}));
+    }
+    const bool is_shortage = announced_ && announced_->kind == CauseKind::lost;
+    log(is_shortage ? LogLevel::warning : LogLevel::info,
+        format_text("worker {}: attempt {} has ended: {}", {slot(), assignment_.attempt, text}));
+  }
+}
+
+/// Blocking: until this worker has a rank in the next attempt, or the job has finished with it as a rank.
+/// @returns whether it has one @throws error_, if it is this worker's own; WorkerEnded if the job has finished without
+/// it; as FormationClient::announce_blocking
+DTRAIN_ON_USE bool ElasticWorker::announce_blocking(const std::string& settings) {
+  const bool has_thrown = announced_ && announced_->kind == CauseKind::exception;
+  std::string own_sentence;
+  try {
+    const rendezvous::ToWorker answer = client_->announce_blocking(announce(settings));
+    if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
+      launch::report_end(process_.report_descriptor, {id_.process, finished->is_member});
+      if (finished->is_member) return false;
+      throw WorkerEnded{};
+    }
+    if (const rendezvous::Assignment* assignment = std::get_if<rendezvous::Assignment>(&answer)) {
+      assignment_ = *assignment;
+      return true;
+    }
+    own_sentence = std::get<rendezvous::OwnError>(answer).sentence;
+  } catch (const JobFailed&) {
+    if (!has_thrown) throw;
+  }
+  try {
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  } catch (const JobFailed& failed) {
+    if (own_sentence.empty()) own_sentence = failed.what();
+  }
+  throw Error(Errc::job_failed, own_sentence);  // other ranks have found it out: no JobFailed, which is others' error
+}
+
+/// @param latch of the present attempt; null: there is none
+DTRAIN_ON_USE void ElasticWorker::set_latch(std::shared_ptr<FailureLatch> latch) {
+  const std::lock_guard lock(mutex_);
+  latch_ = std::move(latch);
+  report_leaving();
+}
+
+/// The caller holds the mutex. The other ranks do not wait for a rank that leaves; its join or its next call throws.
+DTRAIN_ON_USE void ElasticWorker::report_leaving() {
+  if (is_leaving_ && latch_) latch_->report({CauseKind::lost, assignment_.rank, {}, leaving_text});
+}
+
+DTRAIN_ON_USE void ElasticWorker::end(group::RankContext& context) {
+  context_ = nullptr;
+  context.tasks.handle().allow_calls();
+  has_reminded_ = context.has_reminded;
+  if (context.sharded.has_steps || context.sharded.has_loaded) {
+    progress_.sharded();
+    state_.expect_differences();
+  }
+  gradients_ = context.gradient_bindings->take_memory(committed_attempt_ == assignment_.attempt);
+  detached_.insert(detached_.end(), context.detached.begin(), context.detached.end());
+  std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
+  context.end_attempt();
+}
+
+DTRAIN_ON_USE void ElasticWorker::report_error_blocking(const std::string& error) noexcept {
+  if (client_ && ::getpid() == id_.process) client_->report_blocking({CauseKind::exception, -1, {}, error});
+}
+
+/// Whether this worker may take part in the next attempt after the exception in handling. The exception decides
+/// little, the attempt's first cause more: a loss that the rank has noticed before the store is no error of the rank,
+/// nor is one that another rank has passed on. The store decides whose an error of the function is (announced_).
+DTRAIN_ON_USE bool ElasticWorker::may_go_on(group::RankContext* context, const std::string& text) {
+  bool is_loss = false;      // whether the exception is a loss of the attempt, or of another rank
+  bool is_shortage = false;  // whether it is a lack of threads, descriptors or memory
+  CauseKind kind = CauseKind::exception;
+  std::optional<int> rank;  // the rank in which the error arose, if it says so
+  try {
+    throw;
+  } catch (const JobFailed&) {
+    is_loss = true;
+  } catch (const net::Unreachable&) {  // the store's connection: others may have ended its attempt
+    is_loss = true;
+  } catch (const Error& thrown) {
+    const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
+    // Before the attempt is joined, the store rejects a worker that comes too late or may be gone, and others may not
+    // come.
+    is_loss =
+        is(Errc::job_failed) || is(Errc::closed) || (context == nullptr && (is(Errc::refused) || is(Errc::timeout)));
+    is_shortage = thrown.code().category() == std::generic_category() || is(Errc::out_of_memory);
+    kind = is(Errc::disagreement) ? CauseKind::disagreement : kind;
+    rank = thrown.rank();
+  } catch (...) {
+  }
+  const int own = assignment_.rank;
+  const bool is_of_another = is_loss || rank.value_or(own) != own;
+  if (context == nullptr) {
+    if (is_of_another || !is_shortage) return is_of_another;
+    announced_ = Cause{CauseKind::lost, own, {}, format_text("it could not join the attempt: {}", {text})};
+    return ++shortages_ <= most_shortages;  // it may pass while the ranks are formed anew
+  }
+  const FailureLatch& latch = *context->control_plane.failure();
+  if (!is_of_another || !latch.block_until_failed(Deadline::after(std::chrono::seconds(2)))) {
+    if (!latch.failed()) {  // an earlier attempt's object has failed, if it is a loss
+      context->report_exception(text, is_loss ? std::nullopt : rank);
+    }
+  }
+  const std::optional<Cause> cause = latch.cause();
+  if (!cause) return false;
+  const bool is_own = cause->kind == CauseKind::exception && cause->rank == own;
+  const bool is_alike = cause->text == sanitize(truncate_utf8(text, rendezvous::max_sentence_bytes));
+  if (is_own || (!is_loss && is_alike)) announced_ = Cause{kind, rank.value_or(-1), {}, is_loss ? cause->text : text};
+  return true;
+}
+
+DTRAIN_ON_USE KeptState& ElasticWorker::state_before_train() {
+  if (has_run_) {
+    throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
+  }
+  return state_;
+}
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
 // ---- dtrain/elastic/wrapped_weights.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::elastic {
@@ -64230,16 +63411,11 @@ DTRAIN_ON_USE rendezvous::WeightsSummary summary_of_weights(const group::RankCon
   if (!compares_states()) return summary;
   summary.digest = kernels::digest_start;
   std::uint64_t count = 0;
-  double squares = 0;  // of 16 spacings of each weight
+  double squares = 0;  // squares of 16 spacings of each weight
   for (const std::weak_ptr<const group::WrappedModel>& each : context.wrapped) {
     const auto model = each.lock();
     if (!model) continue;
-    const std::vector<TensorView> weights = model->list_weights();
-    std::vector<std::span<const std::byte>> memory;
-    std::transform(weights.begin(), weights.end(), std::back_inserter(memory),
-                   [](const TensorView& tensor) { return std::span<const std::byte>(tensor.data, tensor.bytes()); });
-    context.pending_weights->wait_for(memory);
-    for (const TensorView& tensor : weights) {
+    for (const TensorView& tensor : model->list_weights()) {
       if (tensor.device.kind != DeviceKind::host) continue;
       summary.digest = kernels::digest(tensor.data, tensor.bytes(), summary.digest);
       if (!is_float(tensor.dtype)) continue;
