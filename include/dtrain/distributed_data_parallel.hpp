@@ -34,6 +34,7 @@
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
 #include "dtrain/ddp/setup/driver.hpp"
+#include "dtrain/ddp/shared_memory_instances.hpp"
 #include "dtrain/ddp/step.hpp"
 #include "dtrain/ddp/step_work.hpp"
 #include "dtrain/group/group_internals.hpp"

@@ -97,7 +97,6 @@
 #include "dtrain/ddp/profile/timeline.hpp"
 #include "dtrain/ddp/sharded/optimizers.hpp"
 #include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
-#include "dtrain/ddp/shared_memory_instances.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/elastic.hpp"
 #include "dtrain/identity/identity_error.hpp"

@@ -140,10 +140,8 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <climits>
-#include <cmath>
 #include <compare>
 #include <concepts>
 #include <condition_variable>
@@ -2847,6 +2845,25 @@ class PartialReduction {
   Reduction last_;
   double weight_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/square_root.hpp
+
+/// @file
+/// square_root(): std::sqrt without <cmath>, which costs each user's compiler 10 MB.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Rounded to nearest, as IEEE 754 says. NaN for a negative number.
+/// @{
+inline float square_root(float value) noexcept {
+  return __builtin_sqrtf(value);
+}
+inline double square_root(double value) noexcept {
+  return __builtin_sqrt(value);
+}
+/// @}
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -27334,11 +27351,7 @@ class StepAgreement {
 
  private:
   static std::string key_of(std::uint64_t step) { return format_text("step/{}", {step}); }
-  static std::uint64_t number_of(const std::string& text) {
-    std::uint64_t number = 0;
-    std::from_chars(text.data(), text.data() + text.size(), number);
-    return number;
-  }
+  static std::uint64_t number_of(const std::string& text);
 
   /// "most" becomes at least `steps`.
   void raise_most(std::uint64_t steps) {
@@ -31384,183 +31397,6 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   }));
 }
 
-#if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-/// A JSON string. `text` is made printable, so only quotes and backslashes are escaped.
-inline std::string json_string(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char byte : sanitize(text)) {
-    if (byte == '"' || byte == '\\') quoted += '\\';
-    quoted += byte;
-  }
-  return quoted + '"';
-}
-
-/// Writes events, one a line. Begins and ends of spans are paired; a record whose other half the ring has lost is
-/// omitted.
-class Trace {
- public:
-  using Time = StepRecord::Clock::time_point;
-
-  Trace(Time origin, std::uint64_t attempt)
-      : origin_(origin), of_attempt_(attempt == 0 ? "" : format_text(", attempt {}", {attempt})) {}
-
-  void add(const RankTimeline& rank, std::span<const std::string> parameters) {
-    process_ = rank.rank;
-    offset_ = rank.clock_offset;
-    open_.clear();
-    name("process_name", 0, format_text("rank {} on {}{}", {rank.rank, rank.host, of_attempt_}));
-    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
-    for (int row = 0; row < 4; ++row) {
-      name("thread_name", row, rows[row]);
-    }
-    for (const StepRecord& record : rank.records) {
-      add(record, parameters);
-    }
-  }
-
-  std::string take() noexcept { return std::move(text_); }
-
- private:
-  using Duration = StepRecord::Clock::duration;
-
-  void add(const StepRecord& record, std::span<const std::string> parameters) {
-    const std::string bucket = "bucket " + std::to_string(record.index);
-    switch (record.event) {
-      case StepEvent::begun:
-      case StepEvent::launched:
-      case StepEvent::waiting: open(record); break;
-      case StepEvent::ready:
-        line("\"i\",\"s\":\"t\"", 1,  // an instant, which needs a scope
-             record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
-             ",\"ts\":" + microseconds(since_origin(record.time)) + of_step(record.step));
-        break;
-      case StepEvent::started:
-        close(StepEvent::launched, 2, bucket, record);
-        open(record);
-        break;
-      case StepEvent::reduced: close(StepEvent::started, 3, bucket, record); break;
-      case StepEvent::finished:
-        close(StepEvent::waiting, 0, "waiting", record);
-        close(StepEvent::begun, 0, "step " + std::to_string(record.step), record);
-        break;
-    }
-  }
-
-  void open(const StepRecord& record) { open_[{record.event, record.step, record.index}] = record.time; }
-
-  /// Writes the span from the record of `begin` to `record`, if it is open.
-  void close(StepEvent begin, int thread, const std::string& name, const StepRecord& record) {
-    const auto found = open_.find({begin, record.step, record.index});
-    if (found == open_.end()) return;
-    line("\"X\"", thread, name,
-         ",\"ts\":" + microseconds(since_origin(found->second)) +
-             ",\"dur\":" + microseconds(std::max(record.time - found->second, {})) + of_step(record.step));
-    open_.erase(found);
-  }
-
-  void name(const char* what, int thread, const std::string& value) {
-    line("\"M\"", thread, what, ",\"args\":{\"name\":" + json_string(value) + "}");
-  }
-
-  void line(const char* phase, int thread, const std::string& name, const std::string& rest) {
-    text_ += format_text("{}{\"ph\":{},\"name\":{},\"pid\":{},\"tid\":{}{}}",
-                         {text_.empty() ? "\n" : ",\n", phase, json_string(name), process_, thread, rest});
-  }
-
-  Duration since_origin(Time time) const { return time + offset_ - origin_; }
-
-  /// "1234.567" for a duration that is not negative. Exact, and with a point in every locale of the program.
-  static std::string microseconds(Duration duration) {
-    const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
-    return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
-  }
-
-  static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
-
-  Time origin_;
-  std::string of_attempt_;
-  std::string text_;
-  int process_ = 0;
-  std::chrono::nanoseconds offset_{};
-  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< times by event, step and index
-};
-
-inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
-  std::optional<StepRecord::Clock::time_point> first;
-  for (const RankTimeline& rank : ranks) {
-    for (const StepRecord& record : rank.records) {
-      const auto time = record.time + rank.clock_offset;
-      first = first ? std::min(*first, time) : time;
-    }
-  }
-  return first.value_or(StepRecord::Clock::time_point{});
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters,
-                                         std::uint64_t attempt) {
-  detail::Trace trace(detail::earliest(ranks), attempt);
-  std::string clocks;
-  for (const RankTimeline& rank : ranks) {
-    trace.add(rank, parameters);
-    if (rank.clock_uncertainty.count() != 0) {
-      clocks += format_text("{}rank {} to within {} us",
-                            {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
-    }
-  }
-  const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
-  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + trace.take() +
-         "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
-}
-
-DTRAIN_DEFINED void write_trace(const std::string& path, std::span<const RankTimeline> ranks,
-                                std::span<const std::string> parameters, WritingAttempt attempt) {
-  const std::string text = timeline_json(ranks, parameters, attempt.number);
-  AtomicFile file(path, std::move(attempt));
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
-}
-
-inline void fields(Serializer& of, StepRecord& record) {
-  std::chrono::nanoseconds time = record.time.time_since_epoch();
-  of.number(record.step);
-  of.number(record.index);
-  of.choice(record.event, StepEvent::begun, StepEvent::finished);
-  fields(of, time);
-  record.time = StepRecord::Clock::time_point(time);
-}
-
-/// All members but the rank, which the reader knows.
-inline void fields(Serializer& of, RankTimeline& timeline) {
-  of.raw_text(timeline.host, 256);
-  fields(of, timeline.clock_offset);
-  fields(of, timeline.clock_uncertainty);
-  of.list(timeline.records, 0, max_timeline_bytes / step_record_bytes,
-          [&of](StepRecord& record) { fields(of, record); });
-}
-
-DTRAIN_DEFINED std::string serialise(RankTimeline timeline, std::size_t most) {
-  std::vector<StepRecord>& records = timeline.records;
-  if (records.size() > most) {
-    records.erase(records.begin(), records.end() - static_cast<std::ptrdiff_t>(most));
-  }
-  return to_bytes(std::move(timeline));
-}
-
-DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes) {
-  std::optional<RankTimeline> timeline = try_from_bytes<RankTimeline>(bytes);
-  if (timeline) {
-    timeline->rank = rank;
-  }
-  return timeline;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
@@ -34587,7 +34423,7 @@ struct BasicRmsProp {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const E gradient = gradients[i] + weight_decay * weights[i];
       const E square = alpha * state.square[i] + (1 - alpha) * gradient * gradient;
-      const E velocity = momentum * state.velocity[i] + gradient / (std::sqrt(square) + epsilon);
+      const E velocity = momentum * state.velocity[i] + gradient / (kernels::square_root(square) + epsilon);
       state.square[i] = square;
       state.velocity[i] = velocity;
       weights[i] -= rate * velocity;
@@ -34618,7 +34454,7 @@ struct BasicAdagrad {
       const E gradient = gradients[i] + weight_decay * weights[i];
       const E sum = state.sum[i] + added + gradient * gradient;
       state.sum[i] = sum;
-      weights[i] -= decayed * gradient / (std::sqrt(sum) + epsilon);
+      weights[i] -= decayed * gradient / (kernels::square_root(sum) + epsilon);
     }
   }
 };
@@ -40077,6 +39913,8 @@ ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions&
 #include <sys/signalfd.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <charconv>
+#include <cmath>
 #include <csignal>
 #include <set>
 
@@ -60465,6 +60303,18 @@ DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> read_checkpoint_li
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/data/uneven_inputs.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED std::uint64_t StepAgreement::number_of(const std::string& text) {
+  std::uint64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/hooks/cast.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::hooks {
@@ -60592,7 +60442,7 @@ inline bool orthonormalize_rows(Rows vectors) noexcept {
     // A smaller square is rounding, or has a reciprocal beyond f32. NaN is not zero.
     const bool is_zero = square <= std::max(before * 1e-12, 1e-60);
     independent = independent && !is_zero;
-    detail::multiply(row, is_zero ? 0 : static_cast<float>(1 / std::sqrt(square)), vectors.columns);
+    detail::multiply(row, is_zero ? 0 : static_cast<float>(1 / kernels::square_root(square)), vectors.columns);
   }
   return independent;
 }
@@ -61757,6 +61607,185 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
 DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
   norm_ = gradient_norm().times(factor);
   multiply_elements(buffer_view(std::span(gradients_)), factor);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/profile/timeline.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A JSON string. `text` is made printable, so only quotes and backslashes are escaped.
+inline std::string json_string(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char byte : sanitize(text)) {
+    if (byte == '"' || byte == '\\') quoted += '\\';
+    quoted += byte;
+  }
+  return quoted + '"';
+}
+
+/// Writes events, one a line. Begins and ends of spans are paired; a record whose other half the ring has lost is
+/// omitted.
+class Trace {
+ public:
+  using Time = StepRecord::Clock::time_point;
+
+  Trace(Time origin, std::uint64_t attempt)
+      : origin_(origin), of_attempt_(attempt == 0 ? "" : format_text(", attempt {}", {attempt})) {}
+
+  void add(const RankTimeline& rank, std::span<const std::string> parameters) {
+    process_ = rank.rank;
+    offset_ = rank.clock_offset;
+    open_.clear();
+    name("process_name", 0, format_text("rank {} on {}{}", {rank.rank, rank.host, of_attempt_}));
+    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
+    for (int row = 0; row < 4; ++row) {
+      name("thread_name", row, rows[row]);
+    }
+    for (const StepRecord& record : rank.records) {
+      add(record, parameters);
+    }
+  }
+
+  std::string take() noexcept { return std::move(text_); }
+
+ private:
+  using Duration = StepRecord::Clock::duration;
+
+  void add(const StepRecord& record, std::span<const std::string> parameters) {
+    const std::string bucket = "bucket " + std::to_string(record.index);
+    switch (record.event) {
+      case StepEvent::begun:
+      case StepEvent::launched:
+      case StepEvent::waiting: open(record); break;
+      case StepEvent::ready:
+        line("\"i\",\"s\":\"t\"", 1,  // an instant, which needs a scope
+             record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
+             ",\"ts\":" + microseconds(since_origin(record.time)) + of_step(record.step));
+        break;
+      case StepEvent::started:
+        close(StepEvent::launched, 2, bucket, record);
+        open(record);
+        break;
+      case StepEvent::reduced: close(StepEvent::started, 3, bucket, record); break;
+      case StepEvent::finished:
+        close(StepEvent::waiting, 0, "waiting", record);
+        close(StepEvent::begun, 0, "step " + std::to_string(record.step), record);
+        break;
+    }
+  }
+
+  void open(const StepRecord& record) { open_[{record.event, record.step, record.index}] = record.time; }
+
+  /// Writes the span from the record of `begin` to `record`, if it is open.
+  void close(StepEvent begin, int thread, const std::string& name, const StepRecord& record) {
+    const auto found = open_.find({begin, record.step, record.index});
+    if (found == open_.end()) return;
+    line("\"X\"", thread, name,
+         ",\"ts\":" + microseconds(since_origin(found->second)) +
+             ",\"dur\":" + microseconds(std::max(record.time - found->second, {})) + of_step(record.step));
+    open_.erase(found);
+  }
+
+  void name(const char* what, int thread, const std::string& value) {
+    line("\"M\"", thread, what, ",\"args\":{\"name\":" + json_string(value) + "}");
+  }
+
+  void line(const char* phase, int thread, const std::string& name, const std::string& rest) {
+    text_ += format_text("{}{\"ph\":{},\"name\":{},\"pid\":{},\"tid\":{}{}}",
+                         {text_.empty() ? "\n" : ",\n", phase, json_string(name), process_, thread, rest});
+  }
+
+  Duration since_origin(Time time) const { return time + offset_ - origin_; }
+
+  /// "1234.567" for a duration that is not negative. Exact, and with a point in every locale of the program.
+  static std::string microseconds(Duration duration) {
+    const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+    return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
+  }
+
+  static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
+
+  Time origin_;
+  std::string of_attempt_;
+  std::string text_;
+  int process_ = 0;
+  std::chrono::nanoseconds offset_{};
+  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< times by event, step and index
+};
+
+inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
+  std::optional<StepRecord::Clock::time_point> first;
+  for (const RankTimeline& rank : ranks) {
+    for (const StepRecord& record : rank.records) {
+      const auto time = record.time + rank.clock_offset;
+      first = first ? std::min(*first, time) : time;
+    }
+  }
+  return first.value_or(StepRecord::Clock::time_point{});
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters,
+                                         std::uint64_t attempt) {
+  detail::Trace trace(detail::earliest(ranks), attempt);
+  std::string clocks;
+  for (const RankTimeline& rank : ranks) {
+    trace.add(rank, parameters);
+    if (rank.clock_uncertainty.count() != 0) {
+      clocks += format_text("{}rank {} to within {} us",
+                            {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
+    }
+  }
+  const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
+  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + trace.take() +
+         "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
+}
+
+DTRAIN_DEFINED void write_trace(const std::string& path, std::span<const RankTimeline> ranks,
+                                std::span<const std::string> parameters, WritingAttempt attempt) {
+  const std::string text = timeline_json(ranks, parameters, attempt.number);
+  AtomicFile file(path, std::move(attempt));
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+inline void fields(Serializer& of, StepRecord& record) {
+  std::chrono::nanoseconds time = record.time.time_since_epoch();
+  of.number(record.step);
+  of.number(record.index);
+  of.choice(record.event, StepEvent::begun, StepEvent::finished);
+  fields(of, time);
+  record.time = StepRecord::Clock::time_point(time);
+}
+
+/// All members but the rank, which the reader knows.
+inline void fields(Serializer& of, RankTimeline& timeline) {
+  of.raw_text(timeline.host, 256);
+  fields(of, timeline.clock_offset);
+  fields(of, timeline.clock_uncertainty);
+  of.list(timeline.records, 0, max_timeline_bytes / step_record_bytes,
+          [&of](StepRecord& record) { fields(of, record); });
+}
+
+DTRAIN_DEFINED std::string serialise(RankTimeline timeline, std::size_t most) {
+  std::vector<StepRecord>& records = timeline.records;
+  if (records.size() > most) {
+    records.erase(records.begin(), records.end() - static_cast<std::ptrdiff_t>(most));
+  }
+  return to_bytes(std::move(timeline));
+}
+
+DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes) {
+  std::optional<RankTimeline> timeline = try_from_bytes<RankTimeline>(bytes);
+  if (timeline) {
+    timeline->rank = rank;
+  }
+  return timeline;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -99,11 +98,7 @@ class StepAgreement {
 
  private:
   static std::string key_of(std::uint64_t step) { return format_text("step/{}", {step}); }
-  static std::uint64_t number_of(const std::string& text) {
-    std::uint64_t number = 0;
-    std::from_chars(text.data(), text.data() + text.size(), number);
-    return number;
-  }
+  static std::uint64_t number_of(const std::string& text);
 
   /// "most" becomes at least `steps`.
   void raise_most(std::uint64_t steps) {
@@ -198,3 +193,19 @@ class UnevenInputs {
 namespace DTRAIN_NAMESPACE {
 using ddp::UnevenInputs;
 }  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include <charconv>
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED std::uint64_t StepAgreement::number_of(const std::string& text) {
+  std::uint64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

@@ -3,7 +3,6 @@
 /// Matrix products and orthonormal rows in f32, for a hook's low-rank approximation. Rows: a borrowed matrix.
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,6 +10,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
+#include "dtrain/kernels/square_root.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -98,7 +98,7 @@ inline bool orthonormalize_rows(Rows vectors) noexcept {
     // A smaller square is rounding, or has a reciprocal beyond f32. NaN is not zero.
     const bool is_zero = square <= std::max(before * 1e-12, 1e-60);
     independent = independent && !is_zero;
-    detail::multiply(row, is_zero ? 0 : static_cast<float>(1 / std::sqrt(square)), vectors.columns);
+    detail::multiply(row, is_zero ? 0 : static_cast<float>(1 / kernels::square_root(square)), vectors.columns);
   }
   return independent;
 }

@@ -7,12 +7,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -171,7 +169,18 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   }));
 }
 
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::write_timeline;
+}  // namespace DTRAIN_NAMESPACE
+
 #if DTRAIN_DEFINITIONS
+
+#include <map>
+#include <tuple>
+
+namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
@@ -346,10 +355,6 @@ DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::st
   return timeline;
 }
 
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-namespace DTRAIN_NAMESPACE {
-using ddp::write_timeline;
-}  // namespace DTRAIN_NAMESPACE
+#endif  // DTRAIN_DEFINITIONS

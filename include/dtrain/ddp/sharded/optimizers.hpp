@@ -2,13 +2,13 @@
 /// @file
 /// Rules of sharded optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb; f64::, those of f64 models.
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
+#include "dtrain/kernels/square_root.hpp"
 
 /// Rules for ShardedOptimizer, computed in E: f32 or, for models of f64, f64. All but Lamb compute the same as the
 /// optimizers in torch.optim, with the same defaults. A schedule may change members between steps, equally on all
@@ -146,7 +146,7 @@ struct BasicRmsProp {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const E gradient = gradients[i] + weight_decay * weights[i];
       const E square = alpha * state.square[i] + (1 - alpha) * gradient * gradient;
-      const E velocity = momentum * state.velocity[i] + gradient / (std::sqrt(square) + epsilon);
+      const E velocity = momentum * state.velocity[i] + gradient / (kernels::square_root(square) + epsilon);
       state.square[i] = square;
       state.velocity[i] = velocity;
       weights[i] -= rate * velocity;
@@ -177,7 +177,7 @@ struct BasicAdagrad {
       const E gradient = gradients[i] + weight_decay * weights[i];
       const E sum = state.sum[i] + added + gradient * gradient;
       state.sum[i] = sum;
-      weights[i] -= decayed * gradient / (std::sqrt(sum) + epsilon);
+      weights[i] -= decayed * gradient / (kernels::square_root(sum) + epsilon);
     }
   }
 };
