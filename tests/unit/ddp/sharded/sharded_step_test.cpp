@@ -189,4 +189,19 @@ TEST_CASE("in stage 2 a gradient whose bucket is two behind the next one to be l
   CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
 }
 
+TEST_CASE("in stage 2 a gradient that was copied in one step is none of the next step, where it comes in order") {
+  Rank<> rank({.stage = 2});
+  {
+    dtrain::Step step = rank.begin();
+    for (const std::size_t i : {0U, 5U, 4U, 3U, 2U, 1U})
+      step.ready(i);
+    step.finish();
+  }
+  REQUIRE(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
+  for (std::vector<float>& gradient : rank.gradients)
+    std::fill(gradient.begin(), gradient.end(), 2.0F);
+  rank.run_step();
+  CHECK(rank.weights() == Weights{-3, -3, -3, -3, -3, -3});
+}
+
 }  // namespace sharded_step_test
