@@ -147,6 +147,40 @@ TEST_CASE("ranks that have made fewer steps than the first one to end make the s
   }
 }
 
+TEST_CASE("a rank's number of steps is in the store before the rank counts as ended") {
+  run_well(2, [](const Group& group) {
+    for (int round = 1; round <= 100; ++round) {
+      const auto store = group.store().with_prefix("dtrain/uneven/" + std::to_string(round) + "/");
+      UnevenInputs inputs{group};
+      if (group.rank() == 0) {
+        inputs.begin_step();
+      } else {
+        store.get("ended").wait();
+        CHECK(store.try_get("most").wait() == "1");
+      }
+      inputs.finish([] {});
+    }
+  });
+}
+
+TEST_CASE("a rank that has ended begins what it has enqueued, for which another one may wait before its next step") {
+  run_well(2, [](const Group& group) {
+    const auto wait = [&] { wait_for(group.stream(), dtrain::Deadline::after(group.timeout())); };
+    UnevenInputs inputs{group};
+    std::vector<float> sum{1};
+    group.all_reduce(sum, ReduceOp::sum, group.stream());
+    if (group.rank() == 1) {
+      wait();
+      inputs.begin_step();
+    }
+    int without_data = 0;
+    inputs.finish([&] { ++without_data; });
+    CHECK(without_data == 1 - group.rank());
+    wait();
+    CHECK(sum[0] == 2);
+  });
+}
+
 TEST_CASE("a step without data is refused with hooks::LocalSgd") {
   run_well(2, [](const Group& group) {
     Model model({3});
