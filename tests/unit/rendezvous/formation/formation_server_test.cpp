@@ -402,18 +402,21 @@ TEST_CASE("a worker that has finished long before the others says for what it wa
 
 TEST_CASE("a worker that leaves in the moment of the job's end learns that the job has finished") {
   FormationProcess launcher(sizes(2, 2));
+  support::Gate is_leaving;
   support::Gate has_finished;
   run_ranks(2, [&](int index) {
     TestWorker worker(launcher.address(), 100 + index);
     REQUIRE_FALSE(worker.join());
     worker.wait_for_all();
     if (index == 1) {
+      is_leaving.pass();
       CHECK(worker.client.finish_blocking(1, 0, worker.failure()).has_value());
       has_finished.open();
     } else {
       const auto leaving = std::make_shared<FailureLatch>();
       leaving->set({CauseKind::lost, 0, {}, "it leaves"});
       CHECK_FALSE(worker.client.finish_blocking(1, 0, *leaving));
+      is_leaving.open();
       has_finished.pass();
       const std::optional<Finished> end = worker.client.report_blocking({CauseKind::lost, -1, {}, "it leaves"});
       REQUIRE(end.has_value());
