@@ -1,5 +1,6 @@
 #include "dtrain/rendezvous/formation/formation_client.hpp"
 
+#include "dtrain/rendezvous/server/store_server.hpp"
 #include "support/name_service.hpp"
 #include "unit/rendezvous/prelude.hpp"
 
@@ -22,6 +23,53 @@ Task<void> close_once(Listener listener) {
   support::NameService::get().hold(true);
   static_cast<void>(co_await listener.accept(dtrain::Deadline::unbounded("the loop ends before its test")));
 }
+
+/// A store that bars its only worker ten times a second, and after 5 s says that the job has finished. Threads: the
+/// loop's.
+class BarringStore final : public WorkerConnections {
+ public:
+  explicit BarringStore(dtrain::async::EventLoop& loop)
+      : loop_(loop),
+        store_(loop, Listener::bind_loopback(loop, 0), ServerOptions{{}, rendezvous_test::usual_limits()}) {
+    store_.set_workers(this);
+  }
+  BarringStore(const BarringStore&) = delete;
+  BarringStore& operator=(const BarringStore&) = delete;
+  ~BarringStore() { store_.set_workers(nullptr); }
+
+  std::uint16_t port() const { return store_.local().port(); }
+
+  Admission admit(std::span<const std::byte>, const std::shared_ptr<Session>& session) override {
+    worker_ = std::make_unique<WorkerSession>(*this, 1, session);
+    return {1, accepted_frame(rendezvous_test::usual_limits(), 1s)};
+  }
+  void start(SessionId, std::span<const std::byte> accepted) override {
+    worker_->start(rendezvous_test::usual_limits(), 1s, accepted);
+    barring_ = loop_.spawn(bar());
+  }
+
+ private:
+  struct WorkerSession final : ServedSession<BarringStore> {
+    using ServedSession<BarringStore>::ServedSession;
+  };
+  friend ServedSession<BarringStore>;
+
+  static bool receive_frame(SessionId, std::span<const std::byte>) { return true; }
+  void disconnected(SessionId, const std::string&) { worker_.reset(); }
+
+  Task<void> bar() {
+    for (int sent = 0; sent < 50 && worker_; ++sent) {
+      static_cast<void>(worker_->session->send(encode(Barred{60000, "a worker of this host broke an attempt"})));
+      co_await loop_.sleep_for(100ms);
+    }
+    if (worker_) static_cast<void>(worker_->session->send(encode(Finished{1, false, 0})));
+  }
+
+  dtrain::async::EventLoop& loop_;
+  StoreServer store_;
+  std::unique_ptr<WorkerSession> worker_;
+  dtrain::async::TaskHandle barring_;
+};
 
 }  // namespace
 
@@ -54,4 +102,25 @@ TEST_CASE("a worker says what another program at its store's address has done, a
   names.reset();
   CHECK_CONTAINS(error, "the deadline passed; what listens there closed the connection without an answer (");
   CHECK_FALSE(contains(error, "resolving host"));
+}
+
+TEST_CASE("a worker that is barred again and again waits for its timeout from the first bar on") {
+  LoopThread thread;
+  std::unique_ptr<BarringStore> store;
+  const auto open = [&](dtrain::async::EventLoop& loop) -> Task<void> {
+    store = std::make_unique<BarringStore>(loop);
+    co_return;
+  };
+  thread.run_blocking(open, soon());
+  std::string error;
+  {
+    support::CapturedStderr captured;
+    error = error_of_worker("127.0.0.1", store->port(), 1s);
+  }
+  const auto close = [&](dtrain::async::EventLoop&) -> Task<void> {
+    store.reset();
+    co_return;
+  };
+  thread.run_blocking(close, soon());
+  CHECK_CONTAINS(error, "the deadline passed while this worker had to wait, because a worker of this host broke");
 }

@@ -358,6 +358,20 @@ TEST_CASE("a worker that does not know the secret, is of another job or unlike t
   CHECK_FALSE(first.failure().failed());
 }
 
+TEST_CASE("a store that drains does not wait for a worker that it has refused") {
+  FormationProcess launcher(sizes(1, 1));
+  {
+    TestWorker first(launcher.address(), 1);
+    REQUIRE_FALSE(first.join());
+    TestWorker unlike(launcher.address(), 2);
+    unlike.announce.settings = "kept=others\n";
+    CHECK_ERROR(unlike.join(), Errc::usage, "kept=others");
+  }
+  const auto limit = dtrain::Deadline::after(8s);  // it waits 10 s for workers that are connected
+  launcher.drain_blocking();
+  CHECK_FALSE(limit.passed());
+}
+
 TEST_CASE("workers that leave are lost, and two of them in a row do not end the job") {
   FormationOptions options = sizes(1, 3);
   options.reconnect_timeout = 100ms;

@@ -233,6 +233,9 @@ TEST_CASE("the progress of a worker counts a step that is trained again as one m
   progress.resumed(20);
   CHECK(progress.step() == 20);
   CHECK(progress.value() == TrainingProgress{0, 22, 2});
+  progress.resumed(5);
+  CHECK(progress.step() == 5);
+  CHECK(progress.value() == TrainingProgress{0, 22, 17});
 }
 
 TEST_CASE("weights that differ after an attempt's first step end the job, which names keep()") {
@@ -641,6 +644,20 @@ TEST_CASE("one error of two workers' own without a commit ends the job, and a co
   end_by(other, 1, 0, "no such file");
   CHECK_FALSE(other.end);
   CHECK(other.state.workers().error_of("a", 1) == "no such file");
+
+  Formation later(1, 3, {0, 1, 2});  // the commit is of an attempt between the two
+  end_by(later, 2, 1, "no such file");
+  later.announce(0);
+  later.train(0);
+  later.fail(CauseKind::timeout, 0, "slow");
+  for (const int worker : {0, 1})
+    later.announce(worker, {2, 1});
+  REQUIRE(later.state.attempt() == 3);
+  later.fail(CauseKind::exception, 0, "no such file");
+  later.announce_error(1, {3, 1}, CauseKind::exception, "no such file");
+  later.announce(0, {3, 1});
+  CHECK(later.own_errors == std::set<int>{1, 2});
+  CHECK_FALSE(later.end);
 }
 
 TEST_CASE("an error that all ranks threw alike ends none of them, and the ranks are formed anew") {
@@ -695,6 +712,18 @@ TEST_CASE("an error of all ranks that names one of them, as a failed save does, 
   CHECK(job.state.attempt() == 5);  // 3 attempts in which it may have passed, and the one that saves on another rank
   CHECK(job.own_errors == std::set<int>{0});
   CHECK(job.order == Order{1});
+}
+
+TEST_CASE("an error of all ranks that names a rank which the attempt has not ends none of them") {
+  Formation job(1, 2, {0, 1});
+  job.train(0);
+  for (std::uint64_t attempt = 1; attempt < 6; ++attempt) {
+    job.fail(CauseKind::exception, 0, "the disk is full");
+    for (const int worker : {0, 1})
+      job.announce_error(worker, {attempt, 1}, CauseKind::exception, "the disk is full", 2);
+    CHECK(job.state.attempt() == attempt + 1);
+  }
+  CHECK(job.own_errors.empty());
 }
 
 TEST_CASE("a disagreement of all ranks ends the rank that it names, or the job") {
@@ -1077,6 +1106,32 @@ TEST_CASE("all ranks of an attempt finish the job, and who comes later is told")
   CHECK(job.finished == std::map<ConnectionId, bool>{{1, true}, {2, true}, {3, false}});
   job.announce(3);
   CHECK(job.finished.at(Formation::connection(3)) == false);
+}
+
+TEST_CASE("a rank that had finished in an attempt that failed has not finished in the next one") {
+  Formation job(2, 2, {0, 1});
+  job.train(0);
+  job.state.finished(Formation::connection(0), {1}, job.now);
+  job.fail(CauseKind::timeout, 1, "slow");
+  for (const int worker : {0, 1})
+    job.announce(worker, {1, 1});
+  REQUIRE(job.state.attempt() == 2);
+  job.state.finished(Formation::connection(1), {2}, job.now);
+  CHECK_FALSE(job.has_finished);
+  job.state.finished(Formation::connection(0), {2}, job.now);
+  CHECK(job.has_finished);
+}
+
+TEST_CASE("a worker that was a rank of an earlier attempt alone has no success with the last one") {
+  Formation job(1, 1, {0, 1});
+  REQUIRE(job.order == Order{0});
+  job.state.disconnected(Formation::connection(0), job.now);
+  job.pass(10s);
+  REQUIRE(job.order == Order{1});
+  job.announce(0);
+  job.state.finished(Formation::connection(1), {2}, job.now);
+  CHECK(job.has_finished);
+  CHECK(job.finished == std::map<ConnectionId, bool>{{1, false}, {2, true}});
 }
 
 TEST_CASE("ranks that finish a job with different states are warned of") {
