@@ -112,8 +112,11 @@ TEST_CASE("a library's tensors are found again after they have moved, and others
   CHECK(first == std::vector<float>{1, 8});
 
   const std::string before = state.signature();
+  dtrain::TensorView integers = listed.value;
+  integers.dtype = dtrain::DType::i32;
   for (const dtrain::NamedTensor& other :
-       {dtrain::NamedTensor{"v", listed.value}, dtrain::NamedTensor{"w", dtrain::tensor_view(first.data(), {2, 1})}}) {
+       {dtrain::NamedTensor{"v", listed.value}, dtrain::NamedTensor{"w", dtrain::tensor_view(first.data(), {2, 1})},
+        dtrain::NamedTensor{"w", integers}}) {
     listed = other;
     CHECK_ERROR(state.locate(), dtrain::Errc::invalid_argument, "the kept tensor 'w' is now");
     CHECK(state.signature() == before);

@@ -235,7 +235,8 @@ namespace {
 /// A body that cannot start a thread in its first attempts to join after the first attempt, and then trains.
 class ShortOfThreads final : public dtrain::elastic::AttemptBody {
  public:
-  explicit ShortOfThreads(int failures) : failures_(failures) {}
+  /// @param further if not 0: the first attempt that is joined times out, and so many fail again after it
+  ShortOfThreads(int failures, int further) : failures_(failures), further_(further) {}
 
   dtrain::group::RankContext& join(const dtrain::rendezvous::ControlPlaneOptions& options) override {
     if (failures_-- > 0) throw dtrain::posix_error(EAGAIN, "starting the thread of an event loop");
@@ -244,22 +245,30 @@ class ShortOfThreads final : public dtrain::elastic::AttemptBody {
   }
   void transfer(dtrain::elastic::KeptState&, const dtrain::rendezvous::Assignment&,
                 const dtrain::rendezvous::TrainingProgress&) override {}
-  int call() override { return 5; }
+  int call() override {
+    failures_ = std::exchange(further_, 0);
+    if (failures_ <= 0) return 5;
+    const dtrain::Cause cause{dtrain::CauseKind::timeout, 0, "here", "nobody answers"};
+    dtrain::group::GroupAccess::of(*group_).rank_context()->control_plane.failure()->report(cause);
+    throw dtrain::JobFailed(cause);
+  }
   void drop() noexcept override { group_.reset(); }
 
  private:
   int failures_;
+  int further_;
   std::optional<Group> group_;
 };
 
 /// Runs a ShortOfThreads as the only worker of a job. @returns the exit code @throws as ElasticWorker::run()
-int run_short_of_threads(int failures) {
+int run_short_of_threads(int failures, int further = 0) {
   dtrain::rendezvous::FormationOptions options = sizes(1);
   options.attempts_without_commit = 100;
+  options.longest_pause = 10ms;
   FormationProcess launcher(options);
   const auto process = support::elastic_process(launcher.address().port, 0, 1);
   ElasticWorker worker(process);
-  ShortOfThreads body(failures);
+  ShortOfThreads body(failures, further);
   return worker.run(body, "settings\n");
 }
 
@@ -270,6 +279,17 @@ TEST_CASE("a worker that lacks threads for a moment while the ranks are formed j
   CHECK(run_short_of_threads(8) == 5);
   CHECK_CONTAINS(captured.text(), "attempt 8 has ended without a commit: rank 0",
                  "starting the thread of an event loop: Resource temporarily unavailable");
+}
+
+TEST_CASE("shortages before an attempt that a worker has joined do not count after it, and are not told again") {
+  support::CapturedStderr captured;
+  CHECK(run_short_of_threads(8, 8) == 5);
+  const std::string log = captured.text();
+  CHECK_CONTAINS(log, "attempt 8 has ended without a commit: rank 0", "attempt 17 has ended without a commit: rank 0");
+  const std::size_t of_joined = log.find("attempt 9 has ended without a commit: ");
+  REQUIRE(of_joined != std::string::npos);
+  CHECK_CONTAINS(log.substr(of_joined, log.find('\n', of_joined) - of_joined), "nobody answers");
+  CHECK_FALSE(support::contains(log, "worker 0: attempt 9 has ended"));  // a line for shortages
 }
 
 TEST_CASE("a worker that lacks threads for long ends by that error, and leaves the others the job") {

@@ -91,6 +91,16 @@ TEST_CASE("a rank of equal progress with another digest receives, with a warning
   CHECK(state.has_arrived());
 }
 
+TEST_CASE("a rank of equal progress without a step receives without a warning: the programs may begin differently") {
+  State state;
+  GroupOfTwo group;
+  group.source_card[1] = card_of(state.kept.digest() + 1);
+  support::CapturedStderr stderr_text;
+  transfer_state(group, state.kept, with_source({2, 0}), {2, 0});
+  CHECK(stderr_text.text() == "");
+  CHECK(state.has_arrived());
+}
+
 TEST_CASE("a newcomer receives in place") {
   State state;
   GroupOfTwo group;

@@ -86,3 +86,17 @@ TEST_CASE("SIGTERM makes a worker leave at once that joins an attempt, and the o
   staying.join();
   CHECK(body.world_sizes == std::vector<int>{2, 1});
 }
+
+TEST_CASE("one object at a time handles SIGTERM, and another one can once that is gone") {
+  const DefaultTermination handling;
+  dtrain::async::LoopThread thread;
+  using dtrain::elastic::Termination;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    CAPTURE(repeat);
+    std::optional<Termination<>> first(std::in_place, *thread.handle(), [] {});
+    CHECK_FALSE(DefaultTermination::is_default());
+    const Termination<> second(*thread.handle(), [] {});
+    first.reset();
+    CHECK(DefaultTermination::is_default());
+  }
+}
