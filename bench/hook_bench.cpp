@@ -30,8 +30,9 @@ bool measure(dtrain::ProcessGroup<P> group, const std::string& hook, int samples
     OverlapRank<P>(std::move(group), bench::no_timeline, 0.0F, dtrain::hooks::Cast<dtrain::bfloat16>())
         .measure(samples);
   } else if (hook == "bf16, error feedback") {
-    dtrain::hooks::Cast<dtrain::bfloat16> cast({.error_feedback = dtrain::hooks::every_parameter});
-    OverlapRank<P>(std::move(group), bench::no_timeline, 0.0F, cast).measure(samples);
+    OverlapRank<P>(std::move(group), bench::no_timeline, 0.0F,
+                   dtrain::hooks::Cast<dtrain::bfloat16>({.error_feedback = dtrain::hooks::every_parameter}))
+        .measure(samples);
   } else if (hook == "PowerSgd(4)") {
     OverlapRank<P>(std::move(group), bench::no_timeline, 1e-4F, dtrain::hooks::PowerSgd({.rank = 4})).measure(samples);
   } else if (hook == "TopK(0.01)") {  // whose step reduces a hundredth of the elements: none is checked

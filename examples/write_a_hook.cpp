@@ -43,8 +43,7 @@ struct Model {
 int main(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group) {
     Model model;
-    ClipEachRank hook{.longest = 2};
-    dtrain::DistributedDataParallel ddp{model, group, {}, hook};
+    dtrain::DistributedDataParallel ddp{model, group, {}, ClipEachRank{.longest = 2}};
     ddp.backward([&](dtrain::Ready ready) {
       for (float& element : model.gradient) {
         element = group.rank() == 0 ? 1.0F : 1000.0F;  // the norm is 2 on rank 0, and 2,000 on the others

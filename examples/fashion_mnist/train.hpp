@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -251,7 +252,7 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   state.load(group);
   shared::ChosenHook hook(options.hook);
   hook.set_steps(state.step());
-  dtrain::DistributedDataParallel ddp{model, group, ddp_options(options), hook};
+  dtrain::DistributedDataParallel ddp{model, group, ddp_options(options), std::ref(hook)};
   const dtrain::DistributedSampler sampler{
       group, {.dataset_size = training.size(), .global_batch = options.global_batch, .seed = options.seed}};
   print_beginning(progress, training, test, group.world_size());

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -104,7 +105,7 @@ int train_elastic(dtrain::Elastic<Policy> job, dtrain::Arguments arguments) {
     }
     shared::ChosenHook hook(options.hook);
     hook.set_steps(state.step());
-    dtrain::DistributedDataParallel ddp{model, group, ddp_options(options), hook};
+    dtrain::DistributedDataParallel ddp{model, group, ddp_options(options), std::ref(hook)};
     const dtrain::DistributedSampler sampler{
         group, {.dataset_size = training.size(), .global_batch = options.global_batch, .seed = options.seed}};
     print_beginning(progress, training, test, group.world_size());

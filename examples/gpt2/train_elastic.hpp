@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -106,7 +107,7 @@ int train_elastic_with(dtrain::Elastic<Policy>& job, const Sequences& sequences,
     if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
     if (options.measures_plan) ddp_options.plan = dtrain::PlanChoice::measured();
     shared::ChosenHook hook(options.hook);
-    Ddp ddp = options.hook.is_none() ? Ddp{model, group, ddp_options} : Ddp{model, group, ddp_options, hook};
+    Ddp ddp = options.hook.is_none() ? Ddp{model, group, ddp_options} : Ddp{model, group, ddp_options, std::ref(hook)};
     WholeState<dtrain::ProcessGroup<Policy>, M> saved{group, optimizer, model};
     if (job.step() == 0) {
       state.load(ddp, saved, hook);

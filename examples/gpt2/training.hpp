@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -114,7 +115,7 @@ Summary train_model(Model& model, const dtrain::ProcessGroup<Policy>& group, con
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
   if (options.measures_plan) ddp_options.plan = dtrain::PlanChoice::measured();
   shared::ChosenHook hook(options.hook);
-  Ddp ddp = options.hook.is_none() ? Ddp{model, group, ddp_options} : Ddp{model, group, ddp_options, hook};
+  Ddp ddp = options.hook.is_none() ? Ddp{model, group, ddp_options} : Ddp{model, group, ddp_options, std::ref(hook)};
   Optimizer<Ddp, Model> optimizer(ddp, model, options.zero, options.clip);
   TrainingState state(options);
   state.load(ddp, optimizer, hook);

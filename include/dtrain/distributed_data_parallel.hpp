@@ -99,7 +99,9 @@ class DistributedDataParallel {
   /// Error (invalid_argument) for parameters that cannot be trained, or a model that another wrapper has bound;
   /// (unsupported) for a device or an element type that the backend does not reduce, and for DdpOptions::deterministic
   /// with a backend that does not promise the same bits; the job's first cause.
-  /// @param hook reduces the buckets (ddp/hooks/gradient_hook.hpp). A variable is borrowed, a temporary kept.
+  /// @param hook reduces the buckets (ddp/hooks/gradient_hook.hpp): an rvalue, which this object keeps; or
+  /// std::ref(hook), a variable whose members, such as hook.state(group), stay in use. Lifetime: this object borrows
+  /// the variable of std::ref(hook), which outlives it.
   template <class H = ddp::HookFunctions<Communicator>>
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {}, H&& hook = {})
       : group_(std::move(group)), driver_(make_process_owned<Driver>(group::GroupAccess::of(group_))) {
@@ -301,12 +303,7 @@ class DistributedDataParallel {
   /// @param model the model; or a ParameterList
   template <class Model, class H>
   void construct(Model&& model, const DdpOptions& options, H&& hook) {
-    constexpr bool is_hook = ddp::GradientHook<std::remove_cvref_t<H>, Communicator> ||
-                             std::same_as<std::remove_cvref_t<H>, ddp::HookFunctions<Communicator>>;
-    static_assert(is_hook,
-                  "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
-                  "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
-    if constexpr (is_hook && (ddp::Model<M> || ddp::IsParameterList<M>)) {  // else a static_assert has failed
+    if constexpr (ddp::Model<M> || ddp::IsParameterList<M>) {  // else a static_assert has failed
       try {
         driver_->construct(group::GroupAccess::of(group_), ddp::model_functions(model), options,
                            ddp::hook_functions<Communicator>(std::forward<H>(hook)));

@@ -76,8 +76,8 @@ class DistributedDataParallel {
   DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options, GraphPolicy graph)
       : DistributedDataParallel(std::move(net), std::move(group), options, BufferPolicy::rank0, graph) {}
 
-  /// `hook` reduces the gradients, as a hook of dtrain::DistributedDataParallel: a variable is borrowed, a temporary
-  /// kept.
+  /// @param hook reduces the gradients, as a hook of dtrain::DistributedDataParallel: an rvalue, which this object
+  /// keeps; or std::ref(hook). Lifetime: this object borrows the variable of std::ref(hook), which outlives it.
   template <class H>
   requires(!std::is_same_v<std::remove_cvref_t<H>, BufferPolicy> &&
            !std::is_same_v<std::remove_cvref_t<H>, GraphPolicy>)

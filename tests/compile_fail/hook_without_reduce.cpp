@@ -1,6 +1,8 @@
 // A hook that DistributedDataParallel cannot give a bucket to.
 // expect: dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator>
 // one error
+#include <functional>
+
 #include "compile_fail/host_model.hpp"
 
 struct Hook {
@@ -15,5 +17,5 @@ struct Hook {
 };
 
 void wrap(Model& model, const dtrain::ProcessGroup<Policy>& group, Hook& hook) {
-  dtrain::DistributedDataParallel ddp{model, group, {}, hook};
+  dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
 }

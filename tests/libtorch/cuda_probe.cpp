@@ -436,7 +436,7 @@ template <class Group>
 void check_local_sgd(const Group& group, Checks& checks) {
   nn::Sequential net = conv_net(false, torch::kFloat32, 7);
   dtrain::hooks::LocalSgd local{{.every = 1}};
-  DistributedDataParallel ddp{net, group, {}, local};
+  DistributedDataParallel ddp{net, group, {}, std::ref(local)};
   for (int step = 0; step < 5; ++step) {
     const c10::cuda::CUDAStreamGuard on_pool(c10::cuda::getStreamFromPool());
     const torch::NoGradGuard no_grad;

@@ -3,6 +3,7 @@
 /// Checks of values that torch::load and set_data put elsewhere, beside sharded optimizers, LocalSgd and checkpoints.
 
 #include <algorithm>
+#include <functional>
 
 #include "expectations.hpp"
 
@@ -139,7 +140,7 @@ inline void check_moved_local(const Group& group) {
   nn::Linear net = filled(1, torch::kFloat32);
   const torch::Tensor before = net->weight.detach();
   {
-    DistributedDataParallel ddp{net, group, {}, local, BufferPolicy::none};
+    DistributedDataParallel ddp{net, group, {}, std::ref(local), BufferPolicy::none};
     torch::optim::SGD sgd(net->parameters(), 0.5);
     load(net, 20);
     for (int step = 0; step < 2; ++step) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -87,7 +88,7 @@ std::vector<double> sharded(const Group& group, Rule rule) {
 std::vector<double> power_sgd(const Group& group) {
   Model model({{96, 64}, {64}});
   dtrain::hooks::PowerSgd hook{{.rank = 4, .start_after = 2}};
-  dtrain::DistributedDataParallel ddp{model, group, {}, hook};
+  dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
   std::vector<double> losses;
   for (int step = 0; step < steps; ++step) {
     double loss = 0;

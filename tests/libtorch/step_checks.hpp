@@ -63,8 +63,7 @@ inline void check_training(const Group& group, bool set_to_none) {
 inline void check_hooks(const Group& group) {
   nn::Sequential alone = two_layers(0);
   nn::Sequential net = two_layers(0);
-  dtrain::hooks::Cast<dtrain::float16> hook;
-  DistributedDataParallel ddp{net, group, {}, hook, BufferPolicy::none};
+  DistributedDataParallel ddp{net, group, {}, dtrain::hooks::Cast<dtrain::float16>{}, BufferPolicy::none};
   for (int rank = 0; rank < group.world_size(); ++rank)
     (loss_of(alone->forward(inputs_of(rank, 0))) / group.world_size()).backward();
   ddp.backward(loss_of(ddp(inputs_of(group.rank(), 0))));

@@ -3,6 +3,7 @@
 
 #include <clocale>
 #include <cstddef>
+#include <functional>
 #include "programs/prelude.hpp"
 
 namespace {
@@ -21,7 +22,7 @@ struct Model {
 template <class Hook>
 void train(const dtrain::ProcessGroup<Policy>& group, Hook& hook) {
   Model model;
-  dtrain::DistributedDataParallel ddp{model, group, {}, hook};
+  dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
   for (int step = 0; step < 3; ++step)
     ddp.backward([&](dtrain::Ready ready) { ready(0); });
   std::printf("%s\n", ddp.summary().c_str());

@@ -243,7 +243,7 @@ TEST_CASE("a step of an elastic attempt cannot be captured") {
 TEST_CASE("local steps on a device are refused in an elastic job") {
   const std::string thrown = run_alone([](const Job&, const Group& group, Model& model) {
     dtrain::hooks::LocalSgd local{{.every = 2}};
-    DistributedDataParallel ddp{model, group, {}, local};
+    DistributedDataParallel ddp{model, group, {}, std::ref(local)};
   });
   CHECK_CONTAINS(thrown, "as hooks::LocalSgd does, was given a model in device memory in an elastic job");
 }

@@ -134,7 +134,7 @@ TEST_CASE("an average of weights that a stream of the program writes comes after
   run_well<StagedPolicy>(2, [&](const dtrain::ProcessGroup<StagedPolicy>& group) {
     WrittenOnStream model;
     dtrain::hooks::LocalSgd local{{.every = 1}};
-    dtrain::DistributedDataParallel ddp{model, group, {}, local};
+    dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(local)};
     PinnedBuffer source(bytes);
     std::fill_n(reinterpret_cast<float*>(source.data()), count, static_cast<float>(group.rank() + 1));
     dtrain::stream::cuda::ExternalEvent held;

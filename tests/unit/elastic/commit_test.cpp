@@ -309,7 +309,7 @@ std::string log_of(std::uint64_t commit_every, bool accumulates, Hook&&... hook)
   CHECK(thrown_alone([&](auto& job, Group group) {
           Model model;
           Model other;
-          dtrain::DistributedDataParallel ddp{model, group, {}, hook...};
+          dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(hook)...};
           dtrain::DistributedDataParallel another{other, group};
           const auto pass = [](dtrain::Ready ready) { ready(0); };
           for (std::uint64_t step = 1; step <= 250; ++step) {

@@ -73,7 +73,7 @@ Function rounds(std::uint64_t count, const std::function<void(const Job&, const 
   return [=](const Job& job, const Group& group, Model& model) {
     LocalSgd local{{.every = 3}};
     local.set_steps(3 * job.step());
-    dtrain::DistributedDataParallel ddp{model, group, {}, local};
+    dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(local)};
     while (job.step() < count) {
       do {
         at_step(job, group, local.steps());
@@ -93,7 +93,7 @@ TEST_CASE("commit() is refused between two averages of LocalSgd") {
   };
   CHECK(after([](const Job& job, const Group& group, Model& model) {
           LocalSgd local{{.every = 2, .start_after = 1}};
-          dtrain::DistributedDataParallel ddp{model, group, {}, local};
+          dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(local)};
           const auto step = [&] {
             backward(ddp);
             return local.average(group);
@@ -118,7 +118,7 @@ TEST_CASE("commit() is refused between two averages of LocalSgd") {
 TEST_CASE("commit() of a model with LocalSgd is refused if its weights are not put back") {
   const auto one_step = [](const Job& job, const Group& group, Model& model) {
     LocalSgd local{{.every = 1}};
-    dtrain::DistributedDataParallel ddp{model, group, {}, local};
+    dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(local)};
     backward(ddp);
     local.average(group);
     job.commit();
@@ -155,7 +155,7 @@ TEST_CASE("a model that is wrapped again after local steps of an attempt gets ra
   const Function function = [](const Job& job, const Group& group, Model& model) {
     if (job.step() == 0) {
       LocalSgd local{{.every = 1}};
-      dtrain::DistributedDataParallel ddp{model, group, {}, local};
+      dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(local)};
       backward(ddp);
       local.average(group);
       job.commit();
@@ -169,7 +169,7 @@ TEST_CASE("a model that is wrapped again after local steps of an attempt gets ra
     }
     LocalSgd local{{.every = 3}};
     {
-      dtrain::DistributedDataParallel ddp{model, group, {}, local};
+      dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(local)};
       backward(ddp);
       model.step(local.steps(), group);
       local.average(group);

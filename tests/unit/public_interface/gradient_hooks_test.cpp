@@ -93,7 +93,7 @@ TEST_CASE("a hook gets every gradient once a step, with its shape and place, and
     run_well(3, [&](const Group& group) {
       Shaped<BindingModel> model(shapes);
       Recorder recorder;
-      DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}, recorder};
+      DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}, std::ref(recorder)};
       for (int step = 0; step < 3; ++step) {
         recorder.buckets.clear();
         const auto planned = recorder.planned;
@@ -179,7 +179,8 @@ std::vector<float> train_with_feedback(std::size_t bucket_bytes, bool reorders) 
     Shaped<BindingModel> model(shapes);
     dtrain::hooks::Cast<dtrain::bfloat16> hook{
         {.error_feedback = [](const dtrain::Parameter& parameter) { return parameter.name != "layer1"; }}};
-    DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes, .reorder_gradients = reorders}, hook};
+    DistributedDataParallel ddp{
+        model, group, {.bucket_bytes = bucket_bytes, .reorder_gradients = reorders}, std::ref(hook)};
     const std::vector<std::size_t> first_plan = ddp.plan().bucket_of;
     for (int step = 0; step < 12; ++step) {
       ddp.backward([&](Ready ready) {
@@ -213,8 +214,8 @@ TEST_CASE("a hooks::Cast with error feedback is for one model, and says so") {
     Shaped<Model> other(shapes);
     dtrain::hooks::Cast<dtrain::bfloat16> hook{{.error_feedback = dtrain::hooks::every_parameter}};
     CHECK(hook.description() == "hooks::Cast to bf16 with error feedback");
-    DistributedDataParallel ddp{model, group, {}, hook};
-    CHECK_ERROR((DistributedDataParallel{other, group, {}, hook}), dtrain::Errc::invalid_argument,
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
+    CHECK_ERROR((DistributedDataParallel{other, group, {}, std::ref(hook)}), dtrain::Errc::invalid_argument,
                 "a hooks::Cast with error feedback is given to a second model; each model needs its own",
                 "in an elastic job: make the hook in the function of train()");
   });
@@ -226,7 +227,7 @@ TEST_CASE("the summary says what a hook sends and saves, and nothing about it wi
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}, dtrain::hooks::Cast<dtrain::bfloat16>{}};
     Shaped<BindingModel> other(shapes);
     Recorder recorder;
-    DistributedDataParallel recorded{other, group, {.bucket_bytes = 3000}, recorder};
+    DistributedDataParallel recorded{other, group, {.bucket_bytes = 3000}, std::ref(recorder)};
     Shaped<BindingModel> third(shapes);
     DistributedDataParallel plain{third, group, {.bucket_bytes = 3000}};
     for (int step = 0; step < 5; ++step) {
@@ -281,7 +282,7 @@ TEST_CASE("PowerSGD passes matrices of at most its rank on as they are, and all 
   run_well(3, [&](const Group& group) {
     Shaped<BindingModel> model(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = 4, .min_compression = 1.5}};
-    DistributedDataParallel ddp{model, group, {.bucket_bytes = 6000}, hook};
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 6000}, std::ref(hook)};
     CHECK((hook.compresses(1) && hook.compresses(5) && !hook.compresses(3) && !hook.compresses(6)));
     for (int step = 0; step < 6; ++step) {
       // Of rank 1 on each rank, so of rank 3 in the average.
@@ -313,7 +314,7 @@ TEST_CASE("what PowerSGD leaves out of a step comes in later ones") {
   run_well(2, [&](const Group& group) {
     Shaped<Model> model(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = 2}};
-    DistributedDataParallel ddp{model, group, {.bucket_bytes = 6000}, hook};
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 6000}, std::ref(hook)};
     const std::vector<float> expected = average(0, 2);
     std::vector<float> sum(expected.size());
     double first = 0;
@@ -336,7 +337,7 @@ TEST_CASE("PowerSGD begins when it is told to, sums where a sum is asked for, an
   run_well(2, [&](const Group& group) {
     Shaped<BindingModel> model(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = 40, .start_after = 2, .min_compression = 1}};  // exact where it compresses
-    DistributedDataParallel ddp{model, group, {.reduce_op = dtrain::ReduceOp::sum}, hook};
+    DistributedDataParallel ddp{model, group, {.reduce_op = dtrain::ReduceOp::sum}, std::ref(hook)};
     for (int step = 0; step < 9; ++step) {
       const float factor = step == 3 ? 0.0F : 1.0F;
       run_step(ddp, model, [&](std::size_t i, std::size_t k) {
@@ -363,7 +364,7 @@ TEST_CASE("the norm of a step is that of what its hook left") {
   run_well(2, [&](const Group& group) {
     Shaped<BindingModel> model(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = 2}};
-    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}, hook};
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}, std::ref(hook)};
     for (int step = 0; step < 3; ++step) {
       dtrain::Step one = ddp.begin({.measure_norm = true});
       write_gradients(model, one.ready(),
@@ -381,7 +382,7 @@ TEST_CASE("ranks with different hooks, or with and without one, fail with a sent
   expect_ends(2, {"hooks::PowerSgd with rank 1,", "hooks::PowerSgd with rank 2,"}, [](const Group& group) {
     Shaped<Model> model(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = group.rank() + 1}};
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
   });
   expect_ends(2, {"by an all-reduce", "by hooks::Cast to bf16"}, [](const Group& group) {
     Shaped<Model> model(shapes);
@@ -400,7 +401,7 @@ TEST_CASE("steady steps with a hook allocate nothing") {
     Shaped<BindingModel> model(shapes);
     Shaped<BindingModel> other(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = 2}};
-    DistributedDataParallel ddp{model, group, options, hook};
+    DistributedDataParallel ddp{model, group, options, std::ref(hook)};
     DistributedDataParallel cast{
         other, group, options,
         dtrain::hooks::Cast<dtrain::float16>{{.error_feedback = dtrain::hooks::every_parameter}}};
@@ -427,8 +428,8 @@ TEST_CASE("a PowerSGD that cannot work is refused") {
     Shaped<Model> model(shapes);
     Shaped<Model> other(shapes);
     dtrain::hooks::PowerSgd hook;
-    DistributedDataParallel ddp{model, group, {}, hook};
-    CHECK_THROWS_AS((DistributedDataParallel{other, group, {}, hook}), dtrain::Error);
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
+    CHECK_THROWS_AS((DistributedDataParallel{other, group, {}, std::ref(hook)}), dtrain::Error);
   });
 }
 

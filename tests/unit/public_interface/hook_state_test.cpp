@@ -36,7 +36,7 @@ template <class Hook, class Options>
 bool goes_on_alike(const Group& group, const Options& options, int saved, const std::string& path) {
   Hook hook{options};
   Matrices model;
-  DistributedDataParallel ddp{model, group, {}, hook};
+  DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
   for (int step = 0; step < 10; ++step) {
     if (step == saved) {
       const auto tensors = all_tensors(model, hook.state(group));
@@ -48,7 +48,7 @@ bool goes_on_alike(const Group& group, const Options& options, int saved, const 
 
   Hook next_hook{options};
   Matrices next;
-  DistributedDataParallel next_ddp{next, group, {}, next_hook};
+  DistributedDataParallel next_ddp{next, group, {}, std::ref(next_hook)};
   const auto tensors = all_tensors(next, next_hook.state(group));
   const bool is_alike = dtrain::load_checkpoint(group, path, tensors);
   for (int step = saved; step < 10; ++step) {
@@ -82,7 +82,7 @@ TEST_CASE("errors of hooks::Cast are kept for the parameters that have error fee
     dtrain::hooks::Cast<dtrain::bfloat16> hook{
         {.error_feedback = [](const dtrain::Parameter& one) { return one.name == "layer1"; }}};
     Matrices model;
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     for (int step = 0; step < 3; ++step)
       train(ddp, model, step, group.rank());
     const std::vector<dtrain::NamedTensor> state = hook.state(group);
@@ -100,7 +100,7 @@ TEST_CASE("state() keeps what the ranks owe in sum, and gives it to each alike")
   run_well(2, [&](const Group& group) {
     dtrain::hooks::TopK hook{{.fraction = 0.05}};
     Matrices model;
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     std::vector<double> owed(40 * 30);
     for (int step = 0; step < 3; ++step) {
       train(ddp, model, step, group.rank());
@@ -129,7 +129,7 @@ double largest_share_of_short_errors(Make make) {
   const auto body = [&](const dtrain::ProcessGroup<Policy>& group) {
     auto hook = make();
     Matrices model;
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     for (int step = 0; step < 3; ++step)
       train(ddp, model, step, group.rank());
     double& share = shares[static_cast<std::size_t>(group.rank())];
@@ -159,7 +159,7 @@ std::string text_of_wrong_group(Make make, bool has_stepped) {
   const auto ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
     auto own = make();
     Matrices model;
-    DistributedDataParallel ddp{model, group, {}, own};
+    DistributedDataParallel ddp{model, group, {}, std::ref(own)};
     const Group alone = group.split(group.rank(), 0);
     if (has_stepped) train(ddp, model, 0, group.rank());
     static_cast<void>(own.state(alone));
@@ -192,11 +192,11 @@ TEST_CASE("a cast without error feedback serves models of groups of different si
   run_well(2, [](const Group& group) {
     dtrain::hooks::Cast<dtrain::bfloat16> hook;
     Matrices model;
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     CHECK(hook.state(group).empty());
     const Group alone = group.split(group.rank(), 0);
     Matrices own;
-    DistributedDataParallel own_ddp{own, alone, {}, hook};
+    DistributedDataParallel own_ddp{own, alone, {}, std::ref(hook)};
     train(own_ddp, own, 0, group.rank());
     train(ddp, model, 0, group.rank());
     CHECK(hook.state(alone).empty());
@@ -209,7 +209,7 @@ TEST_CASE("a LocalSgd serves a later wrapper of its model, in a group of another
     dtrain::hooks::LocalSgd hook{{.every = 1}};
     Matrices model;
     for (const Group& each : {group, alone, group}) {
-      DistributedDataParallel ddp{model, each, {}, hook};
+      DistributedDataParallel ddp{model, each, {}, std::ref(hook)};
       train(ddp, model, 0, group.rank());
       CHECK(hook.average(each));
       CHECK(hook.state(each).size() == 1);

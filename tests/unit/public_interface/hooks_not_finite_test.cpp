@@ -56,7 +56,7 @@ template <class Make>
 std::string train(const Group& group, Make make, const Run& run) {
   auto hook = make();
   Matrix model;
-  DistributedDataParallel ddp{model, group, {}, hook};
+  DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
   dtrain::LossScaler scaler;
   int skipped = 0;
   float expected_scale = scaler.scale();
@@ -127,7 +127,7 @@ TEST_CASE("after a step that is not finite, the errors of TopK are finite, and n
   run_well(1, [](const Group& group) {
     Model model({1000});
     dtrain::hooks::TopK hook{{.fraction = 0.01}};
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     ddp.backward([&](Ready ready) {
       std::fill_n(model.gradients[0].begin(), 600, infinity);
       std::fill_n(model.gradients[0].begin() + 600, 400, 0.5F);

@@ -31,7 +31,7 @@ int wrong_steps(const Group& group) {
   Model local(sizes);
   DistributedDataParallel expected{reduced, group};
   LocalSgd hook{{.every = 3, .start_after = 2}};
-  DistributedDataParallel ddp{local, group, {}, hook};
+  DistributedDataParallel ddp{local, group, {}, std::ref(hook)};
   int wrong = 0;
   for (int step = 0; step < 11; ++step) {
     expected.backward(backward(reduced, step, group.rank()));
@@ -61,7 +61,7 @@ TEST_CASE("average_now() averages at any step, and a counter that was set goes o
   run_well(2, [&](const Group& group) {
     Model model(sizes);
     LocalSgd hook{{.every = 4}};
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     hook.set_steps(2);
     ddp.backward(backward(model, 0, group.rank()));
     descend(model, 0.1F);
@@ -85,7 +85,7 @@ std::vector<std::vector<float>> after_small_steps(const std::vector<std::string>
         for (std::vector<float>& values : model.values)
           std::fill(values.begin(), values.end(), 1.0F);
         LocalSgd hook{{.every = 1}};
-        DistributedDataParallel ddp{model, group, {}, hook};
+        DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
         for (int step = 0; step < 10; ++step) {
           ddp.backward([](Ready ready) { all_ready(ready, 2); });
           for (std::vector<float>& values : model.values) {
@@ -143,7 +143,7 @@ TEST_CASE("local steps leave each rank its own buffers, and averages of the weig
   run_well(2, [&](const Group& group) {
     WithBuffers model;
     LocalSgd hook{{.every = 2, .start_after = 2}};
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     for (int step = 0; step < 8; ++step) {
       const int own = 4 * step + 2 * group.rank();
       model.fill(own);
@@ -160,7 +160,7 @@ TEST_CASE("buffers that steps do not broadcast stay those of each rank in an ave
   run_well(2, [&](const Group& group) {
     WithBuffers model;
     LocalSgd hook{{.every = 1}};
-    DistributedDataParallel ddp{model, group, {.broadcast_buffers = false}, hook};
+    DistributedDataParallel ddp{model, group, {.broadcast_buffers = false}, std::ref(hook)};
     model.fill(2 * group.rank());
     ddp.backward([](Ready ready) { ready(0); });
     CHECK(hook.average(group));
@@ -173,7 +173,7 @@ TEST_CASE("a rank that is late does not hold up the local steps of the others, a
   run_well(2, [&](const Group& group) {
     WithBuffers model;
     LocalSgd hook{{.every = 6}};
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     const auto steps = [&](int count) {
       for (int i = 0; i < count; ++i) {
         ddp.backward([](Ready ready) { ready(0); });
@@ -193,7 +193,7 @@ TEST_CASE("options that differ between ranks, and no steps between averages, are
   expect_ends(2, {"hooks::LocalSgd every"}, [&](const Group& group) {
     Model model(sizes);
     LocalSgd hook{{.every = group.rank() == 0 ? 4U : 5U}};
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
   });
 }
 

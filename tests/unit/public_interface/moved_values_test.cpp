@@ -134,7 +134,7 @@ TEST_CASE("LocalSgd averages values where they are now") {
     MovingModel<float> model;
     dtrain::hooks::LocalSgd local;
     std::optional<DistributedDataParallel<MovingModel<float>, front_test::Policy>> ddp;
-    ddp.emplace(model, group, dtrain::DdpOptions{}, local);
+    ddp.emplace(model, group, dtrain::DdpOptions{}, std::ref(local));
     ddp->backward([&](Ready ready) { model.step(ready, 1); });
     const auto rank = static_cast<float>(group.rank());
     const std::vector<float> before = model.move(0, rank);

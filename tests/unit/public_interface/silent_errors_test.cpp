@@ -433,7 +433,7 @@ TEST_CASE("a wrapper without steps, one that an exception ends and one of local 
     Model model({10});
     { DistributedDataParallel ddp{model, group}; }
     dtrain::hooks::LocalSgd local{{.every = 8}};
-    DistributedDataParallel ddp{model, group, {}, local};
+    DistributedDataParallel ddp{model, group, {}, std::ref(local)};
     ddp.backward([](Ready ready) { ready(0); });
     model.values[0][0] = static_cast<float>(group.rank());
   });

@@ -92,7 +92,7 @@ TEST_CASE("each rank gets the average of what the ranks send, and the rest goes 
     run_well(ranks, [&](const Group& group) {
       BindingModel model(sizes);
       dtrain::hooks::TopK hook{{.fraction = 0.02, .start_after = 1}};
-      DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}, hook};
+      DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}, std::ref(hook)};
       std::vector<Reference> references{{ranks, 1, 24}, {ranks, 4, 60}};
       for (int step = 0; step < 8; ++step) {
         run_step(ddp, model, step, group.rank());
@@ -135,7 +135,7 @@ TEST_CASE("an element that is not finite reaches every rank, and steady steps al
   run_well(2, [&](const Group& group) {
     Model model({1000});
     dtrain::hooks::TopK hook;
-    DistributedDataParallel ddp{model, group, {}, hook};
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     ddp.backward([&](Ready ready) {
       model.gradients[0].assign(1000, 1);
       if (group.rank() == 1) model.gradients[0][700] = std::numeric_limits<float>::quiet_NaN();
@@ -147,7 +147,7 @@ TEST_CASE("an element that is not finite reaches every rank, and steady steps al
     const dtrain::DdpOptions options{.check_addresses = false, .progress = dtrain::stream::host::Progress::caller};
     BindingModel model(sizes);
     dtrain::hooks::TopK hook{{.fraction = 0.02}};
-    DistributedDataParallel ddp{model, group, options, hook};
+    DistributedDataParallel ddp{model, group, options, std::ref(hook)};
     for (int step = 0; step < 3; ++step)
       run_step(ddp, model, step, 0);
     const std::size_t before = support::allocations_of_this_thread;
@@ -163,7 +163,7 @@ TEST_CASE("with start_after, a gradient without elements delays no compression, 
   run_well(2, [&](const Group& group) {
     Model model({90, 400, 0});
     dtrain::hooks::TopK hook{{.fraction = 0.1, .start_after = 2}};
-    DistributedDataParallel ddp{model, group, {.bucket_bytes = 1000, .first_bucket_bytes = 1000}, hook};
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 1000, .first_bucket_bytes = 1000}, std::ref(hook)};
     for (int step = 0; step < 5; ++step) {
       ddp.backward([&](Ready ready) {
         model.gradients[0].assign(90, 1);
@@ -198,14 +198,14 @@ TEST_CASE("a training that goes on from a checkpoint begins to compress in the s
     const dtrain::ddp::TopKOptions sparse{.fraction = 0.1, .start_after = 4};
     Model model({90, 400, 0});
     dtrain::hooks::TopK hook{sparse};
-    DistributedDataParallel ddp{model, group, options, hook};
+    DistributedDataParallel ddp{model, group, options, std::ref(hook)};
     steps(ddp, model, 0, 2);
     const auto saved = hook.state(group);
     dtrain::save_checkpoint(group, folder.path + "/state", saved);
     const auto expected = steps(ddp, model, 2, 8);
     Model next({90, 400, 0});
     dtrain::hooks::TopK next_hook{sparse};
-    DistributedDataParallel next_ddp{next, group, options, next_hook};
+    DistributedDataParallel next_ddp{next, group, options, std::ref(next_hook)};
     const auto loaded = next_hook.state(group);
     CHECK(dtrain::load_checkpoint(group, folder.path + "/state", loaded));
     CHECK(steps(next_ddp, next, 2, 8) == expected);
@@ -220,8 +220,8 @@ TEST_CASE("a TopK that cannot work is refused") {
     Model model(sizes);
     Model other(sizes);
     dtrain::hooks::TopK hook;
-    DistributedDataParallel ddp{model, group, {}, hook};
-    CHECK_THROWS_AS((DistributedDataParallel{other, group, {}, hook}), dtrain::Error);
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
+    CHECK_THROWS_AS((DistributedDataParallel{other, group, {}, std::ref(hook)}), dtrain::Error);
   });
 }
 

@@ -146,7 +146,7 @@ void check_measured(std::size_t variants, Hook... hook) {
                      front_test::BindingModel model({64, 1000, 17, 300, 5});
                      const dtrain::DdpOptions options{
                          .bucket_bytes = 2048, .first_bucket_bytes = 256, .plan = dtrain::PlanChoice::measured()};
-                     dtrain::DistributedDataParallel ddp{model, group, options, hook...};
+                     dtrain::DistributedDataParallel ddp{model, group, options, Hook(hook)...};
                      for (int step = 0; step < steps; ++step) {
                        ddp.backward([&](dtrain::Ready ready) {
                          fill_gradients(model, ready, static_cast<float>(step % 5 + 4 * group.rank()));

@@ -185,7 +185,7 @@ TEST_CASE("a step without data is refused with hooks::LocalSgd") {
   run_well(2, [](const Group& group) {
     Model model({3});
     dtrain::hooks::LocalSgd local{{.every = 4}};
-    DistributedDataParallel ddp{model, group, {}, local};
+    DistributedDataParallel ddp{model, group, {}, std::ref(local)};
     CHECK_ERROR(ddp.step_without_data(), Errc::unsupported, "hooks::LocalSgd, whose local steps exchange nothing");
   });
 }

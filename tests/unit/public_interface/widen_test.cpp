@@ -90,8 +90,8 @@ TEST_CASE("a hooks::Widen is for one model, and an infinity stays one") {
     Model model;
     Model other;
     Widen hook;
-    DistributedDataParallel ddp{model, group, {}, hook};
-    CHECK_ERROR((DistributedDataParallel{other, group, {}, hook}), dtrain::Errc::invalid_argument,
+    DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
+    CHECK_ERROR((DistributedDataParallel{other, group, {}, std::ref(hook)}), dtrain::Errc::invalid_argument,
                 "a hooks::Widen is given to a second model; each model needs its own",
                 "in an elastic job: make the hook in the function of train()");
     ddp.backward([&](Ready ready) {

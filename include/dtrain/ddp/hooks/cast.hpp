@@ -171,7 +171,7 @@ void convert_elements(const BufferView& from, const BufferView& to) noexcept;
 /// sum of its gradients less one rounding. A rank keeps an f32 for each element, in host memory only. Errors restart at
 /// zero after gradients that are not finite. Errors of scaled gradients (LossScaler) have the scale of their step: use
 /// bf16.
-/// Lifetime: with error feedback one model; a variable outlives its wrapper.
+/// Lifetime: with error feedback one model. A hook given as std::ref(hook) outlives its wrapper.
 /// @ingroup hooks
 template <class Half>
 class Cast {
@@ -288,7 +288,8 @@ class Cast {
 /// f32 without further bytes; NCCL adds 16-bit elements in their own precision.
 ///
 /// The hook works for one model. The channel allocates f32 memory for the largest bucket; on a CUDA device memory for
-/// smaller buckets of earlier plans stays, and its time is not measured. Lifetime: a variable outlives its wrapper.
+/// smaller buckets of earlier plans stays, and its time is not measured. Lifetime: a hook given as std::ref(hook)
+/// outlives its wrapper.
 /// @ingroup hooks
 class Widen {
  public:

@@ -185,19 +185,18 @@ struct HookFunctions {
   std::function<bool()> weights_differ;
 };
 
-/// Functions of `hook`. Lifetime: borrows a variable, which outlives the result; keeps a temporary.
-template <class C, class H>
-HookFunctions<C> hook_functions(H&& hook) {
-  using Hook = std::remove_cvref_t<H>;
-  std::shared_ptr<Hook> kept;
-  if constexpr (std::is_lvalue_reference_v<H>) {
-    kept = std::shared_ptr<Hook>(std::shared_ptr<void>(), &hook);
-  } else {
-    kept = std::make_shared<Hook>(std::forward<H>(hook));
-  }
+/// Functions of `*kept`. Lifetime: they share the pointer, which owns or borrows the hook.
+template <class C, class Hook>
+HookFunctions<C> functions_of(const std::shared_ptr<Hook>& kept) {
+  constexpr bool is_hook = GradientHook<Hook, C>;
+  static_assert(is_hook,
+                "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
+                "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
   HookFunctions<C> functions;
   functions.description = "a hook";
-  functions.reduce = [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); };
+  if constexpr (is_hook) {  // else the static_assert has failed
+    functions.reduce = [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); };
+  }
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
@@ -235,6 +234,23 @@ HookFunctions<C> hook_functions(H&& hook) {
     functions.weights_differ = [kept] { return static_cast<bool>(kept->weights_differ()); };
   }
   return functions;
+}
+/// Functions of an rvalue. Lifetime: they keep the hook.
+template <class C, class H>
+HookFunctions<C> hook_functions(H&& hook) {
+  constexpr bool is_variable = std::is_lvalue_reference_v<H>;
+  static_assert(!is_variable,
+                "dtrain: the hook is a variable: give std::ref(hook), which outlives the wrapper, or std::move(hook)");
+  if constexpr (is_variable) {
+    return {};
+  } else {
+    return functions_of<C>(std::make_shared<std::remove_cvref_t<H>>(std::forward<H>(hook)));
+  }
+}
+/// Functions of a caller's variable. Lifetime: they borrow the hook, which outlives them.
+template <class C, class Hook>
+HookFunctions<C> hook_functions(std::reference_wrapper<Hook> hook) {
+  return functions_of<C>(std::shared_ptr<Hook>(std::shared_ptr<void>(), &hook.get()));
 }
 template <class C>
 HookFunctions<C> hook_functions(HookFunctions<C>&& functions) {

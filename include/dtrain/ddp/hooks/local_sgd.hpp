@@ -39,7 +39,7 @@ struct LocalSgdOptions {
 /// rank 0's order of the buckets (DdpOptions::reorder_gradients).
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
-///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
+///   dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(local)};
 ///   ddp.backward(f);
 ///   sgd.step(model);
 ///   local.average(group);   // after each step of the optimizer

@@ -81,10 +81,10 @@ namespace DTRAIN_NAMESPACE::hooks {
 using ddp::PowerSgdOptions;
 
 /// A GradientHook that sends two thin factors of each gradient matrix.
-/// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. The residual of the
-/// approximation is added to the rank's next gradient (error feedback). The next approximation begins with the vectors
-/// of the last one (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
+/// `hooks::PowerSgd hook{{.rank = 4}}; DistributedDataParallel ddp{model, group, options, std::ref(hook)};`.
+/// An f32 gradient of n rows and m columns travels as (n + m) rank elements. The residual of the approximation is added
+/// to the rank's next gradient (error feedback). The next approximation begins with the vectors of the last one (warm
+/// start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
 /// Source: T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
 /// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
 /// - Gradients that are not finite stay so in their step. After the step the matrix's residuals and vectors restart at
@@ -92,7 +92,7 @@ using ddp::PowerSgdOptions;
 /// - Memory: a copy of each compressed gradient on every rank.
 /// - A program that starts again from a checkpoint without state() starts with residuals of zero.
 /// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
-/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
+/// Lifetime: one model. A hook given as std::ref(hook) outlives its wrapper. Gradients are in host memory.
 /// @ingroup hooks
 class PowerSgd {
  public:

@@ -59,10 +59,10 @@ namespace DTRAIN_NAMESPACE::hooks {
 using ddp::TopKOptions;
 
 /// A GradientHook that sends the largest elements of each gradient.
-/// `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. Every rank sends a `fraction` of the elements of each f32 gradient to all ranks: the elements with
-/// the largest absolute values, each with its index. Elements that a rank does not send are added to its next gradient
-/// (error feedback).
+/// `hooks::TopK hook{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options, std::ref(hook)};`.
+/// Every rank sends a `fraction` of the elements of each f32 gradient to all ranks: the elements with the largest
+/// absolute values, each with its index. Elements that a rank does not send are added to its next gradient (error
+/// feedback).
 /// A rank receives 8 * fraction * ranks bytes for each element. A gradient is reduced as it is if 8 * fraction * ranks
 /// is 4 or more, or if it has less than 1 / fraction elements.
 /// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
@@ -72,7 +72,7 @@ using ddp::TopKOptions;
 /// - Memory on every rank: a copy of each compressed gradient, and the elements sent and received.
 /// - A program that starts again from a checkpoint without state() starts with residuals of zero.
 /// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
-/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
+/// Lifetime: one model. A hook given as std::ref(hook) outlives its wrapper. Gradients are in host memory.
 /// @ingroup hooks
 class TopK {
  public:

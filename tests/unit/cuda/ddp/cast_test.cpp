@@ -95,7 +95,7 @@ std::string error_with(Cast<bfloat16> hook) {
   (void)run_groups<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model model;
     try {
-      const DistributedDataParallel ddp{model, group, {}, hook};
+      const DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
     } catch (const dtrain::Error& error) {
       text = error.what();
     }
@@ -143,8 +143,8 @@ TEST_CASE("a hooks::Cast on a device is for one model, and says so") {
     Model model;
     Model other;
     Cast<bfloat16> hook;
-    const DistributedDataParallel ddp{model, group, {}, hook};
-    CHECK_ERROR((DistributedDataParallel{other, group, {}, hook}), dtrain::Errc::invalid_argument,
+    const DistributedDataParallel ddp{model, group, {}, std::ref(hook)};
+    CHECK_ERROR((DistributedDataParallel{other, group, {}, std::ref(hook)}), dtrain::Errc::invalid_argument,
                 "a hooks::Cast on a CUDA device is given to a second model; each model needs its own",
                 "in an elastic job: make the hook in the function of train()");
   });

@@ -65,7 +65,7 @@ void expect_hook_alone(std::size_t count, Hook hook, float expected) {
   run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     OneParameter<T> model(count);
     Hook own = hook;
-    DistributedDataParallel ddp{model, group, {.reorder_gradients = false}, own};
+    DistributedDataParallel ddp{model, group, {.reorder_gradients = false}, std::ref(own)};
     if (group.rank() == 1) CHECK(holds_soon([&] { return has_ended.load(); }));
     ddp.backward([&](Ready ready) { model.compute(0, ready); });
     has_ended = true;

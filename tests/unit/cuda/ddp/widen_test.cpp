@@ -119,8 +119,8 @@ TEST_CASE("a hooks::Widen is for one model, has a plan first, and allocates noth
     Model model;
     Model other;
     Widen hook;
-    DistributedDataParallel ddp{model, group, {.bucket_bytes = 5000}, hook};
-    CHECK_ERROR((DistributedDataParallel{other, group, {}, hook}), dtrain::Errc::invalid_argument,
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 5000}, std::ref(hook)};
+    CHECK_ERROR((DistributedDataParallel{other, group, {}, std::ref(hook)}), dtrain::Errc::invalid_argument,
                 "a hooks::Widen is given to a second model; each model needs its own",
                 "in an elastic job: make the hook in the function of train()");
     const auto step = [&](float value) {
