@@ -40,6 +40,48 @@ TEST_CASE("an average of f16 on the wire does not overflow where the values do n
   }
 }
 
+/// Each rank divides and rounds once, and the backend between the nodes adds 16-bit elements.
+template <class Half>
+std::vector<float> expected(int ranks, std::size_t count) {
+  std::vector<topology_test::Bytes> sent;
+  for (int rank = 0; rank < ranks; ++rank) {
+    topology_test::Bytes& bytes = sent.emplace_back(2 * count);
+    const std::vector<float> values = topology_test::uneven_floats(count, rank);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Half half(values[i] * (1.0F / static_cast<float>(ranks)));
+      std::memcpy(bytes.data() + 2 * i, &half, 2);
+    }
+  }
+  const topology_test::Bytes sum =
+      support::scalar_reduction(dtrain::dtype_of<Half>::value, dtrain::ReduceOp::sum, sent);
+  std::vector<float> result(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    Half half;
+    std::memcpy(&half, sum.data() + 2 * i, 2);
+    result[i] = static_cast<float>(half);
+  }
+  return result;
+}
+
+template <class Wire, class Half>
+void check_average(const Nodes& nodes) {
+  constexpr std::size_t count = 20'011;
+  const int ranks = static_cast<int>(nodes.size());
+  support::run_topology_ranks<Channels<Wire>>(ranks, nodes, [&](auto& self, int rank) {
+    std::vector<float> values = topology_test::uneven_floats(count, rank);
+    const auto view = dtrain::buffer_view(std::span(values));
+    CHECK(self.all_reduce(view, view, dtrain::ReduceOp::average));
+    CHECK(std::memcmp(values.data(), expected<Half>(ranks, count).data(), count * sizeof(float)) == 0);
+  });
+}
+
+TEST_CASE("with a rank on each node an average is the sum of what each rank has divided and rounded once, to the bit") {
+  for (const Nodes& nodes : {Nodes{0, 1}, {0, 1, 2}, {0, 1, 2, 3}}) {
+    check_average<wire::Bf16, dtrain::bfloat16>(nodes);
+    check_average<wire::F16, dtrain::float16>(nodes);
+  }
+}
+
 TEST_CASE("a reduce_scatter crosses between nodes in 16 bits, an all_gather as it is") {
   support::run_topology_ranks<Channels<wire::Bf16>>(4, {0, 0, 1, 1}, [](auto& self, int rank) {
     constexpr std::size_t block = 1003;
