@@ -27993,19 +27993,18 @@ struct HookFunctions {
   std::function<bool()> weights_differ;
 };
 
-/// Functions of `hook`. Lifetime: borrows a variable, which outlives the result; keeps a temporary.
-template <class C, class H>
-HookFunctions<C> hook_functions(H&& hook) {
-  using Hook = std::remove_cvref_t<H>;
-  std::shared_ptr<Hook> kept;
-  if constexpr (std::is_lvalue_reference_v<H>) {
-    kept = std::shared_ptr<Hook>(std::shared_ptr<void>(), &hook);
-  } else {
-    kept = std::make_shared<Hook>(std::forward<H>(hook));
-  }
+/// Functions of `*kept`. Lifetime: they share the pointer, which owns or borrows the hook.
+template <class C, class Hook>
+HookFunctions<C> functions_of(const std::shared_ptr<Hook>& kept) {
+  constexpr bool is_hook = GradientHook<Hook, C>;
+  static_assert(is_hook,
+                "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
+                "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
   HookFunctions<C> functions;
   functions.description = "a hook";
-  functions.reduce = [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); };
+  if constexpr (is_hook) {  // else the static_assert has failed
+    functions.reduce = [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); };
+  }
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
@@ -28043,6 +28042,23 @@ HookFunctions<C> hook_functions(H&& hook) {
     functions.weights_differ = [kept] { return static_cast<bool>(kept->weights_differ()); };
   }
   return functions;
+}
+/// Functions of an rvalue. Lifetime: they keep the hook.
+template <class C, class H>
+HookFunctions<C> hook_functions(H&& hook) {
+  constexpr bool is_variable = std::is_lvalue_reference_v<H>;
+  static_assert(!is_variable,
+                "dtrain: the hook is a variable: give std::ref(hook), which outlives the wrapper, or std::move(hook)");
+  if constexpr (is_variable) {
+    return {};
+  } else {
+    return functions_of<C>(std::make_shared<std::remove_cvref_t<H>>(std::forward<H>(hook)));
+  }
+}
+/// Functions of a caller's variable. Lifetime: they borrow the hook, which outlives them.
+template <class C, class Hook>
+HookFunctions<C> hook_functions(std::reference_wrapper<Hook> hook) {
+  return functions_of<C>(std::shared_ptr<Hook>(std::shared_ptr<void>(), &hook.get()));
 }
 template <class C>
 HookFunctions<C> hook_functions(HookFunctions<C>&& functions) {
@@ -29171,7 +29187,7 @@ void convert_elements(const BufferView& from, const BufferView& to) noexcept;
 /// sum of its gradients less one rounding. A rank keeps an f32 for each element, in host memory only. Errors restart at
 /// zero after gradients that are not finite. Errors of scaled gradients (LossScaler) have the scale of their step: use
 /// bf16.
-/// Lifetime: with error feedback one model; a variable outlives its wrapper.
+/// Lifetime: with error feedback one model. A hook given as std::ref(hook) outlives its wrapper.
 /// @ingroup hooks
 template <class Half>
 class Cast {
@@ -29288,7 +29304,8 @@ class Cast {
 /// f32 without further bytes; NCCL adds 16-bit elements in their own precision.
 ///
 /// The hook works for one model. The channel allocates f32 memory for the largest bucket; on a CUDA device memory for
-/// smaller buckets of earlier plans stays, and its time is not measured. Lifetime: a variable outlives its wrapper.
+/// smaller buckets of earlier plans stays, and its time is not measured. Lifetime: a hook given as std::ref(hook)
+/// outlives its wrapper.
 /// @ingroup hooks
 class Widen {
  public:
@@ -29393,7 +29410,7 @@ struct LocalSgdOptions {
 /// rank 0's order of the buckets (DdpOptions::reorder_gradients).
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
-///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
+///   dtrain::DistributedDataParallel ddp{model, group, {}, std::ref(local)};
 ///   ddp.backward(f);
 ///   sgd.step(model);
 ///   local.average(group);   // after each step of the optimizer
@@ -29659,10 +29676,10 @@ namespace DTRAIN_NAMESPACE::hooks {
 using ddp::PowerSgdOptions;
 
 /// A GradientHook that sends two thin factors of each gradient matrix.
-/// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. The residual of the
-/// approximation is added to the rank's next gradient (error feedback). The next approximation begins with the vectors
-/// of the last one (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
+/// `hooks::PowerSgd hook{{.rank = 4}}; DistributedDataParallel ddp{model, group, options, std::ref(hook)};`.
+/// An f32 gradient of n rows and m columns travels as (n + m) rank elements. The residual of the approximation is added
+/// to the rank's next gradient (error feedback). The next approximation begins with the vectors of the last one (warm
+/// start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
 /// Source: T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
 /// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
 /// - Gradients that are not finite stay so in their step. After the step the matrix's residuals and vectors restart at
@@ -29670,7 +29687,7 @@ using ddp::PowerSgdOptions;
 /// - Memory: a copy of each compressed gradient on every rank.
 /// - A program that starts again from a checkpoint without state() starts with residuals of zero.
 /// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
-/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
+/// Lifetime: one model. A hook given as std::ref(hook) outlives its wrapper. Gradients are in host memory.
 /// @ingroup hooks
 class PowerSgd {
  public:
@@ -29780,10 +29797,10 @@ namespace DTRAIN_NAMESPACE::hooks {
 using ddp::TopKOptions;
 
 /// A GradientHook that sends the largest elements of each gradient.
-/// `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. Every rank sends a `fraction` of the elements of each f32 gradient to all ranks: the elements with
-/// the largest absolute values, each with its index. Elements that a rank does not send are added to its next gradient
-/// (error feedback).
+/// `hooks::TopK hook{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options, std::ref(hook)};`.
+/// Every rank sends a `fraction` of the elements of each f32 gradient to all ranks: the elements with the largest
+/// absolute values, each with its index. Elements that a rank does not send are added to its next gradient (error
+/// feedback).
 /// A rank receives 8 * fraction * ranks bytes for each element. A gradient is reduced as it is if 8 * fraction * ranks
 /// is 4 or more, or if it has less than 1 / fraction elements.
 /// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
@@ -29793,7 +29810,7 @@ using ddp::TopKOptions;
 /// - Memory on every rank: a copy of each compressed gradient, and the elements sent and received.
 /// - A program that starts again from a checkpoint without state() starts with residuals of zero.
 /// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
-/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
+/// Lifetime: one model. A hook given as std::ref(hook) outlives its wrapper. Gradients are in host memory.
 /// @ingroup hooks
 class TopK {
  public:
@@ -39183,7 +39200,9 @@ class DistributedDataParallel {
   /// Error (invalid_argument) for parameters that cannot be trained, or a model that another wrapper has bound;
   /// (unsupported) for a device or an element type that the backend does not reduce, and for DdpOptions::deterministic
   /// with a backend that does not promise the same bits; the job's first cause.
-  /// @param hook reduces the buckets (ddp/hooks/gradient_hook.hpp). A variable is borrowed, a temporary kept.
+  /// @param hook reduces the buckets (ddp/hooks/gradient_hook.hpp): an rvalue, which this object keeps; or
+  /// std::ref(hook), a variable whose members, such as hook.state(group), stay in use. Lifetime: this object borrows
+  /// the variable of std::ref(hook), which outlives it.
   template <class H = ddp::HookFunctions<Communicator>>
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {}, H&& hook = {})
       : group_(std::move(group)), driver_(make_process_owned<Driver>(group::GroupAccess::of(group_))) {
@@ -39385,12 +39404,7 @@ class DistributedDataParallel {
   /// @param model the model; or a ParameterList
   template <class Model, class H>
   void construct(Model&& model, const DdpOptions& options, H&& hook) {
-    constexpr bool is_hook = ddp::GradientHook<std::remove_cvref_t<H>, Communicator> ||
-                             std::same_as<std::remove_cvref_t<H>, ddp::HookFunctions<Communicator>>;
-    static_assert(is_hook,
-                  "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
-                  "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
-    if constexpr (is_hook && (ddp::Model<M> || ddp::IsParameterList<M>)) {  // else a static_assert has failed
+    if constexpr (ddp::Model<M> || ddp::IsParameterList<M>) {  // else a static_assert has failed
       try {
         driver_->construct(group::GroupAccess::of(group_), ddp::model_functions(model), options,
                            ddp::hook_functions<Communicator>(std::forward<H>(hook)));
