@@ -140,65 +140,72 @@ class DistributedDataParallel {
   }
 
   /// Runs a step: `f(ready)` runs the backward pass and calls `ready` for every parameter; the step reduces all
-  /// gradients. Collective, blocking as Step::finish. The first step also rebuilds the buckets
-  /// (DdpOptions::reorder_gradients), and waits for the device. DdpOptions::plan may rebuild buckets after further
-  /// steps. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
+  /// gradients, and does with them what `options` say. Collective, blocking as Step::finish. The first step also
+  /// rebuilds the buckets (DdpOptions::reorder_gradients), and waits for the device. DdpOptions::plan may rebuild
+  /// buckets after further steps. @returns as Step::finish: whether an optimizer is to update
+  /// @throws the exception of `f`, after reporting its text to the job; as begin and Step::finish.
   template <class F>
-  void backward(F&& f, StepOptions options = {}) {
+  bool backward(F&& f, StepOptions options = {}) {
     require_pass<F>();
-    if constexpr (std::invocable<F, Ready>) run(std::forward<F>(f), begin("backward()", options));
+    if constexpr (std::invocable<F, Ready>) return run(std::forward<F>(f), begin("backward()", std::move(options)));
+    return false;
   }
 
   /// Runs a step in which `optimizer` updates the model's values by the reduced gradients, which the model does not
-  /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
-  /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
-  /// `inspect` may also be ClipGradients, or a LossScaler or DeviceLossScaler, which outlives the step.
-  template <class F, class R, class I = std::nullptr_t>
-  void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
+  /// get; see ShardedOptimizer. @returns whether it has updated, as Step::finish
+  template <class F, class R>
+  bool backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, StepOptions options = {}) {
     require_pass<F>();
     if constexpr (std::invocable<F, Ready>) {
-      run(std::forward<F>(f), begin("backward()", optimizer, std::forward<I>(inspect)));
+      return run(std::forward<F>(f), begin("backward()", optimizer, std::move(options)));
     }
+    return false;
+  }
+  template <class F, class R, class X>
+  requires(!std::convertible_to<X, StepOptions>) bool backward(F&&, ShardedOptimizer<R, Communicator>&, X&&) {
+    static_assert(
+        sizeof(X) == 0,
+        "dtrain: the third argument of backward is a dtrain::StepOptions: {.clip_norm = 1.0, .scaler = &scaler, "
+        ".inspect = function}");
+    return false;
   }
 
   /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Collective
   /// and blocking as backward(). @throws Error (unsupported) for gradients on a device; (invalid_argument) if gradients
   /// of passes under no_sync() wait for a step; (unsupported) with hooks::LocalSgd; as backward()
-  void step_without_data(StepOptions options = {}) {
+  bool step_without_data(StepOptions options = {}) {
     driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
-    backward(zeros, options);
+    return backward(zeros, std::move(options));
   }
-  template <class R, class I = std::nullptr_t>
-  void step_without_data(ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
+  template <class R>
+  bool step_without_data(ShardedOptimizer<R, Communicator>& optimizer, StepOptions options = {}) {
     driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
-    backward(zeros, optimizer, std::forward<I>(inspect));
+    return backward(zeros, optimizer, std::move(options));
   }
 
   /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
-  /// first cause; Error (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for
-  /// it.
+  /// first cause; Error (invalid_argument) for options that do not fit; (unsupported) for options that need the norm on
+  /// a GPU whose driver does not load the kernel for it.
   Step begin(StepOptions options = {}) {
     driver_->program_drives_steps = true;
-    return begin("begin()", options);
+    return begin("begin()", std::move(options));
   }
 
   /// Begins a step in which `optimizer` updates the model's values, in the step's finish(): backward() with an
   /// optimizer for libraries that call the program. Lifetime: `optimizer` outlives the step.
-  /// @param inspect as of backward(); called in finish()
-  template <class R, class I = std::nullptr_t>
-  Step begin(ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
+  template <class R>
+  Step begin(ShardedOptimizer<R, Communicator>& optimizer, StepOptions options = {}) {
     driver_->program_drives_steps = true;
-    return begin("begin()", optimizer, std::forward<I>(inspect));
+    return begin("begin()", optimizer, std::move(options));
   }
 
-  /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there. After a
-  /// step that was captured in a graph it is the norm of the latest replay; the program waits for the replay before the
-  /// call.
-  /// @throws Error (invalid_argument) unless the latest step that reduced had StepOptions::measure_norm.
+  /// Norm of the reduced gradients, equal on all ranks, after scaler, inspection and clipping of the step; also after a
+  /// step with a ShardedOptimizer. Blocking, on CUDA only: until the step has run there. After a step that was captured
+  /// in a graph it is the norm of the latest replay; the program waits for the replay before the call.
+  /// @throws Error (invalid_argument) unless the latest step that reduced had options that need the norm.
   const GradientNorm& gradient_norm() const { return driver_->reducer->gradient_norm(); }
-  bool has_gradient_norm() const noexcept { return driver_->reducer->has_gradient_norm(); }
 
   /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). On CUDA enqueued, before
   /// later work of the streams that ready() named, without a wait of the host; also in a capture of these streams.
@@ -206,18 +213,20 @@ class DistributedDataParallel {
   /// @throws as gradient_norm
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
-  /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)), as dtrain::clip_gradients. On CUDA the
+  /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)), as StepOptions::clip_norm. On CUDA the
   /// device computes the factor: enqueued and blocking as scale_gradients. Afterwards gradient_norm() is that of the
   /// clipped gradients; its before_clipping is the norm before.
   /// @throws as gradient_norm; Error (invalid_argument) if `max_norm` is not positive
   void clip_gradients(double max_norm) {
-    ddp::require_max_norm(max_norm);
+    if (!(max_norm > 0)) {
+      throw_error(Errc::invalid_argument, "clip_gradients has a max_norm of {}; give a positive one", {max_norm});
+    }
     driver_->reducer->scale_gradients(1, max_norm);
   }
 
-  /// On CUDA: the address of an f32 in device memory, 1 if the gradients of the last step with measure_norm are not
-  /// finite on some rank, else 0. PyTorch's fused optimizers skip their update by such a found_inf. Valid for work that
-  /// runs after the step, until this object is destroyed. Equal on all ranks.
+  /// On CUDA: the address of an f32 in device memory, 1 if the gradients of the last step that measured its norm are
+  /// not finite on some rank, else 0. PyTorch's fused optimizers skip their update by such a found_inf. Valid for work
+  /// that runs after the step, until this object is destroyed. Equal on all ranks.
   const float* found_inf() const noexcept requires(has_device_norm) { return driver_->reducer->norms().found_inf(); }
 
   /// View of gradient `parameter`, in range: after a step, the reduced values. A rebuild of the buckets moves the
@@ -322,9 +331,9 @@ class DistributedDataParallel {
   }
 
   template <class F>
-  void run(F&& f, Step step) {
+  bool run(F&& f, Step step) {
     or_report([&] { std::forward<F>(f)(step.ready()); });
-    step.finish();
+    return step.finish();
   }
 
   /// Calls `act` in an open step; reports its exception to the job.
@@ -354,13 +363,14 @@ class DistributedDataParallel {
       return driver_->accumulation->begin();
     }
     driver_->compare_if_due(group::GroupAccess::of(group_), caller);
-    Step step = driver_->reducer->begin(caller, options);
+    if (options.master != nullptr) options.master->require_of(driver_->parameters, caller);
+    Step step = driver_->reducer->begin(caller, std::move(options));
     count_step();
     return step;
   }
 
-  template <class R, class I>
-  Step begin(const char* caller, ShardedOptimizer<R, Communicator>& optimizer, I&& inspect) {
+  template <class R>
+  Step begin(const char* caller, ShardedOptimizer<R, Communicator>& optimizer, StepOptions options) {
     if (!reduces()) {
       ddp::refuse_work(caller,
                        "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "
@@ -369,14 +379,11 @@ class DistributedDataParallel {
     group::RankContext& context = *group::GroupAccess::of(group_).rank_context();
     context.require_may_block();
     driver_->compare_if_due(group::GroupAccess::of(group_), caller);
-    optimizer.template require_usable<I>(inspect);
+    optimizer.require_usable(options, caller);
     context.sharded.begin_step(caller, optimizer.is_loaded());
-    Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
+    Step step = driver_->reducer->begin(caller, std::move(options), &optimizer.work());
     count_step();
-    or_report([&] {
-      optimizer.inspect_with(std::forward<I>(inspect));
-      optimizer.renew_values();
-    });
+    or_report([&] { optimizer.renew_values(); });
     return step;
   }
 

@@ -121,24 +121,26 @@ class DistributedDataParallel {
     if (state_->ddp.reduces()) libtorch::synchronize_buffers(group_, state_->model.buffers(), buffers_);
   }
 
-  /// loss.backward(); afterwards every .grad is reduced. Collective; blocking on the host.
+  /// loss.backward(); afterwards every .grad is reduced, and scaled and clipped as `options` say. Collective; blocking
+  /// on the host. @returns whether the optimizer is to step, as Step::finish
   /// @throws the exceptions of autograd; Error (missing_gradient) that names parameters without a gradient;
   /// (invalid_argument) that names a parameter that was added, replaced, converted, frozen or unfrozen since the
   /// construction, or whose use differs in a static graph; the job's first cause.
-  void backward(const torch::Tensor& loss, StepOptions options = {}) { backward({loss}, {}, false, options); }
+  bool backward(const torch::Tensor& loss, StepOptions options = {}) {
+    return backward({loss}, {}, false, std::move(options));
+  }
 
   /// Several roots with their gradients (none: scalars). Gradients themselves never have a graph (create_graph):
   /// dtrain's reduction has no derivative.
   /// @param retain_graph keeps the graph for another pass
-  /// @param options measure_norm: for gradient_norm(), clip_gradients and LossScaler
-  void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
+  bool backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
                 bool retain_graph = false, StepOptions options = {}) {
-    const bool is_alone = is_alone_ && !options.measure_norm;  // the norm is that of gradients in dtrain's memory
+    const bool is_alone = is_alone_ && !options.needs_norm();  // the norm is that of gradients in dtrain's memory
     const auto pass = [&](Ready ready) {
       state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready, state_->ddp.reduces(), is_alone);
       if (state_->ddp.reduces()) require_same_graph();
     };
-    step(pass, options);
+    return step(pass, std::move(options));
   }
 
   /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Other ranks
@@ -147,27 +149,25 @@ class DistributedDataParallel {
   /// buffers of all ranks count alike.
   /// @throws Error (unsupported) for gradients on a GPU, hooks::LocalSgd, and a SyncBatchNorm in training, which is
   /// named; (invalid_argument) if gradients of passes under no_sync() wait for a step; as backward()
-  void step_without_data(StepOptions options = {}) {
+  bool step_without_data(StepOptions options = {}) {
     const ddp::ZeroGradients zeros = begin_without_data();
-    step(zeros, options);
+    return step(zeros, std::move(options));
   }
-  template <class O, class I = std::nullptr_t>
-  void step_without_data(ShardedOptimizer<O, Communicator>& optimizer, I&& inspect = {}) {
+  template <class O>
+  bool step_without_data(ShardedOptimizer<O, Communicator>& optimizer, StepOptions options = {}) {
     const ddp::ZeroGradients zeros = begin_without_data();
-    step(zeros, optimizer, std::forward<I>(inspect));
+    return step(zeros, optimizer, std::move(options));
   }
 
   /// loss.backward(), after which `optimizer` updates the parameters, in place of its step(). Afterwards no parameter
-  /// has a .grad.
-  /// @param inspect as of dtrain::DistributedDataParallel::backward: a function, a LossScaler, or
-  /// dtrain::ClipGradients, for which the host does not wait on a GPU unless there is a scaler
-  template <class O, class I = std::nullptr_t>
-  void backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator>& optimizer, I&& inspect = {}) {
-    backward({loss}, {}, optimizer, std::forward<I>(inspect));
+  /// has a .grad. @returns whether it has updated, as Step::finish
+  template <class O>
+  bool backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator>& optimizer, StepOptions options = {}) {
+    return backward({loss}, {}, optimizer, std::move(options));
   }
-  template <class O, class I = std::nullptr_t>
-  void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
-                ShardedOptimizer<O, Communicator>& optimizer, I&& inspect = {}) {
+  template <class O>
+  bool backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
+                ShardedOptimizer<O, Communicator>& optimizer, StepOptions options = {}) {
     const auto pass = [&](Ready ready) {
       state_->model.backward(roots, gradients, false, allow_unused_, ready);
       require_same_graph();
@@ -176,13 +176,11 @@ class DistributedDataParallel {
         ddp::DriverAccess::of(state_->ddp).reducer->order_before_values(stream);
       }
     };
-    step(pass, optimizer, std::forward<I>(inspect));
+    return step(pass, optimizer, std::move(options));
   }
 
-  /// Norm of the reduced gradients after `ddp.backward(loss, {.measure_norm = true})`, equal on all ranks, for
-  /// clip_gradients and LossScaler. As of dtrain::DistributedDataParallel.
+  /// Norm of the reduced gradients. As of dtrain::DistributedDataParallel.
   const GradientNorm& gradient_norm() const { return state_->ddp.gradient_norm(); }
-  bool has_gradient_norm() const noexcept { return state_->ddp.has_gradient_norm(); }
 
   /// Multiplies the reduced gradients, and gradient_norm(), by `factor`. As of dtrain::DistributedDataParallel.
   void scale_gradients(double factor) {
@@ -245,35 +243,41 @@ class DistributedDataParallel {
     return zeros;
   }
 
+  /// @throws Error (invalid_argument) for a DeviceLossScaler
+  static void require_host_scaler(const StepOptions& options) {
+    if (options.scaler.on_device() == nullptr) return;
+    throw Error(
+        Errc::invalid_argument,
+        "a step of a LibTorch module has a DeviceLossScaler, but LibTorch's optimizers do not read its found_inf, "
+        "and the host counts their updates; give the step a LossScaler, for which the host waits");
+  }
+
   template <class Pass>
-  void step(const Pass& pass, StepOptions options) {
-    state_->ddp.backward(pass, options);
+  bool step(const Pass& pass, StepOptions options) {
+    require_host_scaler(options);
+    const bool updates = state_->ddp.backward(pass, std::move(options));
     if (state_->ddp.reduces()) {
       order_after_step();
       state_->model.publish(used_by_some_rank(!state_->model.ignores_other_ranks(), has_data<Pass>));
     }
+    return updates;
   }
-  template <class Pass, class O, class I>
-  void step(const Pass& pass, ShardedOptimizer<O, Communicator>& optimizer, I&& inspect) {
-    constexpr bool waits = !ddp::detail::unscales_on_device<std::remove_cvref_t<I>>;
-    static_assert(waits,
-                  "dtrain: a step of a libtorch::ShardedOptimizer has a DeviceLossScaler, but the host counts the "
-                  "updates of each parameter: give the step a LossScaler, for which the host waits");
+  template <class Pass, class O>
+  bool step(const Pass& pass, ShardedOptimizer<O, Communicator>& optimizer, StepOptions options) {
+    require_host_scaler(options);
     require_no_capture();
     optimizer.begin_step(used_anywhere_);
-    if constexpr (!waits) {
-    } else if (allow_unused_ && used_anywhere_.empty()) {
-      const ddp::GradientInspection inspection = ddp::inspection_of(std::forward<I>(inspect));
-      state_->ddp.backward(pass, optimizer.sharded(), [&](ShardedGradients& reduced) {
+    if (allow_unused_ && used_anywhere_.empty()) {
+      options.inspect = [&, given = std::move(options.inspect)](StepGradients& reduced) {
         optimizer.set_used(used_by_some_rank(true, has_data<Pass>));
-        return !inspection || inspection(reduced);
-      });
-    } else {
-      state_->ddp.backward(pass, optimizer.sharded(), std::forward<I>(inspect));
+        return !given || given(reduced);
+      };
     }
+    const bool updates = state_->ddp.backward(pass, optimizer.sharded(), std::move(options));
     optimizer.end_step();
     order_after_step();
     state_->model.drop_gradients();
+    return updates;
   }
 
   /// For stage 2. Collective, blocking: gradients get LibTorch's memory, and dtrain copies them to buckets that share

@@ -25,7 +25,7 @@ class Step {
  public:
   /// Interface of a reducer that a Step drives.
   struct Target : Ready::Sink {
-    virtual void finish() = 0;
+    virtual bool finish() = 0;
     /// `unwinding`: an exception is leaving the scope of the step; the caller that catches it knows its text.
     virtual void abandon(bool unwinding) noexcept = 0;
 
@@ -60,13 +60,16 @@ class Step {
   /// Callback form of `ready`, for a backward pass.
   Ready ready() { return Ready(target()); }
 
+  /// @returns whether an optimizer is to update: false where a LossScaler has found gradients that are not finite,
+  /// where StepOptions::inspect has returned false, and under no_sync(), where nothing is reduced. Always true with a
+  /// DeviceLossScaler: kernels read found_inf().
   /// Collective, blocking: returns when all gradients are reduced, in the parameters' gradient memory. On CUDA it does
   /// not block: later work of the streams passed to `ready` runs after the reduction. All `ready` calls have returned.
   /// @throws Error (missing_gradient), naming the parameters without ready(); PeerLost, JobFailed; Error (timeout).
-  void finish() {
+  bool finish() {
     Target& finishing = target();
     static_cast<void>(target_.release());  // a step that fails in finish() reports to the job itself
-    finishing.finish();
+    return finishing.finish();
   }
 
   bool finished() const noexcept { return target_ == nullptr; }

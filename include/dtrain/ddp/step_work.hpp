@@ -13,6 +13,7 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
+#include "dtrain/ddp/step_options.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -42,8 +43,8 @@ class StepWork {
   /// @throws Error (invalid_argument) if the work cannot take the buckets of this plan. @param caller the user's call
   virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
 
-  /// Begins a step. Lifetime: `buckets` outlive the step.
-  virtual void begin(Buckets& buckets) = 0;
+  /// Begins a step. Lifetime: both outlive the step.
+  virtual void begin(Buckets& buckets, const StepOptions& options) = 0;
 
   /// Whether the model gets the reduced gradients of the bucket after launch().
   virtual bool unpacks() const noexcept { return true; }
@@ -58,8 +59,8 @@ class StepWork {
   /// gradients, until their memory is free. Threads: one at a time.
   virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
 
-  /// Collective, blocking: ends the step. @pre all buckets are launched
-  virtual void finish(C& channel, Stream stream) = 0;
+  /// Collective, blocking: ends the step. @pre all buckets are launched @returns as Step::finish
+  virtual bool finish(C& channel, Stream stream) = 0;
 
   /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
   virtual bool skips_buffer_broadcast() const { return false; }

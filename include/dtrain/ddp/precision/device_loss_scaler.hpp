@@ -15,7 +15,6 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/ddp/driver_access.hpp"
 #include "dtrain/ddp/precision/loss_scaler.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
@@ -33,19 +32,18 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Dynamic loss scaling for models in device memory, without a wait of the host; its steps may be captured in a graph.
 /// The sequence of scales is LossScaler's, and equal on all ranks.
 ///
-///   ddp.backward(... the device multiplies the loss by *scaler.scale() ..., {.measure_norm = true});
-///   scaler.step(ddp);
-///   optimizer.step(ddp.found_inf());   // a kernel that changes nothing where *found_inf is 1
+///   ddp.backward(pass, {.scaler = &scaler});      // the device multiplies the loss by *scaler.scale()
+///   optimizer.step(ddp.found_inf());              // a kernel that changes nothing where *found_inf is 1
 ///
-/// A step with a dtrain::ShardedOptimizer does all three, and the optimizer counts no update where a gradient of any
-/// rank is not finite. The quotients are f32:
+/// A step with a dtrain::ShardedOptimizer does both, and the optimizer counts no update where a gradient of any rank is
+/// not finite. The quotients are f32:
 ///
-///   ddp.backward(f, optimizer, scaler);                              // or, with clipping after the division:
-///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0, &scaler));
+///   ddp.backward(pass, optimizer, {.clip_norm = 1.0, .scaler = &scaler});
 ///
 /// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf(). If a loaded
-/// scale is no finite positive number, each step is as one that overflows, and the scale stays: LossScaler::step
-/// rejects it. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
+/// scale is no finite positive number, each step is as one that overflows, and the scale stays: a
+/// LossScaler is rejected then. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them.
+/// Not movable.
 /// @ingroup precision
 class DeviceLossScaler {
  public:
@@ -85,26 +83,10 @@ class DeviceLossScaler {
   DeviceLossScaler(const DeviceLossScaler&) = delete;
 
   /// Address of the f32 scale in device memory. Work on the streams of the step's ready() reads the scale of this step
-  /// before step(), and the scale of the next step after it.
+  /// before finish(), and the scale of the next step after it.
   const float* scale() const noexcept { return &on_device()->scale; }
 
-  /// Enqueued: divides the reduced gradients, and their norm, by the scale if all are finite, and changes the scale.
-  /// Call step() once after each step that reduced, before clip_gradients. Quotients are rounded as by LossScaler.
-  /// Blocking and @throws as scale_gradients of `ddp`; Error (invalid_argument) for a model on another device
-  template <class Ddp>
-  void step(Ddp& ddp) {
-    static_assert(
-        requires { ddp.found_inf(); },
-        "dtrain: DeviceLossScaler is for a dtrain::DistributedDataParallel of a model on a GPU; in host memory, and "
-        "with a LibTorch module, use LossScaler");
-    auto& reducer = *DriverAccess::of(ddp).reducer;
-    require_device(reducer.plan().buckets.front().device.index);
-    reducer.rescale([this](const auto&, auto* norm, auto* copy, stream::cuda::StreamRef stream) {
-      enqueue(norm, copy, std::numeric_limits<double>::infinity(), stream);
-    });
-  }
-
-  /// Enqueued, for the steps of a ShardedOptimizer: divides the norm by the scale if the gradients are finite, then
+  /// Enqueued, for steps: divides the norm by the scale if the gradients are finite, then
   /// clips it to `max_norm`, and changes the scale. @param max_norm infinity: does not clip @throws Error (cuda)
   void enqueue(stream::cuda::DeviceNorm* norm, stream::cuda::DeviceNorm* copy, double max_norm,
                stream::cuda::StreamRef stream) const {

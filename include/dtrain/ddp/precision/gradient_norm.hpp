@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// GradientNorm: L2 norm of a step's reduced gradients, if its StepOptions ask. clip_gradients(): scales to a norm.
-/// BucketNorms: buckets' sums of squares.
+/// GradientNorm: L2 norm of a step's reduced gradients, if its StepOptions need it. BucketNorms: buckets' sums of
+/// squares.
 
 #include <cstddef>
 #include <optional>
@@ -21,8 +21,7 @@ struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
-  /// The norm that the gradients would have without clip_gradients, for a log. Clipping a MasterWeights or
-  /// ShardedGradients also changes this one.
+  /// The norm that the gradients would have without clipping, for a log.
   double before_clipping = norm;
 
   /// The norm of the gradients times `factor`.
@@ -33,14 +32,6 @@ struct GradientNorm {
 
   /// @param sum of the squares of all elements
   static GradientNorm of_squares(double sum) noexcept;
-};
-
-/// Options of one step.
-/// @ingroup precision
-struct StepOptions {
-  /// Whether this rank measures the norm of the reduced gradients in this step. The gradients, and the norm on other
-  /// ranks, do not depend on this option.
-  bool measure_norm = false;
 };
 
 /// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each sum with the
@@ -92,13 +83,8 @@ class BucketNorms {
   /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
   [[noreturn]] static void refuse_stream(const char* caller);
 
-  /// Multiplies the norm by `factor`, and clips it by `clipping`. @pre the gradients were multiplied by both
-  void multiply(double factor, double clipping) noexcept {
-    if (norm_) {
-      norm_ = norm_->times(factor);
-      norm_->norm *= clipping;
-    }
-  }
+  /// After a step whose gradients were measured or multiplied otherwise.
+  void set(const GradientNorm& norm) noexcept { norm_ = norm; }
 
   [[noreturn]] static void refuse_unmeasured();
 
@@ -112,52 +98,16 @@ class BucketNorms {
 /// element type, to nearest even.
 void multiply_elements(const BufferView& elements, double factor) noexcept;
 
-/// The factor of clip_gradients: min(1, max_norm / (norm + 1e-6)), and 1 for a norm that is not finite.
+/// The factor of clipping: min(1, max_norm / (norm + 1e-6)), and 1 for a norm that is not finite.
 inline double clipping_factor(const GradientNorm& norm, double max_norm) noexcept {
   const double factor = max_norm / (norm.norm + 1e-6);
   return norm.finite && factor < 1 ? factor : 1;
 }
 
-/// @throws Error (invalid_argument) if `max_norm` is not positive
-inline void require_max_norm(double max_norm) {
-  if (!(max_norm > 0)) {
-    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
-  }
-}
-
-/// Scales the gradients of a DistributedDataParallel, MasterWeights or ShardedGradients to a norm of at most
-/// `max_norm`.
-/// The factor is min(1, max_norm / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_, and equal on all ranks.
-/// Gradients whose norm is not finite stay as they are. Skip the optimizer's step for such gradients (LossScaler::step
-/// returns false). Reads and writes the gradients only if the factor is below 1. Blocking: as gradient_norm() of
-/// `gradients`; DistributedDataParallel::clip_gradients does the same without a wait on CUDA.
-/// @returns the norm before the scaling
-/// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
-/// @ingroup precision
-template <class Gradients>
-requires requires(Gradients& gradients) {
-  gradients.gradient_norm();
-  gradients.scale_gradients(1.0);
-}
-GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
-  require_max_norm(max_norm);
-  const GradientNorm before = gradients.gradient_norm();
-  const double factor = clipping_factor(before, max_norm);
-  if (!(factor < 1)) return before;
-  if constexpr (requires { gradients.clip_gradients(max_norm); }) {
-    gradients.clip_gradients(max_norm);
-  } else {
-    gradients.scale_gradients(factor);
-  }
-  return before;
-}
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
-using ddp::clip_gradients;
 using ddp::GradientNorm;
-using ddp::StepOptions;
 }  // namespace DTRAIN_NAMESPACE
 
 #if DTRAIN_DEFINITIONS
@@ -191,15 +141,16 @@ DTRAIN_DEFINED void BucketNorms::finish_step() noexcept {
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_unmeasured() {
   throw_error(Errc::invalid_argument,
-              "the norm of the gradients was asked for, but the last step did not measure it; call backward(f, "
-              "{.measure_norm = true})");
+              "the norm of the gradients was asked for, but the last step did not measure it; give that step "
+              "StepOptions::measure_norm");
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_stream(const char* caller) {
-  throw_error(Errc::unsupported,
-              "{} has measure_norm, but the communicator's stream runs no work of the host; call it without, and "
-              "compute the norm after the step",
-              {caller});
+  throw_error(
+      Errc::unsupported,
+      "{} has options that need the norm of the gradients, but the communicator's stream runs no work of the host; "
+      "call it without, and compute the norm after the step",
+      {caller});
 }
 
 DTRAIN_DEFINED void multiply_elements(const BufferView& elements, double factor) noexcept {

@@ -25,12 +25,14 @@ struct LossScalerOptions {
   std::int64_t growth_interval = 2000;  ///< steps without overflow before the scale grows
 };
 
-/// Dynamic loss scaling: the program multiplies the loss by scale(), and step() divides the reduced gradients by
-/// scale().
+/// Dynamic loss scaling: the program multiplies the loss by scale(), and a step with this scaler divides its reduced
+/// gradients by scale(), if all are finite, and updates the scale.
 ///
-///   ddp.backward([&](dtrain::Ready ready) { model.backward(scaler.scale() * loss, ready); }, {.measure_norm = true});
-///   if (scaler.step(ddp)) optimizer.step();
+///   const auto pass = [&](dtrain::Ready ready) { model.backward(scaler.scale() * loss, ready); };
+///   if (ddp.backward(pass, {.scaler = &scaler})) optimizer.step();  // false: an overflow
 ///
+/// A quotient is rounded to the gradients' type: f16 gradients below 6e-8 become zero, but not with
+/// StepOptions::master.
 /// The scale changes as in torch.amp.GradScaler. An overflow multiplies the scale by backoff_factor. growth_interval
 /// successive steps without overflow multiply the scale by growth_factor, unless the product is beyond f32. The scale
 /// stays positive. All ranks have the same scale without a collective, because all have the same norm.
@@ -44,41 +46,16 @@ class LossScaler {
   /// Factor of this step's loss.
   float scale() const noexcept { return scale_; }
 
-  /// Divides the reduced gradients, and their norm, by the scale if all are finite, and updates the scale. Call step()
-  /// once after each step that reduced, before clip_gradients. A quotient is rounded to the gradients' type: f16
-  /// gradients below 6e-8 become zero, which the overload with MasterWeights avoids.
-  /// @returns whether all gradients are finite; if not, skip the optimizer's step
-  /// @throws Error (invalid_argument) if the step did not measure the norm, or a loaded scale is no finite positive
-  /// number
-  template <class Ddp>
-  bool step(Ddp& ddp) {
-    return step_with(ddp, [&ddp](double factor) { ddp.scale_gradients(factor); });
-  }
-
-  /// Writes the quotients to the f32 gradients of `master`, in one pass, and leaves the gradients of `ddp`; else as
-  /// step(ddp).
-  template <class Ddp, class Master>
-  bool step(const Ddp& ddp, Master& master) {
-    return step_with(ddp, [&](double factor) { master.load_gradients(ddp, factor); });
-  }
+  /// For a step, which multiplies its gradients by the result: 1 / scale(); 0 if they are not finite. Updates the
+  /// scale.
+  /// @throws Error (invalid_argument) if a loaded scale is no finite positive number
+  double next_factor(bool finite);
 
   /// State for save_checkpoint and load_checkpoint: the scale, and the number of steps since the scale changed.
   /// Lifetime: the views refer to this object, which must not move.
   std::vector<NamedTensor> state();
 
  private:
-  template <class Ddp, class Unscale>
-  bool step_with(const Ddp& ddp, Unscale unscale) {
-    const GradientNorm& norm = ddp.gradient_norm();
-    const bool finite = norm.finite;
-    require_scale();
-    if (finite) {
-      unscale(1.0 / static_cast<double>(scale_));
-    }
-    update(finite);
-    return finite;
-  }
-
   void require_scale() const;
   void update(bool finite) noexcept;
 
@@ -110,6 +87,13 @@ DTRAIN_DEFINED void LossScaler::require_scale() const {
   if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
     throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536", {scale_});
   }
+}
+
+DTRAIN_DEFINED double LossScaler::next_factor(bool finite) {
+  require_scale();
+  const double factor = finite ? 1.0 / static_cast<double>(scale_) : 0;
+  update(finite);
+  return factor;
 }
 
 DTRAIN_DEFINED void LossScaler::update(bool finite) noexcept {

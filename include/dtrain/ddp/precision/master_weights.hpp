@@ -3,7 +3,6 @@
 /// MasterWeights: a program's f32 copies of parameters and gradients, for optimizers of 16-bit models.
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,8 +20,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// that the optimizer's state keeps its order when buckets are rebuilt.
 ///
 ///   dtrain::MasterWeights master{model};            // after the wrapper has broadcast rank 0's values
-///   ddp.backward(...);
-///   master.load_gradients(ddp);                     // or scaler.step(ddp, master)
+///   ddp.backward(pass, {.master = &master});        // and perhaps a scaler, and clipping
 ///   optimizer.step(master.values(), master.gradients());
 ///   master.store();
 ///
@@ -51,41 +49,20 @@ class MasterWeights {
   /// Rounds values() to the model's values, to nearest even.
   void store() const noexcept;
 
-  /// Writes `factor` times the reduced gradients of `ddp` to gradients(), in one pass, and takes the norm if it was
-  /// measured. Each product is rounded once to f32. @pre `ddp` wraps the same model
-  template <class Ddp>
-  void load_gradients(const Ddp& ddp, double factor = 1) {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      load_gradient(i, ddp.gradient(i), factor);
-    }
-    norm_.reset();
-    if (ddp.has_gradient_norm()) {
-      norm_ = ddp.gradient_norm().times(factor);
-    }
-  }
+  /// For a step with StepOptions::master: writes `factor` times the reduced gradient of a parameter to gradients(), in
+  /// one pass. Each product is rounded once to f32.
+  void load_gradient(std::size_t parameter, const TensorView& gradient, double factor) noexcept;
 
-  /// Norm of gradients(). @throws Error (invalid_argument) if the step of the last load_gradients did not measure the
-  /// norm
-  const GradientNorm& gradient_norm() const {
-    if (!norm_) {
-      BucketNorms::refuse_unmeasured();
-    }
-    return *norm_;
-  }
-
-  /// Multiplies gradients() and gradient_norm() by `factor`: see clip_gradients. @throws as gradient_norm
-  void scale_gradients(double factor);
+  /// @throws Error (invalid_argument) unless these gradients, of a wrapper's step, have the elements of gradients()
+  void require_of(std::span<const Parameter> parameters, const char* caller) const;
 
  private:
   explicit MasterWeights(const std::vector<Parameter>& parameters);
-
-  void load_gradient(std::size_t parameter, const TensorView& gradient, double factor) noexcept;
 
   std::vector<TensorView> model_values_;
   std::vector<float> values_;
   std::vector<float> gradients_;
   std::vector<Parameter> parameters_;
-  std::optional<GradientNorm> norm_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -158,9 +135,16 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
   }
 }
 
-DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
-  norm_ = gradient_norm().times(factor);
-  multiply_elements(buffer_view(std::span(gradients_)), factor);
+DTRAIN_DEFINED void MasterWeights::require_of(std::span<const Parameter> parameters, const char* caller) const {
+  const auto has_equal_size = [](const Parameter& own, const Parameter& other) {
+    return own.value.shape.element_count() == other.value.shape.element_count();
+  };
+  if (std::equal(parameters_.begin(), parameters_.end(), parameters.begin(), parameters.end(), has_equal_size)) return;
+  throw_error(
+      Errc::invalid_argument,
+      "{} has MasterWeights of another model: {} parameters of {} elements, but the wrapper's {} parameters have "
+      "other sizes; make them from the model that is wrapped",
+      {caller, parameters_.size(), values_.size(), parameters.size()});
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -134,7 +134,7 @@ class Accumulation final : public Step::Target {
   void ready(const ReadyGradient& gradient) override;
 
   /// @throws the job's first cause; Error (invalid_argument) for a gradient that changed after ready() (ReadyCheck)
-  void finish() override;
+  bool finish() override;
   /// No other rank waits for this step. With Adds::wrapper the gradients that were ready stay in the sums.
   void abandon(bool) noexcept override { sums_->end_pass(); }
 
@@ -249,7 +249,7 @@ DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
   }
 }
 
-DTRAIN_DEFINED void Accumulation::finish() {
+DTRAIN_DEFINED bool Accumulation::finish() {
   meter_->finished_unreduced();
   context_->latch->throw_if_failed(context_->rank);
   try {
@@ -262,6 +262,7 @@ DTRAIN_DEFINED void Accumulation::finish() {
   for (std::size_t i = 0; check_->is_on() && i < accumulated_->size(); ++i) {
     if ((*accumulated_)[i]) check_->hold(i);
   }
+  return false;
 }
 
 #endif  // DTRAIN_DEFINITIONS

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,6 +28,7 @@
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/ddp/precision/master_weights.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
@@ -36,6 +38,7 @@
 #include "dtrain/ddp/reduction/pending_buckets.hpp"
 #include "dtrain/ddp/reduction/ready_check.hpp"
 #include "dtrain/ddp/reduction/reducing_work.hpp"
+#include "dtrain/ddp/step_options.hpp"
 #include "dtrain/ddp/step_work.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -60,6 +63,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   using Stream = typename Communicator::Stream;
   using GradientCopier = GradientCopierFor<Stream>;
   using Norms = BucketNormsFor<Stream>;
+  using DeviceScaler = typename detail::ForStream<Stream>::DeviceScaler;
 
   /// Collective, blocking: allocates, and connects the ranks. @throws as Reducer.
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
@@ -137,9 +141,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Whether this step's work uses memory that an exception of the program may free: a hook's or an optimizer's.
   bool borrows() const noexcept { return work_ != &all_reduce_; }
 
-  /// @param measures_norm requires can_measure_norms
+  /// @param options if they need the norm, requires can_measure_norms; they outlive the step
   /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
-  void begin_step(bool measures_norm, StepWork<Communicator>* work, const char* caller) {
+  void begin_step(const StepOptions& options, StepWork<Communicator>* work, const char* caller) {
     if (work != nullptr && hook_) {
       refuse_work(caller,
                   "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel "
@@ -147,16 +151,18 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     }
     StepWork<Communicator>& chosen = work != nullptr ? *work : own_work();
     chosen.require_usable(plan(), gradients_, caller);
+    const bool measures = work == nullptr && options.needs_norm();
     if constexpr (GradientCopier::copies_on_stream) {
-      if (measures_norm) norms_.require_kernels(caller);
+      if (measures) norms_.require_kernels(caller);
     }
     work_ = &chosen;
+    step_ = &options;
     check_.begin();
     sums_or_checks_ = check_.is_on() || sums_.is_allocated();
-    work_->begin(*this);
+    work_->begin(*this, options);
     buffers_.begin_step(work_->skips_buffer_broadcast());
     meter_.begin();
-    norms_.begin_step(measures_norm);
+    norms_.begin_step(measures);
     pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
@@ -209,15 +215,17 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead; in an elastic job, where an optimizer must not read the gradients of an attempt
-  /// that fails, the host also waits. @throws the job's first cause; Error (timeout); (unsupported) in an elastic job
-  /// for a step that is captured in a graph
-  void finish() {
+  /// that fails, the host also waits. @returns as Step::finish
+  /// @throws the job's first cause; Error (timeout); (unsupported) in an elastic job for a step that is captured in a
+  /// graph, and as decide_step
+  bool finish() {
     if constexpr (GradientCopier::copies_on_stream) {
       if (context_.is_elastic && copier_.is_capturing()) refuse_capture();
     }
     if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
     check_.require_unchanged();
-    work_->finish(communicator_, copier_.stream());
+    const bool is_own = work_ == &own_work();
+    bool updates = work_->finish(communicator_, copier_.stream());
     check_.require_bound_unchanged();
     check_.release();
     sums_.clear();
@@ -228,6 +236,10 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       if (context_.is_elastic) wait_for_event(copier_.step_end());
     }
     meter_.finished(GradientCopier::is_measured);
+    if (is_own && step_->needs_norm()) updates = apply_options();
+    if (is_own && !step_->needs_norm() && step_->master != nullptr) load_gradients(1);
+    step_ = nullptr;
+    return updates;
   }
 
   /// Whether scale_gradients() needs norms().norm() on the host before. @throws as BucketNorms::norm if no norm was
@@ -245,9 +257,10 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         kernels.rescale(norm, copy, factor, max_norm, stream);
       });
     } else {
-      const double clipping = clipping_factor(norms_.norm().times(factor), max_norm);
-      if (factor * clipping != 1) copier_.scale_reduced(factor * clipping, waiting());
-      norms_.multiply(factor, clipping);
+      StepDecision scaled{true, factor, norms_.norm().times(factor)};
+      scaled.clip(max_norm);
+      if (scaled.factor != 1) copier_.scale_reduced(scaled.factor, waiting());
+      norms_.set(scaled.norm);
     }
   }
 
@@ -258,6 +271,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     copier_.scale_reduced(
         norms_.factor(), [&](Stream stream) { norms_.rescale(change, stream); }, waiting());
   }
+
+  Norms& norms() noexcept { return norms_; }
 
   /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved
   bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
@@ -332,6 +347,47 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (hook_) hook_->plan(communicator_, plan(), gradients_, Deadline::after(context_.timeout));
   }
 
+  /// Scales the reduced gradients as the step's options say. @returns as Step::finish
+  bool apply_options() {
+    if constexpr (GradientCopier::copies_on_stream) {
+      const double most = step_->clip_norm > 0 ? step_->clip_norm : std::numeric_limits<double>::infinity();
+      if (const DeviceScaler* const scaler = step_->scaler.on_device()) {
+        if (needs_norm_to_scale()) read_norm();
+        rescale([scaler, most](const auto&, auto* norm, auto* copy, Stream stream) {
+          scaler->enqueue(norm, copy, most, stream);
+        });
+        return true;
+      }
+      StepDecision decision;
+      if (step_->needs_host()) {
+        if (copier_.is_capturing()) refuse_captured_decision();
+        read_norm();
+        decision = decide_step(*step_, norms_.norm());
+      }
+      if (decision.updates && (decision.factor != 1 || step_->clip_norm > 0)) {
+        if (needs_norm_to_scale()) read_norm();
+        scale_gradients(decision.factor, most);
+      }
+      return decision.updates;
+    } else {
+      StepDecision decision = decide_step(*step_, norms_.norm());
+      if (!decision.updates) return false;
+      decision.clip(step_->clip_norm);
+      if (step_->master != nullptr) {
+        load_gradients(decision.factor);
+      } else if (decision.factor != 1) {
+        copier_.scale_reduced(decision.factor, waiting());
+      }
+      norms_.set(decision.norm);
+      return true;
+    }
+  }
+  /// Writes the multiplied gradients to the f32 gradients of StepOptions::master.
+  void load_gradients(double factor) noexcept {
+    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter)
+      step_->master->load_gradient(parameter, gradients_.view(parameter), factor);
+  }
+
   void wait_for_bucket(std::size_t bucket) override {
     if constexpr (!GradientCopier::copies_on_stream) wait_for_event(copier_.reduced(bucket));
   }
@@ -391,7 +447,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   GradientCopier copier_;
   ReadyCheck check_;
   GradientSums sums_;
-  bool sums_or_checks_ = false;  ///< whether this step does either: one look for each gradient
+  const StepOptions* step_ = nullptr;  ///< the open step's
+  bool sums_or_checks_ = false;        ///< whether this step does either: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
   StepWork<Communicator>* work_ = &all_reduce_;  ///< this step's work; between steps the hook's or all_reduce_

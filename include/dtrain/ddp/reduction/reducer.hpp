@@ -38,6 +38,7 @@
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/reduction/ready_gradients.hpp"
 #include "dtrain/ddp/step.hpp"
+#include "dtrain/ddp/step_options.hpp"
 #include "dtrain/ddp/step_work.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -90,9 +91,11 @@ class Reducer final : public Step::Target {
   /// @param work work of the step with the buckets; null: the step reduces the buckets for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
     throw_if_unusable(caller);
-    if (step.measure_norm && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
+    require_valid(step, GradientCopier::copies_on_stream, work != nullptr, caller);
+    if (step.needs_norm() && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step(step.measure_norm, work, caller);
+    step_ = std::move(step);
+    reduction_.begin_step(step_, work, caller);
     ready_.begin_step();
     lifetime_->is_step_open = true;
     return Step(*this);
@@ -128,21 +131,24 @@ class Reducer final : public Step::Target {
     }
   }
 
-  void finish() override {
+  bool finish() override {
     if (!ready_.end_step()) {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
+    bool updates = true;
     or_report([&] {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
       require_complete();
-      reduction_.finish();
+      updates = reduction_.finish();
     });
+    step_ = {};
     bytes_reduced_ += payload_bytes(plan());
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
     ++steps_;
     rebuild_buckets();
     lifetime_->is_step_open = false;
+    return updates;
   }
 
   void abandon(bool unwinding) noexcept override {
@@ -181,19 +187,13 @@ class Reducer final : public Step::Target {
   }
   /// Number of finished steps.
   std::uint64_t steps() const noexcept { return steps_; }
-  bool has_gradient_norm() const noexcept { return norms().is_measured(); }
   const BucketNormsFor<Stream>& norms() const noexcept { return reduction_.norms(); }
   /// As BucketReduction::scale_gradients. @throws as gradient_norm
   void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::infinity()) {
     if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
     reduction_.scale_gradients(factor, max_norm);
   }
-  /// As BucketReduction::rescale. @throws as gradient_norm
-  template <class Change>
-  void rescale(Change change) {
-    if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
-    reduction_.rescale(std::move(change));
-  }
+  BucketNormsFor<Stream>& norms() noexcept { return reduction_.norms(); }  ///< a ShardedOptimizer sets them
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
   /// The latest step records. Threads: any.
@@ -324,6 +324,7 @@ class Reducer final : public Step::Target {
   ReadyGradients ready_;
   AccumulationStreams accumulated_;
   AddressCheck addresses_;
+  StepOptions step_;  ///< the open step's
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
   std::shared_ptr<ReducerLifetime> lifetime_ = std::make_shared<ReducerLifetime>();

@@ -41,10 +41,13 @@ class ReducingWork : public StepWork<C> {
   void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const final {
     require_reducible(plan, gradients, caller);
   }
-  void begin(Buckets& buckets) final { buckets_ = &buckets; }
+  void begin(Buckets& buckets, const StepOptions&) final { buckets_ = &buckets; }
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
-  void finish(C&, Stream) final { buckets_->unpack(); }
+  bool finish(C&, Stream) final {
+    buckets_->unpack();
+    return true;
+  }
 
  protected:
   ~ReducingWork() = default;

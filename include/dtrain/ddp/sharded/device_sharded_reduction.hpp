@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,8 +69,8 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   /// Blocking: allocates. @pre load_kernels() @param shards of the same plan @throws Error (unsupported) if the driver
   /// does not load the kernels; (cuda)
   DeviceShardedReduction(std::unique_ptr<DeviceShards> shards, std::shared_ptr<const R> rule, const BucketPlan& plan,
-                         const ShardedOptions& options, Stream stream)
-      : ShardedWork<C>(shards->buckets(), options),
+                         const ShardedOptions& options, CudaBucketNorms& norms, Stream stream)
+      : ShardedWork<C>(shards->buckets(), options, norms),
         memory_(new Memory{{}, std::move(shards), std::move(rule), {}, {}, {}}) {
     if (options_.divides_gradients()) {
       memory_->places.emplace(device_shards().layout(), plan);
@@ -129,20 +130,13 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   std::uint64_t items_per_bucket() const noexcept override { return 0; }  // streams of a device run no work of the host
   bool unpacks() const noexcept override { return false; }
 
-  void begin(Buckets& buckets) override {
+  void begin(Buckets& buckets, const StepOptions& options) override {
     buckets_ = &buckets;
-    inspect_ = nullptr;
-    clip_to(0, nullptr);
+    step_ = &options;
+    scaler_ = options.scaler.on_device();
+    is_live_ = is_live_ || scaler_ != nullptr;
     factor_ = 1;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
-  }
-
-  /// For the present step, after begin(): the device clips the gradients, which `scaler`, if any, divides before.
-  /// @param max_norm positive; infinity: does not clip
-  void clip_to(double max_norm, const DeviceLossScaler* scaler) noexcept {
-    max_norm_ = max_norm;
-    scaler_ = scaler;
-    is_live_ = is_live_ || scaler != nullptr;
   }
 
   /// Between steps. Collective, enqueued: each collective of a step, also of one that clips: of blocks and of rests for
@@ -175,25 +169,26 @@ class DeviceShardedReduction final : public ShardedWork<C> {
     ranges_[bucket] = range;
     if (bucket == 0) begin_update(stream);
     this->reduce(bucket, own_part(bucket), op, channel, stream);
-    if (updates_last()) {
-      sum_squares(bucket, stream);
-      return;
-    }
+    if (step_->needs_norm()) sum_squares(bucket, stream);
+    if (updates_last()) return;
     update({bucket, bucket + 1});
     if (!divides()) this->gather(bucket, channel, stream);
     if (options_.early_update) store({bucket, bucket + 1}, channel, stream);
   }
 
-  void finish(C& channel, Stream stream) override {
-    if (updates_last()) measure(channel, stream);
+  bool finish(C& channel, Stream stream) override {
+    if (step_->needs_norm()) measure(channel, stream);
     if (scaler_ != nullptr) {
-      buckets_->wait_for_producers();  // the producers may read the scale
-      scaler_->enqueue(&live()->norm, &pinned().norm, max_norm_, stream);
-      count_update(stream);
-    } else if (clips()) {
-      norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
+      buckets_->wait_for_producers();  // which may read the scale
+      scaler_->enqueue(&live()->norm, &pinned().norm, most_norm(), stream);
     }
-    if (!inspect_ || inspected(stream)) {
+    const bool updates = !step_->needs_host() || decided(stream);
+    if (updates && scaler_ == nullptr && (clips() || factor_ != 1)) {
+      norm_kernels_.rescale(&live()->norm, &pinned().norm, factor_, most_norm(), stream);
+    }
+    if (step_->needs_norm()) norms_.adopt(&live()->norm, stream);
+    if (updates) {
+      if (scaler_ != nullptr) count_update(stream);
       const BucketRange all{0, ranges_.size()};
       if (updates_last()) {
         update(all);
@@ -207,6 +202,7 @@ class DeviceShardedReduction final : public ShardedWork<C> {
     }
     buckets_->unpack();
     if (!stream.is_capturing()) stream.record(ended_);
+    return updates;
   }
 
   /// Blocking: until the last step that was not captured has run. @throws as StepWork::Buckets::wait_for_event
@@ -220,7 +216,7 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   using Event = typename Stream::Event;
   using BucketRange = DeviceShards::BucketRange;
   using ShardedWork<C>::place_of;
-  using ShardedWork<C>::inspect_, ShardedWork<C>::options_, ShardedWork<C>::ranges_;
+  using ShardedWork<C>::norms_, ShardedWork<C>::options_, ShardedWork<C>::ranges_, ShardedWork<C>::step_;
 
   /// In pinned memory and in device memory: numbers that the host writes, and the norm, which kernels write to both.
   struct Live {
@@ -255,9 +251,10 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   };
 
   bool divides() const noexcept { return memory_->places.has_value(); }
-  bool clips() const noexcept { return max_norm_ != 0; }
-  /// Whether buckets are updated when all are reduced.
-  bool updates_last() const noexcept { return inspect_ || clips(); }
+  bool clips() const noexcept { return step_->clip_norm > 0; }
+  double most_norm() const noexcept { return clips() ? step_->clip_norm : std::numeric_limits<double>::infinity(); }
+  /// Whether buckets are updated when all are reduced, by gradients times a factor that a kernel writes.
+  bool updates_last() const noexcept { return clips() || scaler_ != nullptr || step_->needs_host(); }
 
   DeviceShards& device_shards() const noexcept { return *memory_->shards; }
   Live& pinned() const noexcept { return memory_->numbers(); }
@@ -272,13 +269,9 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   /// Lets the stream count the update, once a step was captured.
   void begin_update(Stream stream) {
     const bool captures = stream.is_capturing();
-    if (captures && inspect_) {
-      throw_error(Errc::unsupported,
-                  "a step whose function inspects the gradients was captured in a CUDA graph, but the host calls that "
-                  "function in each step; capture a step without one");
-    }
+    if (captures && step_->needs_host()) refuse_captured_decision();
     is_live_ = is_live_ || captures;
-    if (!is_live_ || inspect_ || scaler_ != nullptr) return;
+    if (!is_live_ || step_->needs_host() || scaler_ != nullptr) return;
     count_update(stream);
   }
 
@@ -326,9 +319,9 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   void update(BucketRange buckets) {
     DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, is_live_ ? &live()->update : nullptr};
     if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
-    const DeviceShards::Factors factors{factor_, clips() ? &live()->norm.factor : nullptr};
+    const double* const factor = updates_last() ? &live()->norm.factor : nullptr;
     const auto memory_of = [this](std::size_t bucket) { return own_part(bucket); };
-    device_shards().update(buckets, memory_of, *memory_->rule, info, factors);
+    device_shards().update(buckets, memory_of, *memory_->rule, info, factor);
   }
 
   /// Stores the buckets. In stage 2 they share memory: each is gathered and stored before the next one, in the order of
@@ -377,15 +370,14 @@ class DeviceShardedReduction final : public ShardedWork<C> {
     if (own_sums_ != 0) channel.enqueue(backend::AllReduce{own, own, ReduceOp::sum}, stream);
   }
 
-  /// Blocking, after measure(): whether the step updates.
-  bool inspected(Stream stream) {
+  /// Blocking, after measure(): whether the step updates, as the host decides.
+  bool decided(Stream stream) {
     wait_for(stream);
     const stream::cuda::DeviceNorm& norm = pinned().norm;
-    ShardedGradients gradients(GradientNorm{norm.norm, norm.found_inf == 0, norm.before_clipping});
-    if (!inspect_(gradients)) return false;
-    factor_ = gradients.factor();
-    if (is_live_) count_update(stream);
-    return true;
+    const StepDecision decision = decide_step(*step_, {norm.norm, norm.found_inf == 0, norm.before_clipping});
+    factor_ = decision.factor;
+    if (decision.updates && is_live_) count_update(stream);
+    return decision.updates;
   }
 
   /// Blocking: until the work that is now enqueued has run.
@@ -400,9 +392,8 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   std::size_t own_sums_ = 0;   ///< number of the blocks' sums of squares, equal on all ranks
   std::size_t rest_sums_ = 0;  ///< number of the rests'
   stream::cuda::NormKernels norm_kernels_;
-  double max_norm_ = 0;                       ///< the norm to which a step clips; else 0
   const DeviceLossScaler* scaler_ = nullptr;  ///< scaler of this step
-  double factor_ = 1;
+  double factor_ = 1;                         ///< the host's
   bool is_live_ = false;  ///< whether a step was captured, or had a scaler: the stream counts updates
   Event ended_;           ///< recorded at the end of each step that is not captured
   Buckets* buckets_ = nullptr;

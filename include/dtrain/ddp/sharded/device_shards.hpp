@@ -47,12 +47,6 @@ class DeviceShards final : public Shards {
  public:
   using Stream = stream::cuda::StreamRef;
 
-  /// Factors of a bucket's gradients. `stored`, if any, is in device memory, and is rounded to f32.
-  struct Factors {
-    double given = 1;
-    const double* stored = nullptr;
-  };
-
   /// Blocking: allocates zeroed state, loads the kernels, and waits for the values that are being written on the
   /// default stream. @throws Error (unsupported) if the driver does not load the kernels; (cuda)
   DeviceShards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
@@ -111,16 +105,16 @@ class DeviceShards final : public Shards {
   /// @throws Error (cuda), as does store(); as the rule
   template <DeviceRule R, class MemoryOf>
   void update(BucketRange buckets, const MemoryOf& memory_of, const R& rule, const DeviceStepInfo& info,
-              Factors factors) {
+              const double* factor) {
     if constexpr (detail::HasFormula<R>) {
       for (Copies& copies : copies_)
         copies.updates_in_use = 0;
       for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket)
         add_updates(bucket, memory_of(bucket), rule, info.step);
-      enqueue_updates(info, factors);
+      enqueue_updates(info, factor);
     } else {
       for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket)
-        update_by_rule(bucket, memory_of(bucket), rule, info, factors);
+        update_by_rule(bucket, memory_of(bucket), rule, info, factor);
     }
   }
 
@@ -165,9 +159,9 @@ class DeviceShards final : public Shards {
 
   template <class R>
   void update_by_rule(std::size_t bucket, const ShardMemory& memory, const R& rule, DeviceStepInfo info,
-                      Factors factors) {
+                      const double* factor) {
     const StateRange& part = parts_[bucket];
-    load(bucket, memory, factors);
+    load(bucket, memory, factor);
     const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
     std::array<BufferView, 8> states{};
     for (std::size_t i = 0; i < rule_arrays_; ++i) {
@@ -208,8 +202,8 @@ class DeviceShards final : public Shards {
     });
   }
 
-  void enqueue_updates(const DeviceStepInfo& info, Factors factors) {
-    stream::cuda::UpdateArguments given{{}, nullptr, info.found_inf, static_cast<float>(factors.given), factors.stored};
+  void enqueue_updates(const DeviceStepInfo& info, const double* factor) {
+    stream::cuda::UpdateArguments given{{}, nullptr, info.found_inf, 1, factor};
     if (info.live != nullptr) given.live = info.live->numbers.data();
     for (std::size_t i = 0; i < rule_arrays_; ++i) {
       given.states[i] = reinterpret_cast<float*>(arrays_[i].data());
@@ -223,20 +217,18 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
-  void load(std::size_t bucket, const ShardMemory& memory, Factors factors) {
+  /// Enqueued: copies the bucket's gradients, multiplied by the factor, and the model's f32 weights to f32 arrays.
+  void load(std::size_t bucket, const ShardMemory& memory, const double* factor) {
     Copies& copies = copies_[parts_[bucket].copies];
-    stream::cuda::ScaledCopyBatch& to_weights = factors.given == 1 ? copies.widen : copies.equal;  // the f32 weights
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
       const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
       copies.widen.add(gradients_.data() + at, place, piece.count);
-      if (!is_half(bucket)) to_weights.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
+      if (!is_half(bucket)) copies.widen.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
     });
-    copies.widen.enqueue(factors.given, stream_);
-    copies.equal.enqueue(1, stream_);
-    if (factors.stored == nullptr) return;
+    copies.widen.enqueue(1, stream_);
+    if (factor == nullptr) return;
     scaled_.add(gradients_.data(), gradients_.data(), parts_[bucket].count);
-    scaled_.enqueue_in_place(factors.stored, stream_);
+    scaled_.enqueue_in_place(factor, stream_);
   }
 
   /// Enqueued: replaces the bucket's reduced gradients by the new weights.

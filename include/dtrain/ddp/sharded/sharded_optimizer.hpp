@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -40,6 +39,7 @@ template <class Stream>
 struct ShardedFor {
   template <class C, class R>
   using Work = ShardedReduction<C>;
+  using DeviceScaler = void;
   template <class R>
   static constexpr bool takes = OptimizerRule<R>;
   template <class R>
@@ -51,6 +51,7 @@ template <>
 struct ShardedFor<stream::cuda::StreamRef> {
   template <class C, class R>
   using Work = DeviceShardedReduction<C, R>;
+  using DeviceScaler = DeviceLossScaler;
   template <class R>
   static constexpr bool takes = DeviceRule<R>;
   template <class R>
@@ -119,7 +120,7 @@ class ShardedOptimizer {
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
-/// new weights. Only a function that inspects the gradients waits for them; ClipGradients and DeviceLossScaler do not.
+/// new weights. Only StepOptions::inspect and a LossScaler wait for them.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
 /// rule then, so change the rule when earlier replays have run, on every rank after the same one. For other steps the
 /// program changes the rule between two steps, not within one. The optimizer outlives the graph.
@@ -235,8 +236,8 @@ class ShardedOptimizer<R, C> {
   /// two values that now share memory
   void renew_values() { reduction_->shards().renew_values(); }
 
-  /// Work of a step, for DistributedDataParallel::backward, which begins a step with it and calls renew_values and
-  /// inspect_with. @throws Error (invalid_argument) if the wrapper is destroyed
+  /// Work of a step, for DistributedDataParallel::backward, which begins a step with it and calls renew_values.
+  /// @throws Error (invalid_argument) if the wrapper is destroyed
   ddp::StepWork<C>& work() {
     if (reduction_.get_deleter().lifetime->has_ended) {
       throw_error(Errc::invalid_argument,
@@ -246,55 +247,27 @@ class ShardedOptimizer<R, C> {
     }
     return *reduction_;
   }
-  /// Rejects what cannot inspect a step of this optimizer.
-  /// @throws Error (invalid_argument) for a DeviceLossScaler of another device
-  template <class I>
-  void require_usable(const std::remove_reference_t<I>& inspect) const {
-    using Given = std::remove_cvref_t<I>;
-    constexpr bool is_temporary = ddp::detail::is_scaler<Given> && !std::is_lvalue_reference_v<I>;
-    static_assert(!is_temporary,
-                  "dtrain: the loss scaler given to a step is a temporary: it would not outlive the step's work");
-    if constexpr (ddp::detail::unscales_on_device<Given>) {
-      constexpr bool skips = ShardedFor::template reads_found_inf<R>;
-      static_assert(
-          is_on_device,
-          "dtrain: DeviceLossScaler is for models in device memory: in host memory give the step a LossScaler");
-      static_assert(!is_on_device || skips,
-                    "dtrain: a step with a DeviceLossScaler needs a rule whose kernels change nothing where "
-                    "*info.found_inf is 1, and that says so by 'static constexpr bool reads_found_inf = true;' "
-                    "(contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
-      if constexpr (skips) scaler_of(inspect).require_device(reduction_->shards().device().index);
-    }
-  }
-  /// @pre require_usable(inspect)
-  template <class I>
-  void inspect_with(I&& inspect) {
-    using Given = std::remove_cvref_t<I>;
-    if constexpr (ddp::detail::unscales_on_device<Given>) {
-      if constexpr (ShardedFor::template reads_found_inf<R>) {
-        double max_norm = std::numeric_limits<double>::infinity();
-        if constexpr (!ddp::detail::is_scaler<Given>) max_norm = inspect.max_norm();
-        reduction_->clip_to(max_norm, &scaler_of(inspect));
+  /// @throws Error (invalid_argument) for a DeviceLossScaler of another device, or with a rule that does not read
+  /// found_inf
+  void require_usable([[maybe_unused]] const StepOptions& options, [[maybe_unused]] const char* caller) const {
+    if constexpr (is_on_device) {
+      if (options.scaler.on_device() == nullptr) return;
+      if (!ShardedFor::template reads_found_inf<R>) {
+        throw_error(
+            Errc::invalid_argument,
+            "{} has a DeviceLossScaler, which needs a rule whose kernels change nothing where *info.found_inf is "
+            "1, and that says so by 'static constexpr bool reads_found_inf = true;' (contract: the concept "
+            "ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)",
+            {caller});
       }
-    } else if constexpr (is_on_device && std::is_same_v<Given, ClipGradients<>>) {
-      reduction_->clip_to(inspect.max_norm(), nullptr);
-    } else {
-      reduction_->inspect_with(ddp::inspection_of(std::forward<I>(inspect)));
+      const typename ShardedFor::DeviceScaler* const scaler = options.scaler.on_device();
+      scaler->require_device(reduction_->shards().device().index);
     }
   }
 
  private:
   using ShardedFor = ddp::detail::ShardedFor<typename C::Stream>;
   using Reduction = typename ShardedFor::template Work<C, R>;
-
-  template <class I>
-  static const auto& scaler_of(const I& inspect) {
-    if constexpr (ddp::detail::is_scaler<I>) {
-      return inspect;
-    } else {
-      return *inspect.scaler();
-    }
-  }
 
   /// Destroys the reduction, unless work of a step that was abandoned still uses it.
   struct Completion {
@@ -338,12 +311,12 @@ class ShardedOptimizer<R, C> {
       auto shards = std::make_unique<typename Reduction::OwnShards>(
           ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>, driver.read_value,
           driver.stream.ref(), group.timeout());
-      return new Reduction(std::move(shards), rule_, ddp.plan(), options, driver.stream.ref());
+      return new Reduction(std::move(shards), rule_, ddp.plan(), options, driver.reducer->norms(), driver.stream.ref());
     } else {
       return new Reduction(
           ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
                                  erased_rule(element_of(ddp.parameters())), driver.read_value),
-          ddp.plan(), options);
+          ddp.plan(), options, driver.reducer->norms());
     }
   }
 

@@ -25,7 +25,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Work of a step with a ShardedOptimizer.
-/// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
+/// - Update: a bucket is updated as soon as it is reduced. A step that measures its norm updates buckets when all are
 /// reduced; a rule that needs norms of whole parameters, when all are measured.
 /// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2 gathers buckets when the
 /// backward pass has ended. At that time a communicator that CanReadBlocks copies weights from the other ranks' memory,
@@ -39,8 +39,9 @@ class ShardedReduction final : public ShardedWork<C> {
   using typename ShardedWork<C>::Stream;
   using Buckets = typename StepWork<C>::Buckets;
 
-  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, const ShardedOptions& options)
-      : ShardedWork<C>(parameters.buckets(), options),
+  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, const ShardedOptions& options,
+                   typename ShardedWork<C>::Norms& norms)
+      : ShardedWork<C>(parameters.buckets(), options, norms),
         parameters_(std::move(parameters)),
         ended_(parameters_.buckets()),
         own_is_stored_(parameters_.buckets()) {
@@ -56,9 +57,9 @@ class ShardedReduction final : public ShardedWork<C> {
   /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
   std::uint64_t items_per_bucket() const noexcept override { return 7; }
 
-  void begin(Buckets& buckets) override {
+  void begin(Buckets& buckets, const StepOptions& options) override {
     buckets_ = &buckets;
-    inspect_ = nullptr;
+    step_ = &options;
     values_are_free_ = false;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
@@ -75,7 +76,7 @@ class ShardedReduction final : public ShardedWork<C> {
     if (divided_) divided_->before_launch(bucket, waiting());
     this->reduce(bucket, own_part(bucket), op, channel, stream);
     if (divided_ && !stores_at_once()) divided_->launched(bucket, stream);
-    if (inspect_) {
+    if (step_->needs_norm()) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
     } else if (parameters_.measures()) {
       measure(bucket, stream);
@@ -86,9 +87,9 @@ class ShardedReduction final : public ShardedWork<C> {
     if (divided_ && stores_at_once()) divided_->launched(bucket, stream);
   }
 
-  void finish(C& channel, Stream stream) override {
+  bool finish(C& channel, Stream stream) override {
     values_are_free_ = true;
-    if (inspect_ && !inspected(channel, stream)) return;
+    if (step_->needs_norm() && !decided(channel, stream)) return false;
     if (parameters_.measures()) add_up_norms(channel, stream);
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       if (!updates_at_once()) update(bucket, channel, stream);
@@ -100,12 +101,13 @@ class ShardedReduction final : public ShardedWork<C> {
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
     parameters_.end_step();
+    return true;
   }
 
  private:
   using Event = typename Stream::Event;
   using ShardedWork<C>::gather, ShardedWork<C>::part, ShardedWork<C>::place_of;
-  using ShardedWork<C>::inspect_, ShardedWork<C>::options_, ShardedWork<C>::ranges_;
+  using ShardedWork<C>::norms_, ShardedWork<C>::options_, ShardedWork<C>::ranges_, ShardedWork<C>::step_;
   static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
 
   auto waiting() const noexcept {
@@ -116,12 +118,14 @@ class ShardedReduction final : public ShardedWork<C> {
   ShardMemory own_part(std::size_t bucket) noexcept { return divided_ ? divided_->part(bucket) : place_of(bucket); }
 
   /// Collective, blocking: whether the step updates.
-  bool inspected(C& channel, Stream stream) {
+  bool decided(C& channel, Stream stream) {
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket)
       buckets_->wait_for_bucket(bucket);
-    ShardedGradients gradients(norm(channel, stream));
-    if (!inspect_(gradients)) return false;
-    parameters_.set_gradient_factor(gradients.factor());
+    StepDecision decision = decide_step(*step_, norm(channel, stream));
+    if (decision.updates) decision.clip(step_->clip_norm);
+    norms_.set(decision.norm);
+    if (!decision.updates) return false;
+    parameters_.set_gradient_factor(decision.factor);
     for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket)
       measure(bucket, stream);
     return true;
@@ -134,7 +138,7 @@ class ShardedReduction final : public ShardedWork<C> {
   }
 
   /// Whether launch() also updates; else finish() does.
-  bool updates_at_once() const noexcept { return !inspect_ && !parameters_.measures(); }
+  bool updates_at_once() const noexcept { return !step_->needs_norm() && !parameters_.measures(); }
 
   /// Whether launch() also stores new weights in the model.
   bool stores_at_once() const noexcept { return options_.early_update && updates_at_once(); }

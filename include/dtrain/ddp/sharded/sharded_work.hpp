@@ -1,12 +1,9 @@
 #pragma once
 /// @file
-/// ShardedWork: common part of a sharded optimizer's reductions, on host and device. ShardedGradients: reduced
-/// gradients before the update; ClipGradients clips them.
+/// ShardedWork: common part of a sharded optimizer's reductions, on host and device.
 
 #include <cstddef>
-#include <functional>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,114 +14,25 @@
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/ddp/reduction/gradient_copier.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
 #include "dtrain/ddp/sharded/sharded_options.hpp"
 #include "dtrain/ddp/sharded/shards.hpp"
+#include "dtrain/ddp/step_options.hpp"
 #include "dtrain/ddp/step_work.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// The reduced gradients of a step, each rank's share, before the update: an argument of clip_gradients and
-/// LossScaler::step.
-/// @ingroup sharding
-class ShardedGradients {
- public:
-  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
-
-  /// Norm of all ranks' gradients, equal on all ranks.
-  const GradientNorm& gradient_norm() const noexcept { return norm_; }
-
-  /// The update multiplies the gradients by `factor`, in f32.
-  void scale_gradients(double factor) noexcept {
-    factor_ *= factor;
-    norm_ = norm_.times(factor);
-  }
-  double factor() const noexcept { return factor_; }
-
- private:
-  GradientNorm norm_;
-  double factor_ = 1;
-};
-
-class LossScaler;
-class DeviceLossScaler;  // where there is CUDA
-
-/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
-using GradientInspection = std::function<bool(ShardedGradients&)>;
-
-/// Clips the gradients of a step with a ShardedOptimizer as clip_gradients() does, and updates by them:
-///
-///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0));  // the same on every rank
-///
-/// In host memory the same as a function that calls clip_gradients(). In device memory the host waits for nothing, and
-/// the step may be captured in a CUDA graph: one all-reduce adds up the ranks' sums of squares (8 bytes for each 32 KiB
-/// of a rank's gradients), a kernel writes the factor to device memory, and the update reads the factor there. The host
-/// does not learn the norm. Gradients whose norm is not finite stay as they are, and the update uses them, unless there
-/// is a scaler.
-/// - ClipGradients(1.0, &scaler) first divides the gradients by the scale of a LossScaler, or of a DeviceLossScaler,
-/// for which the host does not wait. A step whose gradients are not finite updates nothing. Lifetime: the scaler
-/// outlives the step, a DeviceLossScaler also the step's work and graphs of it.
-/// @ingroup sharding
-template <class Scaler = void>
-class ClipGradients {
- public:
-  /// @throws Error (invalid_argument) if `max_norm` is not positive, or a scaler's address null
-  explicit ClipGradients(double max_norm, Scaler* scaler = nullptr) : max_norm_(max_norm), scaler_(scaler) {
-    require_max_norm(max_norm);
-    if (!std::is_void_v<Scaler> && scaler == nullptr) {
-      throw_error(Errc::invalid_argument,
-                  "ClipGradients was given a loss scaler whose address is null; without one, leave the argument out",
-                  {});
-    }
-  }
-
-  double max_norm() const noexcept { return max_norm_; }
-  Scaler* scaler() const noexcept { return scaler_; }
-
-  bool operator()(ShardedGradients& gradients) const {
-    if constexpr (!std::is_void_v<Scaler>) {
-      if (!scaler_->step(gradients)) return false;
-    }
-    clip_gradients(gradients, max_norm_);
-    return true;
-  }
-
- private:
-  double max_norm_;
-  Scaler* scaler_;
-};
-
-namespace detail {
-
-template <class I>
-inline constexpr bool is_scaler =
-    std::is_same_v<const I, const LossScaler> || std::is_same_v<const I, const DeviceLossScaler>;
-
-/// Whether a step's argument `inspect` is a DeviceLossScaler, or clips after one.
-template <class I>
-inline constexpr bool unscales_on_device = std::is_same_v<const I, const DeviceLossScaler>;
-template <class Scaler>
-inline constexpr bool unscales_on_device<ClipGradients<Scaler>> = unscales_on_device<Scaler>;
-
-}  // namespace detail
-
-/// The function of a step's argument `inspect`: a function, null, or a LossScaler, which outlives the step.
-template <class I>
-GradientInspection inspection_of(I&& inspect) {
-  if constexpr (detail::is_scaler<std::remove_cvref_t<I>>) {
-    return [&inspect](ShardedGradients& gradients) { return inspect.step(gradients); };
-  } else {
-    return std::forward<I>(inspect);
-  }
-}
 
 /// Lifetime: as StepWork.
 template <class C>
 class ShardedWork : public StepWork<C> {
  public:
   using Stream = typename C::Stream;
+  using Norms = BucketNormsFor<Stream>;
 
-  ShardedWork(std::size_t buckets, const ShardedOptions& options) : options_(options), ranges_(buckets) {
+  /// Lifetime: `norms`, of the wrapper, outlive the steps.
+  ShardedWork(std::size_t buckets, const ShardedOptions& options, Norms& norms)
+      : options_(options), norms_(norms), ranges_(buckets) {
     gathers_.reserve(buckets);
   }
 
@@ -140,9 +48,6 @@ class ShardedWork : public StepWork<C> {
                   "has left none for them; give that");
     }
   }
-
-  /// For the present step, after begin().
-  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
 
  protected:
   ~ShardedWork() = default;
@@ -197,8 +102,9 @@ class ShardedWork : public StepWork<C> {
   }
 
   const ShardedOptions options_;
-  std::vector<BufferView> ranges_;  ///< ranges of each bucket that is launched
-  GradientInspection inspect_;
+  Norms& norms_;                       ///< get the norm of a step that measures
+  std::vector<BufferView> ranges_;     ///< ranges of each bucket that is launched
+  const StepOptions* step_ = nullptr;  ///< of the present step
 
  private:
   backend::AllGather gather_of(std::size_t bucket) const noexcept {
@@ -211,8 +117,3 @@ class ShardedWork : public StepWork<C> {
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::ClipGradients;
-using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE

@@ -88,6 +88,16 @@ class CudaBucketNorms {
     if (is_wanted_) note_enqueued(is_captured_);
   }
 
+  /// Enqueues copies of a norm that the step's work has measured or changed elsewhere in device memory. Within a step,
+  /// after end_buckets(). @throws Error (cuda)
+  void adopt(const stream::cuda::DeviceNorm* norm, Stream stream) {
+    for (stream::cuda::DeviceNorm* const to : {on_device(), copy_for(is_captured_)}) {
+      stream::cuda::check(cudaMemcpyAsync(to, norm, sizeof(*norm), cudaMemcpyDefault, stream.native()),
+                          "cudaMemcpyAsync");
+    }
+    note_enqueued(is_captured_);
+  }
+
   bool is_measured() const noexcept { return state_ != State::none || was_replayed(); }
 
   /// Reads the norm. Blocking: calls `wait()` for the last step's work, if the step measures; not for a replay, which
@@ -188,7 +198,8 @@ class CudaBucketNorms {
 
   [[noreturn]] DTRAIN_NOT_INLINED static void refuse_type(DType dtype, const char* caller) {
     throw_error(Errc::unsupported,
-                "{} has measure_norm, but there is no kernel for gradients of {} on this GPU: it is for f64, f32, f16 "
+                "{} has options that need the norm, but there is no kernel for gradients of {} on this GPU: it is for "
+                "f64, f32, f16 "
                 "and bf16, and the driver compiles it, from CUDA 12 on; call it without, and compute the norm with the "
                 "device's library after the step",
                 {caller, name(dtype)});
