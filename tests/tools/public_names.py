@@ -24,7 +24,6 @@ INTERNAL = {
     "HookFunctions": "what libtorch's wrapper gives in place of a hook",
     "StepWork": "ShardedOptimizer::work is for backward()",
     "Shards": "ShardedOptimizer::shares is for checkpoints",
-    "GradientInspection": "ShardedOptimizer::inspect_with is for backward()",
 }
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -134,11 +134,13 @@ TEST_CASE("what computes on this rank alone may stand in commit()") {
           dtrain::MasterWeights master{model};
           const dtrain::DistributedSampler sampler{group, {.dataset_size = 10, .global_batch = 2}};
           for (int i = 0; i < 2; ++i) {
-            ddp.backward([](dtrain::Ready ready) { ready(0); }, {.measure_norm = true});
+            CHECK(ddp.backward([](dtrain::Ready ready) { ready(0); },
+                               {.clip_norm = 1.0, .scaler = &scaler, .master = &master}));
             job.commit([&] {
-              CHECK(scaler.step(ddp));
-              dtrain::clip_gradients(ddp, 1.0);
-              CHECK(scaler.step(ddp, master));
+              ddp.clip_gradients(1.0);
+              ddp.scale_gradients(0.5);
+              CHECK(ddp.gradient_norm().finite);
+              CHECK(scaler.scale() == 65536);
               master.store();
               CHECK(sampler.shares(job.step()).size() == 5);
               CHECK(ddp.statistics().steps == job.step() + 1);

@@ -93,8 +93,11 @@ TEST_CASE("a rank that measures has the norm when others do not, and the gradien
         const bool measures = k == 5 || k % 3 == static_cast<unsigned>(group.rank());
         step(ddp, model, k, {.measure_norm = measures});
         const double expected = plain_norm(model.list);
-        CHECK(ddp.has_gradient_norm() == measures);
-        CHECK((!measures || std::abs(ddp.gradient_norm().norm / expected - 1) < 1e-12));
+        if (measures) {
+          CHECK(std::abs(ddp.gradient_norm().norm / expected - 1) < 1e-12);
+        } else {
+          CHECK_ERROR(ddp.gradient_norm(), Errc::invalid_argument, "the last step did not measure it");
+        }
       }
     });
   }
@@ -116,7 +119,7 @@ TEST_CASE("an infinity or a NaN on one rank makes the norm of all ranks not fini
       CHECK(ddp.gradient_norm().finite == (bad == 1.0F));
       const std::vector<float> before = model.gradients[4];
       if (!ddp.gradient_norm().finite) {
-        dtrain::clip_gradients(ddp, 1e-3);  // leaves them
+        ddp.clip_gradients(1e-3);  // leaves them
         CHECK(model.gradients[4] == before);
       }
       for (std::vector<float>& gradient : model.gradients)
@@ -125,21 +128,33 @@ TEST_CASE("an infinity or a NaN on one rank makes the norm of all ranks not fini
   });
 }
 
-TEST_CASE("clipping multiplies by max_norm / (norm + 1e-6) if that is below one, and returns the norm before") {
+TEST_CASE("clipping multiplies by max_norm / (norm + 1e-6) if that is below one, and keeps the norm before") {
   run_well(2, [&](const Group& group) {
     BindingModel model(sizes);
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 4096}};
     step(ddp, model, 1);
     const double norm = plain_norm(model.list);
     const std::vector<float> before(ddp.gradient(4).as<float>().begin(), ddp.gradient(4).as<float>().end());
-    CHECK(std::abs(dtrain::clip_gradients(ddp, 2 * norm).norm / norm - 1) < 1e-12);
+    ddp.clip_gradients(2 * norm);
+    CHECK(std::abs(ddp.gradient_norm().before_clipping / norm - 1) < 1e-12);
+    CHECK(std::abs(ddp.gradient_norm().norm / norm - 1) < 1e-12);
     CHECK(std::equal(before.begin(), before.end(), ddp.gradient(4).as<float>().begin()));
-    CHECK(std::abs(dtrain::clip_gradients(ddp, 0.5).norm / norm - 1) < 1e-12);
+    ddp.clip_gradients(0.5);
+    CHECK(std::abs(ddp.gradient_norm().before_clipping / norm - 1) < 1e-12);
     const auto factor = static_cast<float>(0.5 / (norm + 1e-6));
     for (std::size_t i = 0; i < before.size(); ++i)
       CHECK(std::abs(ddp.gradient(4).as<float>()[i] - before[i] * factor) <= 1e-6F * std::abs(before[i]));
     CHECK(std::abs(plain_norm(model.list) - 0.5) < 1e-5);
     CHECK(std::abs(ddp.gradient_norm().norm - 0.5) < 1e-5);
+
+    const std::vector<float> clipped = gradients_of(model);
+    const GradientNorm measured = ddp.gradient_norm();
+    step(ddp, model, 1, {.clip_norm = 0.5});  // the same within the step
+    CHECK(gradients_of(model) == clipped);
+    CHECK(ddp.gradient_norm().norm == measured.norm);
+    CHECK(ddp.gradient_norm().before_clipping == measured.before_clipping);
+    step(ddp, model, 1, {.clip_norm = 2 * norm});
+    CHECK(std::equal(before.begin(), before.end(), ddp.gradient(4).as<float>().begin()));
   });
 }
 
@@ -172,27 +187,28 @@ TEST_CASE("only the step that reduces measures, and without a measurement the no
   run_well(2, [&](const Group& group) {
     Model model(sizes);
     DistributedDataParallel ddp{model, group};
-    CHECK_ERROR(ddp.gradient_norm(), Errc::invalid_argument, "measure_norm = true");
+    CHECK_ERROR(ddp.gradient_norm(), Errc::invalid_argument, "StepOptions::measure_norm");
     {
       const auto held = ddp.no_sync();
       step(ddp, model, 1);
     }
-    CHECK_ERROR(ddp.gradient_norm(), Errc::invalid_argument, "measure_norm = true");
+    CHECK_ERROR(ddp.gradient_norm(), Errc::invalid_argument, "StepOptions::measure_norm");
     step(ddp, model, 2);
     DistributedDataParallel moved = std::move(ddp);
     CHECK(moved.gradient_norm().norm > 0);
     step(moved, model, 3, {});
-    CHECK_ERROR(moved.gradient_norm(), Errc::invalid_argument, "measure_norm = true");
-    CHECK_ERROR(dtrain::clip_gradients(moved, 1), Errc::invalid_argument, "measure_norm = true");
-    CHECK_ERROR(moved.scale_gradients(2), Errc::invalid_argument, "measure_norm = true");
+    CHECK_ERROR(moved.gradient_norm(), Errc::invalid_argument, "StepOptions::measure_norm");
+    CHECK_ERROR(moved.clip_gradients(1), Errc::invalid_argument, "StepOptions::measure_norm");
+    CHECK_ERROR(moved.scale_gradients(2), Errc::invalid_argument, "StepOptions::measure_norm");
   });
 }
 
 TEST_CASE("a max_norm that is not positive is refused") {
-  struct Fixed {
-    GradientNorm gradient_norm() const { return {1, true}; }
-    void scale_gradients(double) {}
-  } gradients;
-  for (const double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()})
-    CHECK_THROWS_AS(dtrain::clip_gradients(gradients, bad), dtrain::Error);
+  run_well(1, [](const Group& group) {
+    Model model({10});
+    DistributedDataParallel ddp{model, group};
+    step(ddp, model, 1);
+    for (const double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()})
+      CHECK_ERROR(ddp.clip_gradients(bad), Errc::invalid_argument, "give a positive one");
+  });
 }

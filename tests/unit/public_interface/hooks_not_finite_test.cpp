@@ -41,14 +41,16 @@ void add_gradients(Matrix& model, float scale, int step, int rank, const std::ve
   }
 }
 
+/// @param scale of the pass's loss @returns whether an optimizer would update
 template <class Ddp>
-void pass(Ddp& ddp, Matrix& model, float scale, int step, int rank, const std::vector<Fault>& faults) {
-  ddp.backward(
+bool pass(Ddp& ddp, Matrix& model, dtrain::LossScaler& scaler, float scale, int step, int rank,
+          const std::vector<Fault>& faults) {
+  return ddp.backward(
       [&](Ready ready) {
         add_gradients(model, scale, step, rank, faults);
         all_ready(ready, 2);
       },
-      {.measure_norm = true});
+      {.scaler = &scaler});
 }
 
 /// @returns what is wrong with the training, empty if nothing is
@@ -65,11 +67,10 @@ std::string train(const Group& group, Make make, const Run& run) {
       std::fill(gradient.begin(), gradient.end(), 0.0F);
     if (run.accumulates) {
       const auto held = ddp.no_sync();
-      pass(ddp, model, scaler.scale() / 2, step, group.rank(), run.faults);
+      pass(ddp, model, scaler, scaler.scale() / 2, step, group.rank(), run.faults);  // leaves the scale
     }
-    pass(ddp, model, scaler.scale() / (run.accumulates ? 2 : 1), step, group.rank(),
-         run.accumulates ? std::vector<Fault>() : run.faults);
-    if (!scaler.step(ddp)) {
+    if (!pass(ddp, model, scaler, scaler.scale() / (run.accumulates ? 2 : 1), step, group.rank(),
+              run.accumulates ? std::vector<Fault>() : run.faults)) {
       ++skipped;
       expected_scale /= 2;
     }

@@ -109,14 +109,15 @@ TEST_CASE("a sharded step by begin() may be inspected, and is refused where back
     ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}};
     model.gradients[0].assign(10, 1.0F);
     const auto inspected = [&](bool updates) {
-      auto step = ddp.begin(optimizer, [&](dtrain::ShardedGradients& gradients) {
+      dtrain::StepOptions options{.inspect = [updates](dtrain::StepGradients& gradients) {
         CHECK(gradients.gradient_norm().norm > 3);  // the root of 10
         return updates;
-      });
+      }};
+      auto step = ddp.begin(optimizer, std::move(options));
       CHECK_ERROR(ddp.begin(optimizer), Errc::invalid_argument, "begin() came while a step was under way");
       model.gradients[0].assign(10, 1.0F);
       step.ready(0);
-      step.finish();
+      CHECK(step.finish() == updates);
     };
     inspected(false);
     CHECK(model.values[0] == std::vector<float>(10, 0.0F));

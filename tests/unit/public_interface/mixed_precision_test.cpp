@@ -7,21 +7,12 @@ using dtrain::MasterWeights;
 
 namespace {
 
-/// What a scaler sees of a wrapper.
-struct FakeStep {
-  GradientNorm norm{};
-  double factor = 1;
-  const GradientNorm& gradient_norm() const { return norm; }
-  void scale_gradients(double by) { factor *= by; }
-};
-
-bool step(LossScaler& scaler, bool overflows) {
-  FakeStep fake{{1, !overflows}};
+/// What a step decides, whose gradients have the norm 1 or an overflow.
+void step(LossScaler& scaler, bool overflows) {
   const double divisor = static_cast<double>(scaler.scale());
-  const bool finite = scaler.step(fake);
-  CHECK(finite == !overflows);
-  CHECK(fake.factor == (finite ? 1 / divisor : 1));
-  return finite;
+  const dtrain::ddp::StepDecision decision = dtrain::ddp::decide_step({.scaler = &scaler}, {1, !overflows});
+  CHECK(decision.updates == !overflows);
+  CHECK(decision.factor == (overflows ? 1 : 1 / divisor));
 }
 
 template <class Element>
@@ -93,23 +84,21 @@ TEST_CASE("options outside their ranges and a damaged scale are refused") {
   }
   LossScaler scaler;
   scaler.state()[0].value.as<float>()[0] = nan;
-  FakeStep fake;
-  CHECK_THROWS_WITH_AS(scaler.step(fake), doctest::Contains("a loss scale is nan"), dtrain::Error);
+  CHECK_THROWS_WITH_AS(step(scaler, false), doctest::Contains("a loss scale is nan"), dtrain::Error);
 }
 
 TEST_CASE("a checkpoint keeps the scale and the steps since it changed") {
   const support::TemporaryDirectory folder;
   run_well(2, [&](const Group& group) {
     LossScaler scaler({.growth_interval = 4});
-    FakeStep finite, overflow{{1, false}};
-    scaler.step(overflow);
+    step(scaler, true);
     for (int i = 0; i < 3; ++i)
-      scaler.step(finite);
+      step(scaler, false);
     dtrain::save_checkpoint(group, folder.path + "/state", scaler.state());
     LossScaler restored({.growth_interval = 4});
     CHECK(dtrain::load_checkpoint(group, folder.path + "/state", restored.state()));
     CHECK(restored.scale() == 32768);
-    restored.step(finite);
+    step(restored, false);
     CHECK(restored.scale() == 65536);
   });
 }
@@ -120,28 +109,31 @@ TEST_CASE("an overflow on one rank makes all ranks skip the step and halve the s
     DistributedDataParallel ddp{model, group};
     LossScaler scaler;
     MasterWeights master{model};
-    for (const bool overflows : {true, false}) {
-      const float scale = scaler.scale();
-      ddp.backward(
-          [&](Ready ready) {
-            for (float16& gradient : model.gradients)
-              gradient = float16(0.125F * scale);
-            model.bias_gradients[1] = float16(overflows && group.rank() == 2 ? 1e6F : 0x1p-30F * scale);
-            ready(0);
-            ready(1);
-          },
-          {.measure_norm = true});
-      CHECK(scaler.step(ddp, master) == !overflows);
+    bool overflows = true;
+    const auto pass = [&](Ready ready) {
+      for (float16& gradient : model.gradients)
+        gradient = float16(0.125F * scaler.scale());
+      model.bias_gradients[1] = float16(overflows && group.rank() == 2 ? 1e6F : 0x1p-30F * scaler.scale());
+      ready(0);
+      ready(1);
+    };
+    for (const bool overflows_now : {true, false}) {
+      overflows = overflows_now;
+      CHECK(ddp.backward(pass, {.scaler = &scaler, .master = &master}) == !overflows);
+      CHECK(ddp.gradient_norm().finite == !overflows);
       CHECK(scaler.scale() == 32768);
+      CHECK((!overflows || master.gradients()[0] == 0));  // as they were
     }
     const auto gradients = master.gradients();
     CHECK((gradients[0] == 0.125F && gradients[299] == 0.125F));
     CHECK((gradients[301] == 0x1p-30F && gradients[302] == 0));  // f16 itself has none so small
     const double norm = std::sqrt(300 * 0.125 * 0.125 + std::ldexp(1.0, -60));
-    CHECK(std::abs(master.gradient_norm().norm / norm - 1) < 1e-12);
-    CHECK(std::abs(dtrain::clip_gradients(master, 1).norm / norm - 1) < 1e-12);
+    CHECK(std::abs(ddp.gradient_norm().norm / norm - 1) < 1e-12);
+    CHECK(ddp.backward(pass, {.clip_norm = 1, .scaler = &scaler, .master = &master}));
+    CHECK(std::abs(ddp.gradient_norm().before_clipping / norm - 1) < 1e-12);
     CHECK(std::abs(static_cast<double>(gradients[0]) - 0.125 / (norm + 1e-6)) < 1e-8);
-    CHECK((scaler.step(ddp) && static_cast<float>(model.gradients[0]) == 0.125F));
+    CHECK(static_cast<float>(model.gradients[0]) == 0.125F * scaler.scale());  // the model's stay
+    CHECK((ddp.backward(pass, {.scaler = &scaler}) && static_cast<float>(model.gradients[0]) == 0.125F));
   });
 }
 
@@ -166,7 +158,6 @@ TEST_CASE_TEMPLATE("master weights keep small changes that 16 bits lose, and rou
   MasterWeights moved = std::move(master);
   moved.load();
   CHECK(moved.values()[302] == 0.5F);
-  CHECK_ERROR(moved.gradient_norm(), Errc::invalid_argument, "measure_norm = true");
 }
 
 TEST_CASE("master weights refuse what is no float of 32 or 16 bits") {
@@ -174,18 +165,25 @@ TEST_CASE("master weights refuse what is no float of 32 or 16 bits") {
   CHECK_THROWS_WITH_AS(MasterWeights{model}, doctest::Contains("parameter 0 'weight', of f64 on"), dtrain::Error);
 }
 
-TEST_CASE("gradients of an unmeasured step are loaded without a norm") {
+TEST_CASE("gradients of a step without a norm are written to master weights as they are, and else multiplied") {
   run_well(2, [&](const Group& group) {
     HalfModel<dtrain::bfloat16> model;
     DistributedDataParallel ddp{model, group};
     MasterWeights master{model};
-    ddp.backward([&](Ready ready) {
+    const auto pass = [&](Ready ready) {
       model.gradients[7] = dtrain::bfloat16(static_cast<float>(4 * group.rank()));
       ready(1);
       ready(0);
-    });
-    master.load_gradients(ddp, 0.5);
+    };
+    CHECK(ddp.backward(pass, {.master = &master}));
+    CHECK((master.gradients()[7] == 2 && master.gradients()[8] == 0));
+    CHECK_ERROR(ddp.clip_gradients(1), Errc::invalid_argument);
+    const auto halve = [](dtrain::StepGradients& gradients) {
+      gradients.scale(0.5);
+      return true;
+    };
+    CHECK(ddp.backward(pass, {.inspect = halve, .master = &master}));
     CHECK((master.gradients()[7] == 1 && master.gradients()[8] == 0));
-    CHECK_ERROR(dtrain::clip_gradients(master, 1), Errc::invalid_argument);
+    CHECK(static_cast<float>(model.gradients[7]) == 2);
   });
 }

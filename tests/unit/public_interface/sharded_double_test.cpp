@@ -131,10 +131,10 @@ TEST_CASE("a rule of doubles may measure norms, clips in f64, and its state take
       model.gradients[0].assign(1000, 1.0 + 1e-9);
       ready(0);
     };
-    ddp.backward(pass, optimizer, [](dtrain::ShardedGradients& gradients) {
-      gradients.scale_gradients(1.0 / 3);
-      return true;
-    });
+    ddp.backward(pass, optimizer, {.inspect = [](dtrain::StepGradients& gradients) {
+                   gradients.scale(1.0 / 3);
+                   return true;
+                 }});
     CHECK(model.values[0][999] == doctest::Approx(std::sqrt(1000.0) * (1 + 1e-12) + (1 + 1e-9) / 3).epsilon(1e-14));
     CHECK(optimizer.state_bytes() == 8 * (1000 / 2 / 16 * 16 + 1000 % 32));
     DoubleModel lamb_model(sizes);

@@ -3,7 +3,7 @@
 #include "unit/public_interface/prelude.hpp"
 
 using namespace whole_optimizer;
-using dtrain::ShardedGradients;
+using dtrain::StepGradients;
 using dtrain::StepInfo;
 
 namespace sharded_optimizer_test {
@@ -290,10 +290,10 @@ double largest_difference_of_lamb(const Group& group, int stage, std::size_t buc
     expected.backward(backward(whole, step, group.rank()));
     reference.step(whole, is_inspected ? 0.25 : 1);
     if (is_inspected) {
-      ddp.backward(backward(sharded, step, group.rank()), optimizer, [](ShardedGradients& gradients) {
-        gradients.scale_gradients(0.25);
-        return true;
-      });
+      ddp.backward(backward(sharded, step, group.rank()), optimizer, {.inspect = [](StepGradients& gradients) {
+                     gradients.scale(0.25);
+                     return true;
+                   }});
     } else {
       ddp.backward(backward(sharded, step, group.rank()), optimizer);
     }
@@ -365,14 +365,23 @@ void check_clipping(const ShardedOptions& stage) {
           continue;
         }
         const bool updates = step != 2;
-        expected.backward(backward(whole, step, group.rank()), {.measure_norm = true});
-        const double before = dtrain::clip_gradients(expected, 5).norm;
+        expected.backward(backward(whole, step, group.rank()), {.clip_norm = 5});
+        const double before = expected.gradient_norm().before_clipping;
         if (updates) reference.step(whole);
         double norm = 0;
-        ddp.backward(backward(sharded, step, group.rank()), optimizer, [&](ShardedGradients& gradients) {
-          norm = dtrain::clip_gradients(gradients, 5).norm;
-          return updates;
-        });
+        dtrain::StepOptions options{.clip_norm = 5};
+        if (step > 1) {
+          options.inspect = [&](StepGradients& gradients) {
+            norm = gradients.gradient_norm().norm;
+            return updates;
+          };
+        }
+        CHECK(ddp.backward(backward(sharded, step, group.rank()), optimizer, options) == updates);
+        if (step > 1) {
+          CHECK(norm == ddp.gradient_norm().before_clipping);
+        } else {
+          norm = ddp.gradient_norm().before_clipping;
+        }
         CHECK((std::abs(norm - before) <= 1e-9 * before && norm > 5));
         double smallest = norm;
         group.all_reduce(std::span(&smallest, 1), dtrain::ReduceOp::min);
@@ -415,10 +424,18 @@ TEST_CASE("a step with an infinite gradient on one rank changes nothing on any, 
             backward(model, step, group.rank())(ready);
           }
         };
-        if (form == 0)
-          ddp.backward(pass, optimizer, [&](ShardedGradients& gradients) { return scaler.step(gradients); });
-        if (form == 1) ddp.backward(pass, optimizer, scaler);
-        if (form == 2) ddp.backward(pass, optimizer, dtrain::ClipGradients(1e-9, &scaler));
+        const auto divides = [&](StepGradients& gradients) {
+          if (const double factor = scaler.next_factor(gradients.gradient_norm().finite); factor != 0) {
+            gradients.scale(factor);
+            return true;
+          }
+          return false;
+        };
+        bool updates = false;
+        if (form == 0) updates = ddp.backward(pass, optimizer, {.inspect = divides});
+        if (form == 1) updates = ddp.backward(pass, optimizer, {.scaler = &scaler});
+        if (form == 2) updates = ddp.backward(pass, optimizer, {.clip_norm = 1e-9, .scaler = &scaler});
+        CHECK(updates == (step != 1));
         CHECK(equal_bits(before, model.values) == (step == 1));
         CHECK(scaler.scale() == (step == 0 ? 1024.0F : 512.0F));
       }
@@ -444,8 +461,7 @@ int wrong_half_steps(const Group& group, const ShardedOptions& stage) {
   std::vector<float> velocity(master.values().size());
   ShardedOptimizer optimizer{ddp, rule, stage};
   for (int step = 0; step < 5; ++step) {
-    expected.backward(backward(whole, step, group.rank()));
-    master.load_gradients(expected);
+    expected.backward(backward(whole, step, group.rank()), {.master = &master});
     rule(master.values(), master.gradients(), {velocity}, StepInfo{});
     master.store();
     ddp.backward(backward(sharded, step, group.rank()), optimizer);
@@ -659,7 +675,8 @@ TEST_CASE("a backward() within a backward() is refused, and the outer step updat
     ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1.0F}};
     std::string error;
     const auto pass = [&](Ready ready) {
-      error = sentence_of([&] { ddp.backward([](Ready) {}, optimizer, [](ShardedGradients&) { return false; }); });
+      error = sentence_of(
+          [&] { ddp.backward([](Ready) {}, optimizer, {.inspect = [](StepGradients&) { return false; }}); });
       model.gradients[0].assign(10, 2.0F);
       ready(0);
     };

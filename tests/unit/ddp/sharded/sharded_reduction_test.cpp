@@ -28,22 +28,22 @@ struct Model {
     plan = dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), {4096, 16384});
   }
 
-  Traffic step(int ranks, int stage, dtrain::ddp::GradientInspection inspect = {}) {
+  Traffic step(int ranks, int stage, const dtrain::StepOptions& options = {}) {
     Traffic traffic;
     CountingCommunicator channel(traffic, ranks);
     const auto keep = [](std::span<float>, std::span<const float>, const dtrain::StepInfo&) {};
     const auto rule = dtrain::ddp::ShardedParameters::Rule::of(std::make_shared<const decltype(keep)>(keep));
     dtrain::ddp::ShardedReduction<CountingCommunicator> reduction(
-        dtrain::ddp::ShardedParameters(parameters, plan, channel.rank(), ranks, 2, rule), plan, {.stage = stage});
+        dtrain::ddp::ShardedParameters(parameters, plan, channel.rank(), ranks, 2, rule), plan, {.stage = stage},
+        norms);
     RunBuckets run;
     std::vector<std::vector<float>> buckets;
-    reduction.begin(run);
-    reduction.inspect_with(std::move(inspect));
+    reduction.begin(run, options);
     for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
       std::vector<float>& memory = buckets.emplace_back(plan.buckets[i].bytes / sizeof(float));
       reduction.launch(i, dtrain::buffer_view(std::span(memory)), dtrain::ReduceOp::average, channel, {});
     }
-    reduction.finish(channel, {});
+    updates = reduction.finish(channel, {});
     return traffic;
   }
 
@@ -57,6 +57,8 @@ struct Model {
   std::vector<std::vector<float>> values;
   std::vector<dtrain::Parameter> parameters;
   dtrain::ddp::BucketPlan plan;
+  dtrain::ddp::BucketNorms norms;
+  bool updates = false;  ///< what the last step says
 };
 
 TEST_CASE("a sharded step reduces each element once and gathers it once, as one all-reduce does") {
@@ -71,7 +73,19 @@ TEST_CASE("a sharded step reduces each element once and gathers it once, as one 
       CHECK(traffic.gathered + traffic.all_reduced == model.elements());
       CHECK(traffic.all_reduced < 16 * static_cast<std::size_t>(ranks) * model.plan.buckets.size());
       CHECK(traffic.norms == 0);
+      CHECK((model.updates && !model.norms.is_measured()));
     }
+  }
+}
+
+TEST_CASE("a step that needs the norm sends one number more, and clips without a further one") {
+  Model model({5000, 3, 4096});
+  for (const dtrain::StepOptions& options :
+       {dtrain::StepOptions{.clip_norm = 1}, dtrain::StepOptions{.measure_norm = true}}) {
+    const Traffic traffic = model.step(3, 1, options);
+    CHECK(traffic.gathered == traffic.reduce_scattered);
+    CHECK(traffic.norms == 1);
+    CHECK((model.updates && model.norms.norm().norm == 0));
   }
 }
 
@@ -79,13 +93,14 @@ TEST_CASE("a step with an inspection sends one number more, and no weights if it
   Model model({5000, 3, 4096});
   for (const bool updates : {true, false}) {
     CAPTURE(updates);
-    const auto inspect = [updates](dtrain::ShardedGradients&) { return updates; };
+    const dtrain::StepOptions options{.inspect = [updates](dtrain::StepGradients&) { return updates; }};
     for (const int stage : {1, 2}) {
       CAPTURE(stage);
-      const Traffic traffic = model.step(3, stage, inspect);
+      const Traffic traffic = model.step(3, stage, options);
       CHECK(traffic.reduce_scattered + traffic.all_reduced == model.elements());
       CHECK(traffic.gathered == (updates ? traffic.reduce_scattered : 0));
       CHECK(traffic.norms == 1);
+      CHECK(model.updates == updates);
     }
   }
 }
