@@ -1,5 +1,5 @@
-// A loss scaler that ends with the call that begins a step.
-// expect: dtrain: the loss scaler given to a step is a temporary: it would not outlive the step's work
+// A loss scaler itself as the third argument of a step, as it was before StepOptions.
+// expect: dtrain: the third argument of backward is a dtrain::StepOptions: {.clip_norm = 1.0, .scaler = &scaler,
 // one error
 #include "compile_fail/host_model.hpp"
 
@@ -8,8 +8,8 @@ void train(Model& model, const dtrain::ProcessGroup<Policy>& group) {
   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::Sgd{}};
   dtrain::LossScaler scaler;
 #ifdef DTRAIN_COMPILE_FAIL
-  ddp.begin(optimizer, dtrain::LossScaler{}).finish();
+  ddp.backward([](dtrain::Ready) {}, optimizer, scaler);
 #else
-  ddp.begin(optimizer, scaler).finish();
+  ddp.backward([](dtrain::Ready) {}, optimizer, {.scaler = &scaler});
 #endif
 }
