@@ -38,10 +38,6 @@ void check_updates(const Group& group, const std::string& name, const Options& o
   torch::optim::StepLR schedule_alone(updating, 3, 0.5);
   torch::optim::StepLR schedule(described, 3, 0.5);
   ShardedOptimizer optimizer{ddp, described};
-  const auto clip = [](dtrain::ShardedGradients& gradients) {
-    dtrain::clip_gradients(gradients, 0.1);
-    return true;
-  };
   for (int step = 0; step < 12; ++step) {
     alone->zero_grad();
     for (int pass = 0; pass < 2; ++pass) {
@@ -60,7 +56,7 @@ void check_updates(const Group& group, const std::string& name, const Options& o
         ddp.backward(loss, optimizer);
       } else {
         torch::nn::utils::clip_grad_norm_(alone->parameters(), 0.1);
-        ddp.backward(loss, optimizer, clip);
+        require(ddp.backward(loss, optimizer, {.clip_norm = 0.1}), "a clipped step updates");
       }
     }
     updating.step();
@@ -123,11 +119,12 @@ inline void check_refused_update(const Group& group) {
   torch::optim::AdamW described(net->parameters(), torch::optim::AdamWOptions(0.05));
   ShardedOptimizer optimizer{ddp, described};
   const torch::Tensor before = net->parameters()[0].detach().clone();
-  const auto finite = [](const dtrain::ShardedGradients& gradients) { return gradients.gradient_norm().finite; };
+  const dtrain::StepOptions options{
+      .inspect = [](dtrain::StepGradients& gradients) { return gradients.gradient_norm().finite; }};
   const double factor = group.rank() == 0 ? std::numeric_limits<double>::infinity() : 1;
-  ddp.backward(loss_of(ddp(inputs_of(group.rank(), 0))) * factor, optimizer, finite);
+  require(!ddp.backward(loss_of(ddp(inputs_of(group.rank(), 0))) * factor, optimizer, options), "a step is refused");
   require(torch::equal(before, net->parameters()[0]) && optimizer.updates()[0] == 0, "a refused step updates nothing");
-  ddp.backward(loss_of(ddp(inputs_of(group.rank(), 0))), optimizer, finite);
+  require(ddp.backward(loss_of(ddp(inputs_of(group.rank(), 0))), optimizer, options), "the next one is not");
   require(!torch::equal(before, net->parameters()[0]) && optimizer.updates()[0] == 1, "the next one updates");
 }
 
@@ -251,10 +248,8 @@ inline void check_divided_gradients(const Group& group) {
     if (step % 4 == 1) output = output + of->children()[3]->as<nn::Linear>()->forward(inputs);
     return loss_of(output);
   };
-  const auto inspect = [](dtrain::ShardedGradients& gradients) {
-    dtrain::clip_gradients(gradients, 0.1);
-    return gradients.gradient_norm().finite;
-  };
+  const dtrain::StepOptions clipped{
+      .clip_norm = 0.1, .inspect = [](dtrain::StepGradients& gradients) { return gradients.gradient_norm().finite; }};
   for (int step = 0; step < 10; ++step) {
     if (step % 3 == 2) {
       const auto held_whole = ddp_whole.no_sync();
@@ -267,8 +262,8 @@ inline void check_divided_gradients(const Group& group) {
       }
     }
     const double factor = step == 5 && group.rank() == 0 ? std::numeric_limits<double>::infinity() : 1;
-    ddp_whole.backward(loss(whole, step, 1) * factor, stage_1, inspect);
-    ddp.backward(loss(net, step, 1) * factor, optimizer, inspect);
+    ddp_whole.backward(loss(whole, step, 1) * factor, stage_1, clipped);
+    ddp.backward(loss(net, step, 1) * factor, optimizer, clipped);
     for (std::size_t i = 0; i < net->parameters().size(); ++i) {
       require(torch::equal(net->parameters()[i], whole->parameters()[i]),
               "parameter " + std::to_string(i) + " has the bits of stage 1 after step " + std::to_string(step));

@@ -31,7 +31,7 @@ inline void check_modules_buffers(const Group& group) {
   }
 }
 
-/// clip_gradients and LossScaler with LibTorch's own optimizer, also where gradients would stay in LibTorch's memory.
+/// Clipping and a LossScaler with LibTorch's own optimizer, also where gradients would stay in LibTorch's memory.
 inline void check_norms(const Group& group) {
   for (const bool set_to_none : {false, true}) {
     nn::Sequential alone = two_layers(0);
@@ -44,10 +44,12 @@ inline void check_norms(const Group& group) {
         (loss_of(alone->forward(inputs_of(rank, step))) / group.world_size()).backward();
       const double norm = nn::utils::clip_grad_norm_(alone->parameters(), 0.01);
       net->zero_grad(set_to_none);
-      ddp.backward(loss_of(ddp(inputs_of(group.rank(), step))) * scaler.scale(), {.measure_norm = true});
-      require(scaler.step(ddp), "finite gradients are unscaled");
-      const dtrain::GradientNorm before = dtrain::clip_gradients(ddp, 0.01);
-      require(std::abs(before.norm - norm) < 1e-5 * norm, "the norm is LibTorch's");
+      const bool clips_in_step = step != 2;
+      const dtrain::StepOptions options{.clip_norm = clips_in_step ? 0.01 : 0, .scaler = &scaler};
+      require(ddp.backward(loss_of(ddp(inputs_of(group.rank(), step))) * scaler.scale(), options),
+              "finite gradients are unscaled");
+      if (!clips_in_step) ddp.clip_gradients(0.01);
+      require(std::abs(ddp.gradient_norm().before_clipping - norm) < 1e-5 * norm, "the norm is LibTorch's");
       for (std::size_t i = 0; i < net->parameters().size(); ++i)
         require(are_close(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-4),
                 "gradients are unscaled and clipped");
@@ -55,10 +57,13 @@ inline void check_norms(const Group& group) {
     require(scaler.scale() == 4096, "the scale grows");
     net->zero_grad(set_to_none);
     const float factor = group.rank() == group.world_size() - 1 ? std::numeric_limits<float>::infinity() : 1;
-    ddp.backward(loss_of(ddp(inputs_of(0, 0))) * factor, {.measure_norm = true});
-    require(!scaler.step(ddp) && scaler.scale() == 2048, "an overflow of one rank is noticed on all");
+    const bool updates = ddp.backward(loss_of(ddp(inputs_of(0, 0))) * factor, {.scaler = &scaler});
+    require(!updates && scaler.scale() == 2048, "an overflow of one rank is noticed on all");
     ddp.backward(loss_of(ddp(inputs_of(0, 0))));
-    require_error("the last step did not measure it", [&] { dtrain::clip_gradients(ddp, 1); });
+    require_error("the last step did not measure it", [&] { ddp.clip_gradients(1); });
+    auto* const of_device = reinterpret_cast<dtrain::ddp::DeviceLossScaler*>(&scaler);  // only its address is used
+    require_error("LibTorch's optimizers do not read its found_inf",
+                  [&] { ddp.backward(loss_of(ddp(inputs_of(0, 0))), {.scaler = of_device}); });
   }
 }
 
