@@ -71,11 +71,7 @@ int main(int argc, char** argv) {
     for (int step = 0; step < 500; ++step) {
       const int sample = static_cast<int>(optimizer.steps()) * group.world_size() + group.rank();
       optimizer.rule().rate = 1e-2F / (1 + static_cast<float>(optimizer.steps()) / 100);  // a schedule
-      ddp.backward([&](dtrain::Ready ready) { loss = model.backward(sample, ready); }, optimizer,
-                   [](dtrain::ShardedGradients& gradients) {
-                     dtrain::clip_gradients(gradients, 10);
-                     return true;  // false: this step updates nothing
-                   });
+      ddp.backward([&](dtrain::Ready ready) { loss = model.backward(sample, ready); }, optimizer, {.clip_norm = 10});
     }
     if (!file.empty()) dtrain::save_checkpoint(group, file, state, optimizer);
     loss = group.all_reduce(loss, dtrain::ReduceOp::average);

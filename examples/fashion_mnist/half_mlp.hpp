@@ -54,14 +54,15 @@ class HalfMlp {
     mlp_.backward(batch, dtrain::Ready(narrowing), loss_scale());
   }
 
-  /// After the step: the optimizer's, on the master weights, unless a gradient has overflown.
-  template <class Ddp>
-  void update(const Ddp& ddp, Optimizer& sgd, float rate) {
-    if constexpr (scales_loss) {
-      if (!scaler_.step(ddp, *master_)) return;
-    } else {
-      master_->load_gradients(ddp);
-    }
+  /// The reduced gradients are written to the master weights, divided by loss_scale().
+  dtrain::StepOptions step_options() noexcept {
+    dtrain::StepOptions options{.master = master_.get()};
+    if constexpr (scales_loss) options.scaler = &scaler_;
+    return options;
+  }
+
+  /// The optimizer's step, on the master weights.
+  void update(Optimizer& sgd, float rate) {
     sgd.step(master_->parameters(), rate);
     take_saved();
   }

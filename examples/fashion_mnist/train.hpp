@@ -45,20 +45,20 @@ struct Epochs {
 };
 
 /// The optimizer's step. A model whose optimizer works on other memory than its parameters has `update`.
-template <class Ddp, class Model>
-void update(const Ddp& ddp, Model& model, typename Model::Optimizer& sgd, float rate) {
-  if constexpr (requires { model.update(ddp, sgd, rate); }) {
-    model.update(ddp, sgd, rate);
+template <class Model>
+void update(Model& model, typename Model::Optimizer& sgd, float rate) {
+  if constexpr (requires { model.update(sgd, rate); }) {
+    model.update(sgd, rate);
   } else {
     sgd.step(model.parameters(), rate);
   }
 }
 
-/// Whether steps measure the norm of the gradients: for models that scale the loss.
+/// What a step does with the reduced gradients, as the model says.
 template <class Model>
-constexpr bool measures_norm() {
-  if constexpr (requires { Model::scales_loss; }) return Model::scales_loss;
-  return false;
+dtrain::StepOptions step_options(Model& model) {
+  if constexpr (requires { model.step_options(); }) return model.step_options();
+  return {};
 }
 
 /// The --precision that trains such a model.
@@ -97,8 +97,8 @@ Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, Trai
         Perturbation perturbation(model, ready);
         model.backward(batch, dtrain::Ready(perturbation));
       };
-      ddp.backward(backward, {.measure_norm = measures_norm<Model>()});
-      update(ddp, model, sgd, shared::learning_rate(state.step(), last_step, peak_learning_rate));
+      const bool updates = ddp.backward(backward, step_options(model));
+      if (updates) update(model, sgd, shared::learning_rate(state.step(), last_step, peak_learning_rate));
       state.advance();
       const bool is_saved = state.step() % save_after == 0 || state.step() == last_step;
       hook.after_update(group, is_saved);

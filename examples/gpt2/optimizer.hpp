@@ -38,7 +38,7 @@ class Optimizer {
         [&](auto& optimizer) {
           optimizer.rule().adamw.rate = rate;
           reduce(backward, optimizer);
-          if constexpr (is_whole<decltype(optimizer)>) optimizer.update(*ddp_, *model_, clip_);
+          if constexpr (is_whole<decltype(optimizer)>) optimizer.update(*model_);
         },
         chosen_);
   }
@@ -124,17 +124,13 @@ class Optimizer {
   }
 
   template <class F>
-  void reduce(F& backward, WholeOptimizer&) {
-    ddp_->backward(backward, {.measure_norm = clip_ > 0});
+  void reduce(F& backward, WholeOptimizer& optimizer) {
+    ddp_->backward(backward, {.clip_norm = clip_, .master = optimizer.master()});
   }
 
   template <class F>
   void reduce(F& backward, ShardedOptimizer& optimizer) {
-    if (clip_ == 0) return ddp_->backward(backward, optimizer);
-    ddp_->backward(backward, optimizer, [clip = clip_](dtrain::ShardedGradients& gradients) {
-      dtrain::clip_gradients(gradients, clip);
-      return true;
-    });
+    ddp_->backward(backward, optimizer, {.clip_norm = clip_});
   }
 
   template <class Chosen>

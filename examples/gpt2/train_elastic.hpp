@@ -66,10 +66,10 @@ std::vector<double> run_elastic_steps(Job& job, Ddp& ddp, Model& model, WholeOpt
     const double own_loss = model.forward(batch);
     const double loss = group.all_reduce(own_loss * static_cast<double>(share.weight), dtrain::ReduceOp::average);
     ddp.backward([&](dtrain::Ready ready) { model.backward(batch, ready, share.weight); },
-                 {.measure_norm = options.clip > 0});
+                 {.clip_norm = static_cast<double>(options.clip), .master = optimizer.master()});
     job.commit([&] {
       optimizer.rule().adamw.rate = learning_rate(static_cast<std::int64_t>(step), options);
-      optimizer.update(ddp, model, static_cast<double>(options.clip));
+      optimizer.update(model);
       state.advance(loss);
     });
     state.have_averages();

@@ -42,12 +42,12 @@ class WholeOptimizer {
 
   Rule& rule() noexcept { return rule_; }
 
-  /// After the reduction. @param clip the most that the gradients' norm may be; 0: whatever it is
-  template <class Ddp, class Model>
-  void update(Ddp& ddp, Model& model, double clip) {
-    if (masters_) masters_->load_gradients(ddp);
-    if (clip > 0 && masters_) dtrain::clip_gradients(*masters_, clip);
-    if (clip > 0 && !masters_) dtrain::clip_gradients(ddp, clip);
+  /// For StepOptions::master: null for an f32 model.
+  dtrain::MasterWeights* master() noexcept { return masters_ ? &*masters_ : nullptr; }
+
+  /// After a step with master().
+  template <class Model>
+  void update(Model& model) {
     ++steps_;
     const std::vector<dtrain::Parameter> parameters = weights(model);
     for (std::size_t i = 0; i < parameters.size(); ++i) {

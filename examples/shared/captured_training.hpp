@@ -18,8 +18,7 @@ void train_by_graph(Model& model, Ddp& ddp, int steps, dtrain::stream::cuda::Str
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t step = nullptr;
   check(cudaStreamBeginCapture(stream.native(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  ddp.backward([&](dtrain::Ready ready) { model.backward(ready, stream); }, {.measure_norm = true});
-  ddp.clip_gradients(1.0);
+  ddp.backward([&](dtrain::Ready ready) { model.backward(ready, stream); }, {.clip_norm = 1.0});
   model.update(ddp.found_inf(), stream);  // its kernels change nothing where *found_inf is 1
   check(cudaStreamEndCapture(stream.native(), &graph), "cudaStreamEndCapture");
   check(cudaGraphInstantiate(&step, graph, 0), "cudaGraphInstantiate");
