@@ -210,13 +210,13 @@ class DistributedDataParallel {
   /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). On CUDA enqueued, before
   /// later work of the streams that ready() named, without a wait of the host; also in a capture of these streams.
   /// Blocking on CUDA only outside a capture after a step was captured: as gradient_norm, and until it has run.
-  /// @throws as gradient_norm
+  /// @throws as gradient_norm; Error (invalid_argument) after a step with a ShardedOptimizer
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
   /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)), as StepOptions::clip_norm. On CUDA the
   /// device computes the factor: enqueued and blocking as scale_gradients. Afterwards gradient_norm() is that of the
   /// clipped gradients; its before_clipping is the norm before.
-  /// @throws as gradient_norm; Error (invalid_argument) if `max_norm` is not positive
+  /// @throws as scale_gradients; Error (invalid_argument) if `max_norm` is not positive
   void clip_gradients(double max_norm) {
     if (!(max_norm > 0)) {
       throw_error(Errc::invalid_argument, "clip_gradients has a max_norm of {}; give a positive one", {max_norm});

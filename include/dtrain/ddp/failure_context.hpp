@@ -36,6 +36,9 @@ struct FailureContext {
 /// @throws Error (invalid_argument): the user's call `caller` came during a step, or (not `is_open`) after a failed one
 [[noreturn]] void refuse_begin(const char* caller, bool is_open);
 
+/// @throws Error (invalid_argument): the gradients are to be scaled after a step with a ShardedOptimizer
+[[noreturn]] void refuse_to_scale();
+
 /// @throws Error (unsupported): a step of an elastic job is captured in a CUDA graph
 [[noreturn]] void refuse_capture();
 
@@ -45,6 +48,12 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_capture() {
   throw_error(Errc::unsupported,
               "a step was captured in a CUDA graph in an elastic job, whose host waits for each step's reduction; make "
               "the steps without a graph, or start the job without --min-ranks");
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_scale() {
+  throw_error(Errc::invalid_argument,
+              "the gradients were to be scaled or clipped after a step with a ShardedOptimizer, which has used them; "
+              "give that step StepOptions::clip_norm, or a function that inspects the gradients");
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {

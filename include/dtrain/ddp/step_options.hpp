@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
@@ -56,10 +57,10 @@ class StepGradients {
   double factor_ = 1;
 };
 
-/// Options of one step, the same on every rank; but measure_norm may differ. A step measures the norm of its reduced
-/// gradients, if an option needs it. A scaler divides then; if the gradients are not finite, it backs off, and the step
-/// ends with the result false. `inspect` comes next, then clipping. The gradients are multiplied once, by the product
-/// of all factors. Under no_sync() options are ignored.
+/// Options of one step, the same on every rank; but measure_norm may differ in steps of the model alone. A step
+/// measures the norm of its reduced gradients, if an option needs it. A scaler divides then; if the gradients are not
+/// finite, it backs off, and the step ends with the result false. `inspect` comes next, then clipping. The gradients
+/// are multiplied once, by the product of all factors. Under no_sync() options are ignored.
 /// @ingroup precision
 struct StepOptions {
   /// The largest norm: gradients with a larger one are multiplied by clip_norm / (norm + 1e-6), as by
@@ -84,6 +85,8 @@ struct StepOptions {
 
   /// Whether the step measures the norm.
   bool needs_norm() const noexcept { return measure_norm || clip_norm != 0 || scaler || inspect; }
+  /// clip_norm; infinity: no clipping.
+  double most_norm() const noexcept { return clip_norm > 0 ? clip_norm : std::numeric_limits<double>::infinity(); }
   /// Whether the host needs the norm within the step, also on CUDA.
   bool needs_host() const noexcept { return scaler.on_host() != nullptr || inspect; }
 };
@@ -93,7 +96,7 @@ struct StepOptions {
 /// @throws Error (invalid_argument) for options that no such step has; `caller` is the user's call
 void require_valid(const StepOptions& options, bool on_device, bool is_sharded, const char* caller);
 
-/// What the host decides of a step.
+/// The host's decision on a step.
 struct StepDecision {
   bool updates = true;  ///< if false, nothing is multiplied
   double factor = 1;    ///< the multiplier of the gradients

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,7 +62,6 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   using Stream = typename Communicator::Stream;
   using GradientCopier = GradientCopierFor<Stream>;
   using Norms = BucketNormsFor<Stream>;
-  using DeviceScaler = typename detail::ForStream<Stream>::DeviceScaler;
 
   /// Collective, blocking: allocates, and connects the ranks. @throws as Reducer.
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
@@ -153,7 +151,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     chosen.require_usable(plan(), gradients_, caller);
     const bool measures = work == nullptr && options.needs_norm();
     if constexpr (GradientCopier::copies_on_stream) {
-      if (measures) norms_.require_kernels(caller);
+      if (measures) norms_.require_usable(options.scaler.on_device(), caller);
     }
     work_ = &chosen;
     step_ = &options;
@@ -221,8 +219,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   bool finish() {
     if constexpr (GradientCopier::copies_on_stream) {
       if (context_.is_elastic && copier_.is_capturing()) refuse_capture();
+      norms_.end_buckets(copier_.stream());
     }
-    if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
     check_.require_unchanged();
     const bool is_own = work_ == &own_work();
     bool updates = work_->finish(communicator_, copier_.stream());
@@ -253,23 +251,14 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Between steps, or in the capture of a step. @param max_norm infinity: does not clip
   void scale_gradients(double factor, double max_norm) {
     if constexpr (GradientCopier::copies_on_stream) {
-      rescale([factor, max_norm](const auto& kernels, auto* norm, auto* copy, Stream stream) {
-        kernels.rescale(norm, copy, factor, max_norm, stream);
-      });
+      const auto enqueue_factor = [&](Stream stream) { norms_.rescale(nullptr, factor, max_norm, stream); };
+      copier_.scale_reduced(norms_.factor(), enqueue_factor, waiting());
     } else {
       StepDecision scaled{true, factor, norms_.norm().times(factor)};
       scaled.clip(max_norm);
       if (scaled.factor != 1) copier_.scale_reduced(scaled.factor, waiting());
       norms_.set(scaled.norm);
     }
-  }
-
-  /// On CUDA: multiplies the reduced gradients by the factor that the work of `change` writes: see
-  /// CudaBucketNorms::rescale.
-  template <class Change>
-  void rescale(Change change) {
-    copier_.scale_reduced(
-        norms_.factor(), [&](Stream stream) { norms_.rescale(change, stream); }, waiting());
   }
 
   Norms& norms() noexcept { return norms_; }
@@ -347,28 +336,24 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (hook_) hook_->plan(communicator_, plan(), gradients_, Deadline::after(context_.timeout));
   }
 
-  /// Scales the reduced gradients as the step's options say. @returns as Step::finish
+  /// In finish(): scales the reduced gradients as the step's options say. On CUDA the host waits only where it decides.
+  /// @returns as Step::finish
   bool apply_options() {
     if constexpr (GradientCopier::copies_on_stream) {
-      const double most = step_->clip_norm > 0 ? step_->clip_norm : std::numeric_limits<double>::infinity();
-      if (const DeviceScaler* const scaler = step_->scaler.on_device()) {
-        if (needs_norm_to_scale()) read_norm();
-        rescale([scaler, most](const auto&, auto* norm, auto* copy, Stream stream) {
-          scaler->enqueue(norm, copy, most, stream);
-        });
-        return true;
-      }
       StepDecision decision;
       if (step_->needs_host()) {
         if (copier_.is_capturing()) refuse_captured_decision();
         read_norm();
         decision = decide_step(*step_, norms_.norm());
       }
-      if (decision.updates && (decision.factor != 1 || step_->clip_norm > 0)) {
-        if (needs_norm_to_scale()) read_norm();
-        scale_gradients(decision.factor, most);
-      }
-      return decision.updates;
+      auto* const scaler = step_->scaler.on_device();
+      const bool scales = scaler != nullptr || step_->clip_norm > 0 || decision.factor != 1;
+      if (!decision.updates || !scales) return decision.updates;
+      const auto enqueue_factor = [&](Stream stream) {
+        norms_.rescale(scaler, decision.factor, step_->most_norm(), stream);
+      };
+      copier_.scale_in_step(norms_.factor(), enqueue_factor, waiting());
+      return true;
     } else {
       StepDecision decision = decide_step(*step_, norms_.norm());
       if (!decision.updates) return false;

@@ -19,7 +19,6 @@
 #include "dtrain/stream/stream.hpp"
 
 #if DTRAIN_WITH_CUDA
-#include "dtrain/ddp/precision/device_loss_scaler.hpp"
 #include "dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp"
 #include "dtrain/ddp/reduction/cuda/cuda_gradient_copier.hpp"
 #endif
@@ -159,7 +158,6 @@ template <class Stream>
 struct ForStream {
   using Copier = HostGradientCopier<Stream>;
   using Norms = BucketNorms;
-  using DeviceScaler = void;
 };
 
 #if DTRAIN_WITH_CUDA
@@ -167,7 +165,6 @@ template <>
 struct ForStream<stream::cuda::StreamRef> {
   using Copier = CudaGradientCopier;
   using Norms = CudaBucketNorms;
-  using DeviceScaler = DeviceLossScaler;
 };
 #endif
 

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -180,11 +179,11 @@ class DeviceShardedReduction final : public ShardedWork<C> {
     if (step_->needs_norm()) measure(channel, stream);
     if (scaler_ != nullptr) {
       buckets_->wait_for_producers();  // which may read the scale
-      scaler_->enqueue(&live()->norm, &pinned().norm, most_norm(), stream);
+      scaler_->enqueue(&live()->norm, &pinned().norm, step_->most_norm(), stream);
     }
     const bool updates = !step_->needs_host() || decided(stream);
     if (updates && scaler_ == nullptr && (clips() || factor_ != 1)) {
-      norm_kernels_.rescale(&live()->norm, &pinned().norm, factor_, most_norm(), stream);
+      norm_kernels_.rescale(&live()->norm, &pinned().norm, factor_, step_->most_norm(), stream);
     }
     if (step_->needs_norm()) norms_.adopt(&live()->norm, stream);
     if (updates) {
@@ -252,7 +251,6 @@ class DeviceShardedReduction final : public ShardedWork<C> {
 
   bool divides() const noexcept { return memory_->places.has_value(); }
   bool clips() const noexcept { return step_->clip_norm > 0; }
-  double most_norm() const noexcept { return clips() ? step_->clip_norm : std::numeric_limits<double>::infinity(); }
   /// Whether buckets are updated when all are reduced, by gradients times a factor that a kernel writes.
   bool updates_last() const noexcept { return clips() || scaler_ != nullptr || step_->needs_host(); }
 

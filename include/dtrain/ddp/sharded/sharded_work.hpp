@@ -104,7 +104,7 @@ class ShardedWork : public StepWork<C> {
   const ShardedOptions options_;
   Norms& norms_;                       ///< get the norm of a step that measures
   std::vector<BufferView> ranges_;     ///< ranges of each bucket that is launched
-  const StepOptions* step_ = nullptr;  ///< of the present step
+  const StepOptions* step_ = nullptr;  ///< options of the present step
 
  private:
   backend::AllGather gather_of(std::size_t bucket) const noexcept {

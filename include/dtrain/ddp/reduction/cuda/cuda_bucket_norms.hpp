@@ -14,6 +14,7 @@
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/precision/device_loss_scaler.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
@@ -52,12 +53,14 @@ class CudaBucketNorms {
     }
   }
 
-  /// @param caller the user's call @throws Error (unsupported) if the driver has not loaded the kernels for a type
-  void require_kernels(const char* caller) const {
+  /// @param caller the user's call @throws Error (unsupported) if the driver has not loaded the kernels for a type;
+  /// (invalid_argument) if the scaler, if any, is on another device
+  void require_usable(const DeviceLossScaler* scaler, const char* caller) const {
     if (without_kernel_) refuse_type(*without_kernel_, caller);
+    if (scaler != nullptr) scaler->require_device(memory_.device());
   }
 
-  /// @param wanted requires require_kernels
+  /// @param wanted requires require_usable
   void begin_step(bool wanted) noexcept {
     is_wanted_ = wanted;
     is_captured_ = false;
@@ -130,12 +133,16 @@ class CudaBucketNorms {
     return true;
   }
 
-  /// Enqueues the change of the norm in device memory by `change(kernels, norm, copy, stream)`. @pre may_rescale(), or
-  /// the norm was read @throws Error (cuda)
-  template <class Change>
-  void rescale(Change change, Stream stream) {
+  /// Enqueues a change of the norm in device memory: divides by the scale of `scaler` or, without one, multiplies by
+  /// `factor`; then clips. @pre the step that measures is being finished, or may_rescale(), or the norm was read
+  /// @param max_norm infinity: does not clip @throws Error (cuda)
+  void rescale(const DeviceLossScaler* scaler, double factor, double max_norm, Stream stream) {
     const bool captures = stream.is_capturing();
-    change(kernels_, on_device(), copy_for(captures), stream);
+    if (scaler != nullptr) {
+      scaler->enqueue(on_device(), copy_for(captures), max_norm, stream);
+    } else {
+      kernels_.rescale(on_device(), copy_for(captures), factor, max_norm, stream);
+    }
     note_enqueued(captures);
   }
 
@@ -199,9 +206,8 @@ class CudaBucketNorms {
   [[noreturn]] DTRAIN_NOT_INLINED static void refuse_type(DType dtype, const char* caller) {
     throw_error(Errc::unsupported,
                 "{} has options that need the norm, but there is no kernel for gradients of {} on this GPU: it is for "
-                "f64, f32, f16 "
-                "and bf16, and the driver compiles it, from CUDA 12 on; call it without, and compute the norm with the "
-                "device's library after the step",
+                "f64, f32, f16 and bf16, and the driver compiles it, from CUDA 12 on; call it without, and compute the "
+                "norm with the device's library after the step",
                 {caller, name(dtype)});
   }
 

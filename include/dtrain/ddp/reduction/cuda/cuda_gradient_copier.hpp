@@ -202,9 +202,16 @@ class CudaGradientCopier {
   /// the order of the step's producers; see HostGradientCopier. Outside a capture blocking if there are no producers,
   /// or if a step was captured: the host has waited for the replay, whose streams are not known.
   template <class EnqueueFactor, class Wait>
-  void scale_reduced(const double* factor, EnqueueFactor enqueue_factor, Wait&& wait) {
+  void scale_reduced(const double* factor, const EnqueueFactor& enqueue_factor, Wait&& wait) {
     const bool captures = is_capturing();
     if (is_captured_ && !captures) producers_.clear();
+    scale_in_step(factor, enqueue_factor, wait);
+    if (!captures && has_graph_ && !producers_.empty()) wait(done_);
+  }
+
+  /// The same at the end of finish(), whose streams are known. Blocking: only as finish().
+  template <class EnqueueFactor, class Wait>
+  void scale_in_step(const double* factor, const EnqueueFactor& enqueue_factor, Wait&& wait) {
     wait_for_producers();
     enqueue_factor(stream_);
     for (std::size_t parameter = 0; parameter < gradients_->size(); ++parameter) {
@@ -214,7 +221,7 @@ class CudaGradientCopier {
     bucket_copies_.enqueue_all_in_place(factor, stream_);
     stream_.record(done_);
     producers_.for_each([this](Stream producer) { producer.wait(done_); });
-    if (!captures && (producers_.empty() || has_graph_)) synchronize(wait);
+    if (producers_.empty()) wait(done_);
   }
 
   void gather(std::span<const GradientSlot> slots) {
