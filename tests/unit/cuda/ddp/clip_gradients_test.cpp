@@ -15,7 +15,7 @@ using dtrain::DeviceLossScaler;
 using dtrain::GradientNorm;
 using dtrain::StepOptions;
 
-constexpr StepOptions measured{.measure_norm = true};
+const StepOptions measured{.measure_norm = true};
 
 /// Random gradients of f32 and bf16, which two streams produce.
 class Model : public DeviceModel {
@@ -70,25 +70,29 @@ void expect_the_hosts_clipping(int ranks, std::size_t bucket_bytes) {
     DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
     for (unsigned k = 0; k < 4; ++k) {
       CAPTURE(k);
-      const auto step = [&] { ddp.backward([&](Ready ready) { model.backward(seed_of(group, k), ready); }, measured); };
-      step();
+      const auto step = [&](const StepOptions& options) {
+        CHECK(ddp.backward([&](Ready ready) { model.backward(seed_of(group, k), ready); }, options));
+      };
+      step(measured);
       const GradientNorm before = ddp.gradient_norm();
       const auto gradients = model.all();
       const double max_norm = k == 1 ? 2 * before.norm : 0.5 + k;
       const double factor = dtrain::ddp::clipping_factor(before, max_norm);
       CHECK((factor < 1) == (k != 1));
-      step();
-      ddp.clip_gradients(max_norm);
-      CHECK(model.all() == model.times(gradients, factor));
-      CHECK(ddp.gradient_norm().norm == before.norm * factor);
-      CHECK(ddp.gradient_norm().before_clipping == before.norm);
+      for (const bool by_options : {true, false}) {
+        step(by_options ? StepOptions{.clip_norm = max_norm} : measured);
+        if (!by_options) ddp.clip_gradients(max_norm);
+        CHECK(model.all() == model.times(gradients, factor));
+        CHECK(ddp.gradient_norm().norm == before.norm * factor);
+        CHECK(ddp.gradient_norm().before_clipping == before.norm);
+      }
       ddp.clip_gradients(max_norm / 2);  // again, by the present norm
       CHECK(std::abs(ddp.gradient_norm().norm - max_norm / 2) < 1e-5);
       CHECK(ddp.gradient_norm().before_clipping == before.norm);
       ddp.scale_gradients(-3);
       CHECK(std::abs(ddp.gradient_norm().norm - 1.5 * max_norm) < 1e-5);
       CHECK(ddp.gradient_norm().before_clipping == before.norm * 3);
-      CHECK(std::abs(dtrain::clip_gradients(ddp, max_norm).norm - 1.5 * max_norm) < 1e-5);  // the function waits
+      ddp.clip_gradients(max_norm);
       CHECK(std::abs(ddp.gradient_norm().norm - max_norm) < 1e-5);
       clipped[static_cast<std::size_t>(group.rank())] = model.all();
     }
@@ -115,12 +119,15 @@ void expect_the_hosts_scaler(int ranks) {
       CAPTURE(k);
       const float infinite = std::numeric_limits<float>::infinity();
       const float* last = (k == 1 || k == 5) && group.rank() == 0 ? &infinite : nullptr;
-      ddp.backward([&](Ready ready) { model.backward(seed_of(group, k), ready, last); }, measured);
-      scaler.step(ddp);
-      ddp.clip_gradients(1.5);
-      expected.backward([&](Ready ready) { other.backward(seed_of(group, k), ready, last); }, measured);
-      const bool steps = hosts.step(expected);
-      dtrain::clip_gradients(expected, 1.5);
+      const auto pass = [&](Ready ready) { model.backward(seed_of(group, k), ready, last); };
+      CHECK(ddp.backward(pass, {.clip_norm = 1.5, .scaler = &scaler}));
+      const auto others = [&](Ready ready) { other.backward(seed_of(group, k), ready, last); };
+      expected.backward(others, measured);
+      const auto gradients = other.all();
+      const double by_scale = 1.0 / static_cast<double>(hosts.scale());
+      const double clipping = dtrain::ddp::clipping_factor(expected.gradient_norm().times(by_scale), 1.5);
+      const bool steps = expected.backward(others, {.clip_norm = 1.5, .scaler = &hosts});
+      CHECK(other.all() == other.times(gradients, steps ? by_scale * clipping : 1));
       CHECK(model.all() == other.all());
       CHECK(support::on_host<float>(reinterpret_cast<const std::byte*>(ddp.found_inf()), 1)[0] == (steps ? 0 : 1));
       CHECK(support::on_host<float>(reinterpret_cast<const std::byte*>(scaler.scale()), 1)[0] == hosts.scale());
@@ -193,17 +200,20 @@ TEST_CASE("the scaler on the device has the scales and gradients of the host's, 
 TEST_CASE("a captured step clips in each replay") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   for (const int warm_up : {0, 1}) {
-    for (const bool bound : {false, true}) {
+    for (const auto& kind : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+      const bool bound = kind.first;
+      const bool by_options = kind.second;
       CAPTURE(warm_up);
       CAPTURE(bound);
+      CAPTURE(by_options);
       support::CudaTrainingRank rank(std::make_shared<support::FakeJob>(1), 0, 1,
                                      {.caps = {256, 2048}, .bound = bound, .streams = 2});
       double elements = 0;
       for (std::size_t i = 0; i < rank.count(); ++i)
         elements += static_cast<double>(rank.size(i));
       const auto step = [&](double max_norm) {
-        rank.computed_step(measured);
-        rank.reducer->scale_gradients(1, max_norm);
+        rank.computed_step(by_options ? StepOptions{.clip_norm = max_norm} : measured);
+        if (!by_options) rank.reducer->scale_gradients(1, max_norm);
         rank.use_all();
       };
       for (int k = 0; k < warm_up; ++k)
@@ -234,9 +244,7 @@ TEST_CASE("a captured step clips in each replay") {
       rank.reducer->scale_gradients(1, 1);  // outside the graph: by the replay's norm
       CHECK(std::abs(rank.reducer->gradient_norm().norm - 1) < 1e-6);
       rank.prepare_all(5);
-      rank.computed_step(measured);  // outside the graph, too
-      rank.reducer->scale_gradients(1, 1);
-      rank.use_all();
+      step(1);  // outside the graph, too
       REQUIRE(rank.wait());
       CHECK(std::abs(rank.reducer->gradient_norm().before_clipping / (5 * std::sqrt(elements)) - 1) < 1e-12);
       CHECK(std::abs(rank.result(1)[0] * std::sqrt(elements) - 1) < 1e-5);
@@ -275,15 +283,14 @@ TEST_CASE("clipping needs a measured norm and a positive one to clip to") {
   run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model model;
     DistributedDataParallel ddp{model, group};
-    DeviceLossScaler scaler;
     const auto expect_refused = [&] {
-      CHECK_THROWS_WITH_AS(ddp.clip_gradients(1), doctest::Contains("measure_norm = true"), dtrain::Error);
-      CHECK_THROWS_WITH_AS(scaler.step(ddp), doctest::Contains("measure_norm = true"), dtrain::Error);
+      CHECK_THROWS_WITH_AS(ddp.clip_gradients(1), doctest::Contains("StepOptions::measure_norm"), dtrain::Error);
     };
     expect_refused();
     ddp.backward([&](Ready ready) { model.backward(1, ready); }, measured);
     for (const double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()})
-      CHECK_THROWS_WITH_AS(ddp.clip_gradients(bad), doctest::Contains("max_norm that is not positive"), dtrain::Error);
+      CHECK_THROWS_WITH_AS(ddp.clip_gradients(bad), doctest::Contains("clip_gradients has a max_norm of"),
+                           dtrain::Error);
     ddp.clip_gradients(1);
     ddp.backward([&](Ready ready) { model.backward(1, ready); });
     expect_refused();
@@ -301,14 +308,16 @@ TEST_CASE("a scaler on another device than the gradients is refused, and the ste
     DeviceLossScaler scaler({.initial_scale = 4});
     Model model;
     DistributedDataParallel ddp{model, group};
-    ddp.backward([&](Ready ready) { model.backward(1, ready); }, measured);
+    const auto pass = [&](Ready ready) { model.backward(1, ready); };
+    ddp.backward(pass, measured);
     const double norm = ddp.gradient_norm().norm;
     const std::string sentence = "its scale on cuda:" + std::to_string(1 - own) +
                                  ", and the gradients are on cuda:" + std::to_string(own) +
                                  "; make the scaler after cudaSetDevice";
-    CHECK_THROWS_WITH_AS(elsewhere.step(ddp), doctest::Contains(sentence.c_str()), dtrain::Error);
+    CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { FAIL("the step was opened"); }, {.scaler = &elsewhere}),
+                         doctest::Contains(sentence.c_str()), dtrain::Error);
     CHECK(ddp.gradient_norm().norm == norm);
-    scaler.step(ddp);
+    ddp.backward(pass, {.scaler = &scaler});
     CHECK(ddp.gradient_norm().norm == norm / 4);
     group.barrier();
   });
@@ -332,23 +341,6 @@ TEST_CASE("a factor multiplies f64 gradients, although the product with their no
 
 #if DTRAIN_EMULATED_CUDA
 
-TEST_CASE("the function clip_gradients launches nothing for gradients whose norm is small enough") {
-  REQUIRE(support::enough_devices(1));
-  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
-    Model model;
-    DistributedDataParallel ddp{model, group};
-    ddp.backward([&](Ready ready) { model.backward(1, ready); }, measured);
-    const GradientNorm norm = ddp.gradient_norm();
-    emulation::fail("cuLaunchKernel", 1, 1);
-    CHECK(dtrain::clip_gradients(ddp, 2 * norm.norm).norm == norm.norm);
-    CHECK(emulation::is_failure_pending("cuLaunchKernel"));
-    emulation::reset();
-    CHECK(ddp.gradient_norm().norm == norm.norm);
-    dtrain::clip_gradients(ddp, norm.norm / 2);
-    CHECK(ddp.gradient_norm().norm < norm.norm * 0.51);
-  });
-}
-
 TEST_CASE("an overflow on one rank leaves the weights of all as they are, eager and captured") {
   for (const int ranks : {1, 2, 3}) {
     for (const bool captures : {false, true}) {
@@ -364,8 +356,7 @@ TEST_CASE("an overflow on one rank leaves the weights of all as they are, eager 
         TensorView values = rank.parameters[1].gradient;
         values.data = memory.data();
         const auto step = [&] {
-          rank.computed_step(measured);
-          rank.reducer->scale_gradients(1, 0.5);
+          rank.computed_step({.clip_norm = 0.5});
           enqueue_update(rank.stream(), values, rank.parameters[1].gradient, rank.reducer->norms().found_inf());
         };
         std::unique_ptr<const Graph> graph;
@@ -403,7 +394,8 @@ TEST_CASE("a driver that does not load a kernel of norms refuses the measurement
       emulation::fail("cuLaunchKernel", nth, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
       DistributedDataParallel ddp{model, group};
       CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { FAIL("the step was opened"); }, measured),
-                           doctest::Contains("backward() has measure_norm, but there is no kernel"), dtrain::Error);
+                           doctest::Contains("backward() has options that need the norm, but there is no kernel"),
+                           dtrain::Error);
     }
     emulation::fail("cuLaunchKernel", 1, 209);
     CHECK_THROWS_WITH_AS(DeviceLossScaler(),

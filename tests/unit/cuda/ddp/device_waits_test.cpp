@@ -20,19 +20,6 @@ struct Training {
   bool clips = false;  ///< and multiplies by 2, and divides by a DeviceLossScaler's scale
 };
 
-/// What a DeviceLossScaler takes, around a reducer.
-struct WrappedReducer {
-  struct Driver {
-    NcclReducer* reducer;
-  };
-  explicit WrappedReducer(CudaTrainingRank* rank) : driver_(std::make_shared<Driver>(Driver{rank->reducer.get()})) {}
-  const float* found_inf() const { return driver_->reducer->norms().found_inf(); }
-
- private:
-  friend dtrain::ddp::DriverAccess;
-  std::shared_ptr<Driver> driver_;
-};
-
 /// Of each step, the first one included.
 std::vector<Waits> waits_of_steps(int ranks, const Training& training) {
   const EmulatedDevices emulated(ranks);
@@ -52,10 +39,13 @@ std::vector<Waits> waits_of_steps(int ranks, const Training& training) {
       rank.prepare_all(static_cast<float>(2 * self.rank()));
       const Waits before{emulation::device_waits(), emulation::host_waits()};
       together.arrive_and_wait();
-      rank.computed_step({.measure_norm = training.measures_norm});
+      dtrain::StepOptions options{.measure_norm = training.measures_norm};
       if (training.clips) {
-        WrappedReducer wrapper(&rank);
-        scaler.step(wrapper);
+        options.clip_norm = 1e6;
+        options.scaler = &scaler;
+      }
+      rank.computed_step(options);
+      if (training.clips) {
         rank.reducer->scale_gradients(2);
         rank.reducer->scale_gradients(1, 1e6);
       }
@@ -78,7 +68,8 @@ TEST_CASE("a training step, with clipping too, waits for no device, and the host
   for (const int ranks : {1, 2}) {
     for (const Training& training :
          {Training{}, Training{.bound = true}, Training{.casts = true}, Training{.measures_norm = true},
-          Training{.bound = true, .measures_norm = true}, Training{.measures_norm = true, .clips = true},
+          Training{.bound = true, .measures_norm = true}, Training{.clips = true},
+          Training{.measures_norm = true, .clips = true}, Training{.bound = true, .clips = true},
           Training{.bound = true, .measures_norm = true, .clips = true}}) {
       CAPTURE(ranks);
       CAPTURE(training.bound);

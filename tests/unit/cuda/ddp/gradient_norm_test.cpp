@@ -11,7 +11,12 @@ namespace {
 using dtrain::GradientNorm;
 using dtrain::StepOptions;
 
-constexpr StepOptions measured{.measure_norm = true};
+const StepOptions measured{.measure_norm = true};
+
+/// Whether the latest step that reduced has measured.
+bool has_norm(const auto& ddp) {
+  return dtrain::ddp::DriverAccess::of(ddp).reducer->norms().is_measured();
+}
 
 /// Gradients of four types, of which two streams produce two each.
 class Model : public DeviceModel {
@@ -59,7 +64,7 @@ void expect_norms(int ranks, std::size_t bucket_bytes) {
     DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
     for (unsigned k = 0; k < 4; ++k) {
       ddp.backward([&](Ready ready) { model.backward(seed_of(group, k), ready); }, {.measure_norm = k != 2});
-      CHECK(ddp.has_gradient_norm() == (k != 2));
+      CHECK(has_norm(ddp) == (k != 2));
       if (k == 2) continue;
       const GradientNorm norm = ddp.gradient_norm();
       CHECK((norm.finite && std::abs(norm.norm / model.norm() - 1) < 1e-12));
@@ -111,7 +116,7 @@ TEST_CASE("an infinity or a NaN on one rank makes the norm of all not finite, an
       CHECK(ddp.gradient_norm().finite == (last == 1.0F));
       if (ddp.gradient_norm().finite) continue;
       const std::vector<std::byte> before = model.gradient(0);
-      dtrain::clip_gradients(ddp, 1e-3);  // leaves them
+      ddp.clip_gradients(1e-3);  // leaves them
       CHECK(model.gradient(0) == before);
     }
     group.barrier();
@@ -125,7 +130,8 @@ TEST_CASE("clipping multiplies each type's gradients, between what the streams d
     for (unsigned k = 0; k < 3; ++k) {
       ddp.backward([&](Ready ready) { model.backward(seed_of(group, k), ready); }, measured);
       const double norm = model.norm();
-      CHECK(std::abs(dtrain::clip_gradients(ddp, 2 * norm).norm / norm - 1) < 1e-12);
+      ddp.clip_gradients(2 * norm);
+      CHECK(std::abs(ddp.gradient_norm().norm / norm - 1) < 1e-12);
       const std::vector<std::byte> whole = model.gradient(0);
       const TensorView& view = model.parameters()[0].gradient;
       dtrain::stream::cuda::PinnedBuffer before(view.bytes());
@@ -136,9 +142,10 @@ TEST_CASE("clipping multiplies each type's gradients, between what the streams d
       };
       support::enqueue_delay(model.stream(0), std::chrono::milliseconds(20));
       read(before);
-      CHECK(std::abs(dtrain::clip_gradients(ddp, 0.5).norm / norm - 1) < 1e-12);
+      ddp.clip_gradients(0.5);
       read(after);
       CHECK(std::abs(ddp.gradient_norm().norm - 0.5) < 1e-5);
+      CHECK(std::abs(ddp.gradient_norm().before_clipping / norm - 1) < 1e-12);
       CHECK(std::abs(model.norm() - 0.5) < 1e-3);  // 16-bit gradients are rounded
       std::vector<float> values(whole.size() / sizeof(float));
       std::memcpy(values.data(), whole.data(), whole.size());
@@ -167,10 +174,13 @@ TEST_CASE("a loss scaler divides gradients on the device, and skips the step of 
     std::vector<float> scales;
     for (unsigned k = 0; k < 4; ++k) {
       const float* last = k == 1 && group.rank() == 0 ? &infinite : nullptr;
-      ddp.backward([&](Ready ready) { model.backward(seed_of(group, k), ready, last); }, measured);
+      const auto pass = [&](Ready ready) { model.backward(seed_of(group, k), ready, last); };
+      CHECK(ddp.backward(pass, measured));
       const double before = ddp.gradient_norm().norm;
       const float scale = scaler.scale();
-      CHECK(scaler.step(ddp) == (k != 1));
+      CHECK(ddp.backward(pass, {.scaler = &scaler}) == (k != 1));
+      CHECK(ddp.gradient_norm().finite == (k != 1));
+      CHECK((k == 1 || std::abs(ddp.gradient_norm().norm * scale / before - 1) < 1e-12));
       CHECK((k == 1 || std::abs(model.norm() * scale / before - 1) < 1e-6));
       scales.push_back(scaler.scale());
     }
@@ -184,18 +194,18 @@ TEST_CASE("only the step that reduces measures, and without a measurement the no
   run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model model;
     DistributedDataParallel ddp{model, group};
-    const auto step = [&](StepOptions options) {
-      ddp.backward([&](Ready ready) { model.backward(1, ready); }, options);
+    const auto step = [&](const StepOptions& options) {
+      return ddp.backward([&](Ready ready) { model.backward(1, ready); }, options);
     };
     const auto expect_refused = [&] {
-      CHECK_FALSE(ddp.has_gradient_norm());
-      CHECK_THROWS_WITH_AS(ddp.gradient_norm(), doctest::Contains("measure_norm = true"), dtrain::Error);
-      CHECK_THROWS_WITH_AS(ddp.scale_gradients(2), doctest::Contains("measure_norm = true"), dtrain::Error);
+      CHECK_FALSE(has_norm(ddp));
+      CHECK_THROWS_WITH_AS(ddp.gradient_norm(), doctest::Contains("StepOptions::measure_norm"), dtrain::Error);
+      CHECK_THROWS_WITH_AS(ddp.scale_gradients(2), doctest::Contains("StepOptions::measure_norm"), dtrain::Error);
     };
     expect_refused();
     {
       const auto held = ddp.no_sync();
-      step(measured);
+      CHECK_FALSE(step(measured));
     }
     expect_refused();
     step(measured);
@@ -211,7 +221,8 @@ TEST_CASE("gradients of whole numbers have no norm: the step is refused before i
     WholeNumbers model;
     DistributedDataParallel ddp{model, group, {.reduce_op = dtrain::ReduceOp::sum}};
     CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { FAIL("the step was opened"); }, measured),
-                         doctest::Contains("measure_norm, but there is no kernel for gradients of i32"), dtrain::Error);
+                         doctest::Contains("options that need the norm, but there is no kernel for gradients of i32"),
+                         dtrain::Error);
     ddp.backward([&](Ready ready) { ready(0, model.stream().handle()); });
   });
 }
@@ -278,7 +289,7 @@ TEST_CASE("a step behind a replay that still runs has its own norm, or none if i
       const double expected = static_cast<double>(value) * std::sqrt(elements);
       return std::abs(rank.reducer->gradient_norm().norm / expected - 1) < 1e-12;
     };
-    const auto step_of_sevens = [&](StepOptions options) {
+    const auto step_of_sevens = [&](const StepOptions& options) {
       dtrain::Step open = rank.reducer->begin("begin()", options);
       for (std::size_t i = rank.count(); i-- > 0;) {
         TensorView gradient = rank.parameters[i].gradient;
@@ -301,19 +312,20 @@ TEST_CASE("a step behind a replay that still runs has its own norm, or none if i
       support::enqueue_on_host(rank.stream(), [&] { gate.pass(); });
       graph.launch(rank.stream());
       step_of_sevens({.measure_norm = measures});
-      CHECK(rank.reducer->has_gradient_norm() == measures);  // the replay has not begun
+      CHECK(rank.reducer->norms().is_measured() == measures);  // the replay has not begun
       gate.open();
       if (measures) CHECK(norm_is(7));
       REQUIRE(rank.wait());
-      CHECK(rank.reducer->has_gradient_norm() == measures);
+      CHECK(rank.reducer->norms().is_measured() == measures);
       if (measures) {
         CHECK(norm_is(7));
       } else {
-        CHECK_THROWS_WITH_AS(rank.reducer->gradient_norm(), doctest::Contains("measure_norm = true"), dtrain::Error);
+        CHECK_THROWS_WITH_AS(rank.reducer->gradient_norm(), doctest::Contains("StepOptions::measure_norm"),
+                             dtrain::Error);
       }
       graph.launch(rank.stream());  // behind the step
       REQUIRE(rank.wait());
-      CHECK(rank.reducer->has_gradient_norm());
+      CHECK(rank.reducer->norms().is_measured());
       CHECK(norm_is(2));
     }
   }
@@ -329,11 +341,12 @@ TEST_CASE("a driver that does not load the kernel refuses the measurement before
       constexpr int copies = 4;                            // of each type, launched first
       emulation::fail("cuLaunchKernel", copies + 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
       DistributedDataParallel ddp{model, group};
-      CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { FAIL("the step was opened"); }, measured),
-                           doctest::Contains("backward() has measure_norm, but there is no kernel for gradients of"),
-                           dtrain::Error);
+      CHECK_THROWS_WITH_AS(
+          ddp.backward([](Ready) { FAIL("the step was opened"); }, measured),
+          doctest::Contains("backward() has options that need the norm, but there is no kernel for gradients of"),
+          dtrain::Error);
       ddp.backward([&](Ready ready) { model.backward(2, ready); });
-      CHECK_FALSE(ddp.has_gradient_norm());
+      CHECK_FALSE(has_norm(ddp));
     }
     DistributedDataParallel ddp{model, group};
     ddp.backward([&](Ready ready) { model.backward(2, ready); }, measured);
@@ -351,7 +364,7 @@ TEST_CASE("a step that measures launches a kernel for each bucket and one more, 
     int host_waits;
     bool operator==(const Calls&) const = default;
   };
-  const auto calls_of_step = [&](StepOptions options) {
+  const auto calls_of_step = [&](const StepOptions& options) {
     const Calls before{emulation::waits(), emulation::records(), emulation::host_waits()};
     rank.step(options);
     const Calls calls{emulation::waits() - before.waits, emulation::records() - before.records,

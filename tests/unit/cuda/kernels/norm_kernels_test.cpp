@@ -138,12 +138,6 @@ TEST_CASE("the factor that clips on a device has the bits of the host's formula"
 
 TEST_CASE("the scale on a device changes as the host's, and the factor is its reciprocal") {
   Kernels kernels;
-  struct Fake {
-    GradientNorm norm;
-    double factor = 1;
-    const GradientNorm& gradient_norm() const { return norm; }
-    void scale_gradients(double by) { factor = by; }
-  };
   const auto expect_scales = [&](const dtrain::LossScalerOptions& options, std::string_view overflows) {
     dtrain::LossScaler expected(options);
     const DeviceScale initial{options.initial_scale, 0, 0};
@@ -152,17 +146,18 @@ TEST_CASE("the scale on a device changes as the host's, and the factor is its re
     for (const char mark : overflows) {
       CAPTURE(step);
       ++step;
-      Fake fake{GradientNorm::of_squares(mark == 'x' ? infinity : 7.25)};
-      kernels.measure({fake.norm.norm * fake.norm.norm});
-      fake.norm = {kernels.read().norm, mark != 'x'};
-      CHECK(expected.step(fake) == (mark != 'x'));
+      kernels.measure({mark == 'x' ? infinity : 7.25});
+      const double measured = kernels.read().norm;
+      const double next = expected.next_factor(mark != 'x');
+      CHECK((next == 0) == (mark == 'x'));
+      const double factor = mark == 'x' ? 1 : next;  // the device's factor is of gradients that stay
       kernels.unscale.enqueue(kernels.norm, kernels.copy, kernels.scale,
                               {options.growth_factor, options.backoff_factor, options.growth_interval}, infinity,
                               kernels.stream.ref());
       const DeviceNorm norm = kernels.read();
       const auto scale = support::on_host<DeviceScale>(reinterpret_cast<std::byte*>(kernels.scale), 1).front();
-      CHECK(same_bits(norm.factor, fake.factor));
-      CHECK(same_bits(norm.norm, fake.norm.times(fake.factor).norm));
+      CHECK(same_bits(norm.factor, factor));
+      CHECK(same_bits(norm.norm, GradientNorm{measured}.times(factor).norm));
       CHECK((norm.found_inf == 1) == (mark == 'x'));
       CHECK(scale.scale == expected.scale());
     }
@@ -184,14 +179,18 @@ TEST_CASE("a norm is clipped behind the division by the scale, with the bits of 
     const DeviceScale scale{static_cast<float>(any(random)), 0, 0};
     const double max_norm = any(random);
     check(cudaMemcpy(kernels.scale, &scale, sizeof(scale), cudaMemcpyHostToDevice), "cudaMemcpy");
-    dtrain::ShardedGradients expected(GradientNorm{kernels.measure({any(random)}).norm});
     dtrain::LossScaler scaler({.initial_scale = scale.scale});
-    CHECK(dtrain::ClipGradients(max_norm, &scaler)(expected));
+    const dtrain::StepOptions options{.clip_norm = max_norm, .scaler = &scaler};
+    dtrain::ddp::StepDecision expected =
+        dtrain::ddp::decide_step(options, GradientNorm{kernels.measure({any(random)}).norm});
+    CHECK(expected.updates);
+    expected.clip(options.clip_norm);
     kernels.unscale.enqueue(kernels.norm, kernels.copy, kernels.scale, {2, 0.5F, 2000}, max_norm, kernels.stream.ref());
     const DeviceNorm seen = kernels.read();
-    CHECK(same_bits(seen.factor, expected.factor()));
-    CHECK(same_bits(seen.norm, expected.gradient_norm().norm));
-    clipped += expected.factor() != 1.0 / static_cast<double>(scale.scale) ? 1 : 0;
+    CHECK(same_bits(seen.factor, expected.factor));
+    CHECK(same_bits(seen.norm, expected.norm.norm));
+    CHECK(same_bits(seen.before_clipping, expected.norm.before_clipping));
+    clipped += expected.factor != 1.0 / static_cast<double>(scale.scale) ? 1 : 0;
   }
   CHECK(clipped > 20);
   CHECK(clipped < 80);
