@@ -79,11 +79,7 @@ std::vector<torch::Tensor> updated_in_shards(const Group& group, int stage, cons
     lower_rate<O, Options>(own, step);
     const Samples taken = samples(step, dtype).part(group.rank(), group.world_size());
     const torch::Tensor loss = torch::mse_loss(ddp(taken.inputs), taken.targets);
-    if (max_norm != 0) {
-      ddp.backward(loss, optimizer, dtrain::ClipGradients(max_norm));
-    } else {
-      ddp.backward(loss, optimizer);
-    }
+    ddp.backward(loss, optimizer, {.clip_norm = max_norm});
   }
   return state_of(*net);
 }
@@ -196,7 +192,7 @@ void check_sharded_waits(const Group& group, Checks& checks, Waits waits_until_n
     const auto before = waits_until_now();
     if (step == 5) at::cuda::sleep(long_sleep);
     const Point slept;
-    ddp.backward(loss, optimizer, dtrain::ClipGradients(1.0));
+    ddp.backward(loss, optimizer, {.clip_norm = 1.0});
     if (step == 5) checks.require(!slept.is_reached(), "a sharded step ends before earlier work of the device has");
     if (step >= 3) checks.require(waits_until_now() == before, "a sharded step does not wait on the host");
   }

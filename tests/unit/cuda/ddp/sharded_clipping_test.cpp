@@ -1,6 +1,5 @@
 // ctest: TIMEOUT 240
-// ClipGradients: clipping in a step with a ShardedOptimizer on devices has the bits of the host's, and waits for
-// nothing.
+// Clipping in a step with a ShardedOptimizer on devices has the bits of the host's, and waits for nothing.
 
 #include "unit/cuda/ddp/sharded_model.hpp"
 #include "unit/cuda/prelude.hpp"
@@ -8,9 +7,10 @@
 namespace cuda_sharded_clipping_test {
 
 using namespace sharded_model;
-using dtrain::ClipGradients;
 using dtrain::ShardedOptimizer;
 using dtrain::ShardedOptions;
+using dtrain::StepGradients;
+using dtrain::StepOptions;
 
 /// The updates are proportional to the gradients.
 const dtrain::optimizers::Momentum rule{.rate = 0.1F};
@@ -25,11 +25,13 @@ double max_norm_of(int step) {
 
 template <class T>
 std::vector<Weights<T>> clipped_on_host(int ranks, std::vector<double>& norms) {
-  return weights_on_host<T>(ranks, rule, ReduceOp::sum, steps,
-                            [&](int rank, int step, dtrain::ShardedGradients& gradients) {
-                              if (rank == 0) norms.push_back(gradients.gradient_norm().norm);
-                              return ClipGradients(max_norm_of(step))(gradients);
-                            });
+  return weights_on_host<T>(ranks, rule, ReduceOp::sum, steps, [&](int rank, int step) {
+    const auto note = [&norms, rank](const StepGradients& gradients) {
+      if (rank == 0) norms.push_back(gradients.gradient_norm().norm);
+      return true;
+    };
+    return StepOptions{.clip_norm = max_norm_of(step), .inspect = note};
+  });
 }
 
 template <class T>
@@ -47,7 +49,7 @@ void expect_clipping(int ranks) {
           DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reduce_op = ReduceOp::sum}};
           ShardedOptimizer optimizer{ddp, rule, stage};
           for (int step = 0; step < steps; ++step) {
-            ddp.backward(model.backward(step, group.rank()), optimizer, ClipGradients(max_norm_of(step)));
+            CHECK(ddp.backward(model.backward(step, group.rank()), optimizer, {.clip_norm = max_norm_of(step)}));
             CHECK(equal_bits(model.weights(), expected[static_cast<std::size_t>(step)]));
           }
           CHECK(optimizer.steps() == steps);
@@ -74,35 +76,63 @@ TEST_CASE("clipping on devices gives the weights of the host's clipping, to the 
 
 TEST_CASE("a captured step clips in each replay, and counts its update") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  const double max_norm = max_norms[1];
-  const std::vector<Weights<float>> expected = weights_on_host<float>(
-      1, rule, ReduceOp::average, 5,
-      [&](int, int, dtrain::ShardedGradients& gradients) { return ClipGradients(max_norm)(gradients); });
+  const StepOptions clipped{.clip_norm = max_norms[1]};
+  std::vector<double> norms;
+  const std::vector<Weights<float>> expected = weights_on_host<float>(1, rule, ReduceOp::average, 5, [&](int, int) {
+    StepOptions options = clipped;
+    options.inspect = [&norms](const StepGradients& gradients) {
+      norms.push_back(gradients.gradient_norm().norm);
+      return true;
+    };
+    return options;
+  });
   run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model<float> model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reorder_gradients = false}};
     ShardedOptimizer optimizer{ddp, rule, {.stage = 2}};
     std::size_t step = 0;
+    const auto check_step = [&] {
+      CAPTURE(step);
+      CHECK(equal_bits(model.weights(), expected[step]));
+      const double norm = norms[step++];
+      const double factor = clipped.clip_norm / (norm + 1e-6);
+      CHECK(factor < 1);
+      CHECK(ddp.gradient_norm().before_clipping == norm);
+      CHECK(ddp.gradient_norm().norm == norm * factor);
+    };
     const auto eager = [&] {
-      ddp.backward(model.backward(static_cast<int>(step), 0), optimizer, ClipGradients(max_norm));
-      CHECK(equal_bits(model.weights(), expected[step++]));
+      ddp.backward(model.backward(static_cast<int>(step), 0), optimizer, clipped);
+      check_step();
     };
     eager();
-    const support::Graph graph = captured_step(model, ddp, optimizer, ClipGradients(max_norm));
+    const support::Graph graph = captured_step(model, ddp, optimizer, clipped);
+    CHECK_ERROR(ddp.gradient_norm(), Errc::invalid_argument, "captured in a CUDA graph that has not run since");
     for (int i = 0; i < 3; ++i) {
       model.block();
       model.set_gradients(static_cast<int>(step), 0);
       graph.launch(model.stream(0));
-      CHECK(equal_bits(model.weights(), expected[step++]));
+      check_step();
     }
     eager();
     CHECK(optimizer.steps() == step);
   });
 }
 
-TEST_CASE("a max_norm that is not positive is refused before a step begins") {
-  for (const double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()})
-    CHECK_ERROR(ClipGradients(bad), Errc::invalid_argument, "max_norm that is not positive");
+TEST_CASE("a clip_norm that is negative or not a number is refused before a step begins") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model<float> model;
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, rule};
+    const auto no_pass = [](Ready) { FAIL("the step was opened"); };
+    for (const double bad : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+      CHECK_ERROR(ddp.backward(no_pass, {.clip_norm = bad}), Errc::invalid_argument, "backward() has a clip_norm of");
+      CHECK_ERROR(ddp.backward(no_pass, optimizer, {.clip_norm = bad}), Errc::invalid_argument,
+                  "backward() has a clip_norm of");
+    }
+    CHECK(ddp.backward(model.backward(0, 0), optimizer, {.clip_norm = 0}));
+    model.block();
+  });
 }
 
 #if DTRAIN_EMULATED_CUDA
@@ -121,9 +151,8 @@ TEST_CASE("clipping on devices waits for nothing, and sends one f64 for each 32 
       model.block();
       model.set_gradients(1, group.rank());
       const std::size_t start = emulation::traffic(group.rank()).all_reduced;
-      check_waits(together, step > 0, [&] {
-        clips ? ddp.backward(pass_of(model), optimizer, ClipGradients(1.0)) : ddp.backward(pass_of(model), optimizer);
-      });
+      check_waits(together, step > 0,
+                  [&] { ddp.backward(pass_of(model), optimizer, {.clip_norm = clips ? 1.0 : 0.0}); });
       model.block();
       const std::size_t reduced = emulation::traffic(group.rank()).all_reduced - start;
       const std::size_t buckets = ddp.plan().buckets.size();  // of less than 32 KiB: at most one sum each

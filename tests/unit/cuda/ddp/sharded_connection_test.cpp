@@ -9,9 +9,9 @@
 
 namespace cuda_sharded_connection_test {
 
-using dtrain::ClipGradients;
 using dtrain::ShardedOptimizer;
 using dtrain::ShardedOptions;
+using dtrain::StepOptions;
 namespace optimizers = dtrain::optimizers;
 
 template <bool in_caller>
@@ -74,60 +74,63 @@ void expect_alone(const std::vector<std::size_t>& sizes, const ShardedOptions& s
   });
 }
 
-template <class P, class... Inspect>
-void expect_step_alone(const ShardedOptions& stage, Inspect... inspect) {
+template <class P>
+void expect_step_alone(const ShardedOptions& stage, const StepOptions& step) {
   for (const auto* sizes : {&of_all_sizes, &of_one_size}) {
     expect_alone<P>(*sizes, stage, [&](const Model& model, auto& ddp, auto& optimizer) {
-      ddp.backward(model.pass(), optimizer, inspect...);
-      return [&model] {
+      ddp.backward(model.pass(), optimizer, step);
+      return [&model, &step] {
         model.block();
-        if (sizeof...(inspect) == 0) CHECK(model.weights_are(-1));
+        if (step.clip_norm == 0) CHECK(model.weights_are(-1));
       };
     });
   }
 }
 
-template <class P, class... Inspect>
-void expect_all_stages_alone(Inspect... inspect) {
-  expect_step_alone<P>({}, inspect...);
-  expect_step_alone<P>({.early_update = true}, inspect...);
-  expect_step_alone<P>({.stage = 2}, inspect...);
-  expect_step_alone<P>({.stage = 2, .early_update = true}, inspect...);
+template <class P>
+void expect_all_stages_alone(const StepOptions& step) {
+  expect_step_alone<P>({}, step);
+  expect_step_alone<P>({.early_update = true}, step);
+  expect_step_alone<P>({.stage = 2}, step);
+  expect_step_alone<P>({.stage = 2, .early_update = true}, step);
 }
 
 TEST_CASE("a rank enqueues the whole first sharded step without another rank, and allocates nothing") {
   SUBCASE("launched in the calling thread") {
-    expect_all_stages_alone<Policy<true>>();
+    expect_all_stages_alone<Policy<true>>({});
   }
   SUBCASE("launched in threads of NCCL's") {
-    expect_all_stages_alone<Policy<false>>();
+    expect_all_stages_alone<Policy<false>>({});
   }
   SUBCASE("clipped") {
-    expect_all_stages_alone<Policy<true>>(ClipGradients(1.0));
+    expect_all_stages_alone<Policy<true>>({.clip_norm = 1.0});
+  }
+  SUBCASE("measured") {
+    expect_all_stages_alone<Policy<true>>({.measure_norm = true});
   }
 }
 
 TEST_CASE("a rank captures its first sharded step without another rank, and each replay updates") {
-  const auto expect_capture = [](const ShardedOptions& stage, const auto&... inspect) {
+  const auto expect_capture = [](const ShardedOptions& stage, const StepOptions& with) {
     for (const auto* sizes : {&of_all_sizes, &of_one_size}) {
       expect_alone<Policy<false>>(*sizes, stage, [&](const Model& model, auto& ddp, auto& optimizer) {
-        const auto step = [&] { ddp.backward(model.pass(), optimizer, inspect...); };
+        const auto step = [&] { ddp.backward(model.pass(), optimizer, with); };
         const std::shared_ptr<const support::Graph> graph(
             new support::Graph(support::captured(model.stream(), step, cudaStreamCaptureModeThreadLocal)));
-        return [graph, &model, &optimizer] {
+        return [graph, &model, &optimizer, &with] {
           for (int i = 0; i < 2; ++i)
             graph->launch(model.stream());
           model.block();
           CHECK(optimizer.steps() == 2);
-          if (sizeof...(inspect) == 0) CHECK(model.weights_are(-2));
+          if (with.clip_norm == 0) CHECK(model.weights_are(-2));
         };
       });
     }
   };
-  expect_capture({});
-  expect_capture({}, ClipGradients(1.0));
-  expect_capture({.stage = 2});
-  expect_capture({.stage = 2}, ClipGradients(1.0));
+  for (const StepOptions& with : {StepOptions{}, StepOptions{.clip_norm = 1.0}}) {
+    expect_capture({}, with);
+    expect_capture({.stage = 2}, with);
+  }
 }
 
 TEST_CASE("gradients in the wrapper's memory keep their values when an optimizer connects the ranks") {

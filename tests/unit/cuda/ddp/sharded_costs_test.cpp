@@ -152,65 +152,88 @@ struct TwoTypes : OnesModel<float> {
 struct Launches {
   int kernels;
   int by_nccl;
+  std::size_t bytes_to_host;
 };
 template <class Step>
 Launches launches_of(std::barrier<>& together, const DeviceModel& model, Step step) {
   constexpr int ranks = 2;
   together.arrive_and_wait();
-  const Launches before{emulation::kernel_launches(), emulation::nccl_launches()};
+  const Launches before{emulation::kernel_launches(), emulation::nccl_launches(), emulation::bytes_to_host()};
   together.arrive_and_wait();
   step();
   model.block();
   together.arrive_and_wait();
-  const Launches after{emulation::kernel_launches(), emulation::nccl_launches()};
+  const Launches after{emulation::kernel_launches(), emulation::nccl_launches(), emulation::bytes_to_host()};
   together.arrive_and_wait();
-  return {(after.kernels - before.kernels) / ranks, (after.by_nccl - before.by_nccl) / ranks};
+  return {(after.kernels - before.kernels) / ranks, (after.by_nccl - before.by_nccl) / ranks,
+          (after.bytes_to_host - before.bytes_to_host) / ranks};
 }
 
-/// Of a plain step and a clipped one, for so many buckets of each of two types.
-std::pair<Launches, Launches> launches_for(int pairs, const ShardedOptions& stage) {
+/// Of a step that only updates, of one that measures, and of one that clips.
+struct Costs {
+  Launches plain;
+  Launches measured;
+  Launches clipped;
+};
+
+/// For so many buckets of each of two types.
+Costs launches_for(int pairs, const ShardedOptions& stage) {
   const EmulatedDevices emulated(2);
   std::barrier together(2);
-  std::pair<Launches, Launches> found{};
+  Costs found{};
   run_well<NcclPolicy>(2, [&](const NcclGroup& group) {
     TwoTypes model(static_cast<std::size_t>(pairs));
     DistributedDataParallel ddp{
         model, group, {.bucket_bytes = 64, .first_bucket_bytes = 64, .reorder_gradients = false}};
     CHECK(ddp.plan().buckets.size() == 2 * static_cast<std::size_t>(pairs));
     ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}, stage};
-    const Launches plain = launches_of(together, model, [&] { ddp.backward(model.pass(), optimizer); });
-    const Launches clipped =
-        launches_of(together, model, [&] { ddp.backward(model.pass(), optimizer, dtrain::ClipGradients(1.0)); });
-    if (group.rank() == 0) found = {plain, clipped};
+    const auto launches_with = [&](const dtrain::StepOptions& options) {
+      return launches_of(together, model, [&] { ddp.backward(model.pass(), optimizer, options); });
+    };
+    const Costs costs{launches_with({}), launches_with({.measure_norm = true}), launches_with({.clip_norm = 1.0})};
+    if (group.rank() == 0) found = costs;
   });
   return found;
 }
 
-TEST_CASE("a sharded step stores all buckets of a type together, and a clipped one also updates and gathers them so") {
+TEST_CASE(
+    "a sharded step stores all buckets of a type together, a clipped one also updates and gathers them so, and one "
+    "that "
+    "measures only adds to a plain one") {
   constexpr int pairs = 5;
   constexpr int buckets = 2 * pairs;
   constexpr int types = 2;
-  constexpr int norm = buckets + 2;  // sums of squares of each bucket; the norm, and the factor
-  const auto [plain, clipped] = launches_for(pairs, {});
+  constexpr int norm = buckets + 1;  // sums of squares of each bucket, and the norm; clipping adds the factor
+  const auto [plain, measured, clipped] = launches_for(pairs, {});
   CHECK(plain.kernels == buckets + buckets + types);  // packing, updates, stores
   CHECK(plain.by_nccl == buckets + buckets);
-  CHECK(clipped.kernels == buckets + norm + types + types);
+  CHECK(plain.bytes_to_host == 0);
+  CHECK(measured.kernels == plain.kernels + norm);
+  CHECK(measured.by_nccl == plain.by_nccl + 1);                               // the all-reduce of sums
+  CHECK(measured.bytes_to_host == sizeof(dtrain::stream::cuda::DeviceNorm));  // beside the kernel's own writes
+  CHECK(clipped.kernels == buckets + norm + 1 + types + types);
   CHECK(clipped.by_nccl == buckets + 1 + 1);  // reduce-scatters, the all-reduce of sums, the gathers
-  const auto [plain_at_once, clipped_at_the_end] = launches_for(pairs, {.early_update = true});
-  CHECK(plain_at_once.kernels == buckets + buckets + buckets);
-  CHECK(plain_at_once.by_nccl == buckets + buckets);
-  CHECK(clipped_at_the_end.kernels == clipped.kernels);
-  CHECK(clipped_at_the_end.by_nccl == clipped.by_nccl);
-  const auto [divided, clipped_divided] = launches_for(pairs, {.stage = 2});  // whose buckets share memory
-  CHECK(divided.kernels == buckets + buckets + buckets);
-  CHECK(clipped_divided.kernels == buckets + norm + types + buckets);
-  CHECK(clipped_divided.by_nccl == buckets + 1 + buckets);
+  CHECK(clipped.bytes_to_host == measured.bytes_to_host);
+  const Costs at_once = launches_for(pairs, {.early_update = true});
+  CHECK(at_once.plain.kernels == buckets + buckets + buckets);
+  CHECK(at_once.plain.by_nccl == buckets + buckets);
+  CHECK(at_once.measured.kernels == at_once.plain.kernels + norm);
+  CHECK(at_once.measured.by_nccl == at_once.plain.by_nccl + 1);
+  CHECK(at_once.clipped.kernels == clipped.kernels);
+  CHECK(at_once.clipped.by_nccl == clipped.by_nccl);
+  const Costs divided = launches_for(pairs, {.stage = 2});  // whose buckets share memory
+  CHECK(divided.plain.kernels == buckets + buckets + buckets);
+  CHECK(divided.measured.kernels == divided.plain.kernels + norm);
+  CHECK(divided.measured.by_nccl == divided.plain.by_nccl + 1);
+  CHECK(divided.measured.bytes_to_host == measured.bytes_to_host);
+  CHECK(divided.clipped.kernels == buckets + norm + 1 + types + buckets);
+  CHECK(divided.clipped.by_nccl == buckets + 1 + buckets);
 }
 
 TEST_CASE("stores of more parameters than a launch takes are two launches") {
   constexpr int pairs = 129;
   static_assert(pairs > max_scale_entries);
-  const auto [plain, clipped] = launches_for(pairs, {});
+  const Launches plain = launches_for(pairs, {}).plain;
   CHECK(plain.kernels == 2 * pairs + 2 * pairs + 2 * 2);
 }
 

@@ -1,5 +1,6 @@
 // A step with a ShardedOptimizer that is captured in a CUDA graph: each replay is one more update.
 
+#include "dtrain/ddp/precision/loss_scaler.hpp"
 #include "support/sanitized.hpp"
 #include "unit/cuda/ddp/sharded_model.hpp"
 #include "unit/cuda/prelude.hpp"
@@ -7,9 +8,9 @@
 namespace cuda_sharded_graph_test {
 
 using namespace sharded_model;
-using dtrain::ShardedGradients;
 using dtrain::ShardedOptimizer;
 using dtrain::ShardedOptions;
+using dtrain::StepOptions;
 namespace optimizers = dtrain::optimizers;
 
 /// Weights after each step of one rank, the first ones with the first rate.
@@ -139,8 +140,8 @@ TEST_CASE("an optimizer that goes after a capture, while a step cannot run, leav
   });
 }
 
-TEST_CASE("a captured step whose function inspects the gradients is refused in a sentence") {
-  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+/// Of a captured step, which is refused. @param sharded whether an optimizer has it
+std::string sentence_of_capture(const StepOptions& options, bool sharded) {
   const std::vector<RankEnd> ends = run_groups<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model<float> model;
     DistributedDataParallel ddp{model, group, {.reorder_gradients = false}};
@@ -150,16 +151,33 @@ TEST_CASE("a captured step whose function inspects the gradients is refused in a
         ready(i, model.stream(0).handle());
     };
     check(cudaStreamBeginCapture(model.stream(0).native(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    const auto inspect = [](ShardedGradients&) { return true; };
-    std::string sentence = support::sentence_of([&] { ddp.backward(pass, optimizer, inspect); });
+    const std::string sentence =
+        support::sentence_of([&] { sharded ? ddp.backward(pass, optimizer, options) : ddp.backward(pass, options); });
     cudaGraph_t graph = nullptr;
     static_cast<void>(quiet(cudaStreamEndCapture(model.stream(0).native(), &graph)));
     if (graph != nullptr) static_cast<void>(quiet(cudaGraphDestroy(graph)));
     throw std::runtime_error(sentence);
   });
-  CHECK_CONTAINS(ends[0].text,
-                 "a step whose function inspects the gradients was captured in a CUDA graph, but the host calls that "
-                 "function in each step; capture a step without one");
+  return ends[0].text;
+}
+
+TEST_CASE("a captured step with a LossScaler, or whose function inspects the gradients, is refused in a sentence") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  dtrain::LossScaler scaler({.initial_scale = 8});
+  const auto inspect = [](dtrain::StepGradients&) {
+    FAIL("a captured step has no gradients");
+    return true;
+  };
+  for (const bool sharded : {true, false}) {
+    CAPTURE(sharded);
+    for (const StepOptions& options : {StepOptions{.scaler = &scaler}, StepOptions{.inspect = inspect}}) {
+      CHECK_CONTAINS(sentence_of_capture(options, sharded),
+                     "a step with a LossScaler, or whose function inspects the gradients, was captured in a CUDA "
+                     "graph, but the host decides by the norm in each such step; give a DeviceLossScaler, or capture "
+                     "a step without");
+    }
+  }
+  CHECK(scaler.scale() == 8);
 }
 
 }  // namespace cuda_sharded_graph_test

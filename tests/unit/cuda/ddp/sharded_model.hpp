@@ -2,6 +2,7 @@
 /// @file
 /// A random model in host memory and on the rank's device, and the weights that an optimizer of the host gives it.
 
+#include <algorithm>
 #include <barrier>
 #include <cmath>
 #include <cstddef>
@@ -102,7 +103,7 @@ class HostModel {
   auto backward(int step, int rank) {
     return [this, step, rank](Ready ready) {
       for (std::size_t i = list_.size(); i-- > 0;) {
-        gradients_[i] = sharded_model::gradient<T>(step, rank, i, gradients_[i].size());
+        std::ranges::copy(sharded_model::gradient<T>(step, rank, i, gradients_[i].size()), gradients_[i].begin());
         const dtrain::Shape shape{static_cast<std::int64_t>(gradients_[i].size())};
         ready(i, dtrain::tensor_view(gradients_[i].data(), shape), {});
       }
@@ -168,13 +169,14 @@ inline auto pass_of(const Model<float>& model) {
   };
 }
 
-/// A step of that pass. @param inspect as of backward()
-template <class Ddp, class Optimizer, class... Inspect>
-support::Graph captured_step(const Model<float>& model, Ddp& ddp, Optimizer& optimizer, Inspect&&... inspect) {
+/// A step of that pass.
+template <class Ddp, class Optimizer>
+support::Graph captured_step(const Model<float>& model, Ddp& ddp, Optimizer& optimizer,
+                             const dtrain::StepOptions& options = {}) {
   return support::captured(
       model.stream(0),
       [&] {
-        ddp.backward(pass_of(model), optimizer, inspect...);
+        ddp.backward(pass_of(model), optimizer, options);
         static thread_local dtrain::stream::cuda::Event ended;
         model.stream(1).record(ended);
         model.stream(0).wait(ended);
@@ -199,19 +201,18 @@ inline void check_waits(std::barrier<>& ranks, bool is_checked, const std::funct
 }
 #endif
 
-/// Rank 0's weights after each step with a ShardedOptimizer of the host. @param inspect gets rank and step; null: none
+/// Rank 0's weights after each step with a ShardedOptimizer of the host. @param options gets rank and step; null: none
 template <class T, class Rule>
 std::vector<Weights<T>> weights_on_host(int ranks, Rule rule, dtrain::ReduceOp op, int steps,
-                                        std::function<bool(int, int, dtrain::ShardedGradients&)> inspect = {}) {
+                                        const std::function<dtrain::StepOptions(int, int)>& options = {}) {
   std::vector<Weights<T>> all;
   support::run_well<HostPolicy>(ranks, [&](const dtrain::ProcessGroup<HostPolicy>& group) {
     HostModel<T> model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reduce_op = op}};
     dtrain::ShardedOptimizer optimizer{ddp, rule};
     for (int step = 0; step < steps; ++step) {
-      dtrain::ddp::GradientInspection function;
-      if (inspect) function = [&](dtrain::ShardedGradients& each) { return inspect(group.rank(), step, each); };
-      ddp.backward(model.backward(step, group.rank()), optimizer, function);
+      ddp.backward(model.backward(step, group.rank()), optimizer,
+                   options ? options(group.rank(), step) : dtrain::StepOptions{});
       if (group.rank() == 0) all.push_back(model.values);
     }
   });

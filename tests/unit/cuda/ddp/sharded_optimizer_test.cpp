@@ -8,7 +8,6 @@
 namespace cuda_sharded_optimizer_test {
 
 using namespace sharded_model;
-using dtrain::ShardedGradients;
 using dtrain::ShardedOptimizer;
 using dtrain::ShardedOptions;
 namespace optimizers = dtrain::optimizers;
@@ -161,15 +160,17 @@ TEST_CASE("a function that inspects the gradients gets their norm, may scale the
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
   const optimizers::AdamW rule{.rate = 0.01F};
   std::vector<double> norms;  // of rank 0
-  const auto scale = [](ShardedGradients& gradients) {
-    gradients.scale_gradients(0.25);  // exact: the norms of the host's kernel differ in their last bits
+  const auto scale = [](dtrain::StepGradients& gradients) {
+    gradients.scale(0.25);  // exact: the norms of the host's kernel differ in their last bits
     return gradients.gradient_norm().norm;
   };
   const std::vector<Weights<float>> expected =
-      weights_on_host<float>(2, rule, ReduceOp::average, 4, [&](int rank, int step, ShardedGradients& gradients) {
-        const double norm = scale(gradients);
-        if (rank == 0) norms.push_back(norm);
-        return step != 1;
+      weights_on_host<float>(2, rule, ReduceOp::average, 4, [&](int rank, int step) {
+        return dtrain::StepOptions{.inspect = [&norms, scale, rank, step](dtrain::StepGradients& gradients) {
+          const double norm = scale(gradients);
+          if (rank == 0) norms.push_back(norm);
+          return step != 1;
+        }};
       });
   REQUIRE(norms.size() == 4);
   run_well<NcclPolicy>(
@@ -181,20 +182,20 @@ TEST_CASE("a function that inspects the gradients gets their norm, may scale the
           ShardedOptimizer optimizer{ddp, rule, stage};
           for (std::size_t step = 0; step < 4; ++step) {
             double norm = 0;
-            ddp.backward(
-                [&](Ready ready) {
-                  model.block();
-                  model.set_gradients(static_cast<int>(step), group.rank());
-                  for (std::size_t n = 0; n < model.parameters().size(); ++n)
-                    model.compute(in_order ? model.parameters().size() - 1 - n : n, ready);
-                },
-                optimizer,
-                [&](ShardedGradients& gradients) {
-                  norm = scale(gradients);
-                  return step != 1;
-                });
+            const auto pass = [&](Ready ready) {
+              model.block();
+              model.set_gradients(static_cast<int>(step), group.rank());
+              for (std::size_t n = 0; n < model.parameters().size(); ++n)
+                model.compute(in_order ? model.parameters().size() - 1 - n : n, ready);
+            };
+            const auto inspect = [&](dtrain::StepGradients& gradients) {
+              norm = scale(gradients);
+              return step != 1;
+            };
+            CHECK(ddp.backward(pass, optimizer, {.inspect = inspect}) == (step != 1));
             CHECK(equal_bits(model.weights(), expected[step]));
             CHECK(std::abs(norm / norms[step] - 1) < 1e-12);
+            CHECK(ddp.gradient_norm().norm == (step != 1 ? norm : 4 * norm));  // not scaled, if not used
           }
           CHECK(optimizer.steps() == 3);
           group.barrier();

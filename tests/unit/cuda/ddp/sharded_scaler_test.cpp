@@ -13,12 +13,11 @@
 namespace cuda_sharded_scaler_test {
 
 using namespace sharded_model;
-using dtrain::ClipGradients;
 using dtrain::DeviceLossScaler;
 using dtrain::LossScaler;
-using dtrain::ShardedGradients;
 using dtrain::ShardedOptimizer;
 using dtrain::ShardedOptions;
+using dtrain::StepOptions;
 namespace optimizers = dtrain::optimizers;
 
 constexpr dtrain::LossScalerOptions options{.initial_scale = 48, .growth_factor = 3, .growth_interval = 2};
@@ -73,6 +72,15 @@ Seen<T> seen(const ModelOf<T, Policy>& model, const ScalerOf<Policy>& scaler, co
   return {std::move(weights), scale_of(scaler), optimizer.steps()};
 }
 
+/// Blocking, after weights_of(): what the wrapper says of the step, on the host and on the device.
+template <class Policy>
+void expect_finite(const auto& ddp, bool is_finite) {
+  CHECK(ddp.gradient_norm().finite == is_finite);
+  if constexpr (!std::is_same_v<Policy, HostPolicy>) {
+    CHECK(support::on_host<float>(reinterpret_cast<const std::byte*>(ddp.found_inf()), 1)[0] == (is_finite ? 0 : 1));
+  }
+}
+
 /// A training; with a path, of two: the first saves before step `saved`, the second, which has none, loads.
 struct Run {
   double max_norm = 0;  ///< 0: does not clip
@@ -99,10 +107,12 @@ std::vector<Seen<T>> trained(int ranks, const Rule& rule, const ShardedOptions& 
       CAPTURE(step);
       if (step == run.saved) dtrain::save_checkpoint(group, run.path, state, optimizer);
       const auto pass = model.backward(gradients_of(step, ranks), group.rank());
-      run.max_norm == 0 ? ddp.backward(pass, optimizer, scaler)
-                        : ddp.backward(pass, optimizer, ClipGradients(run.max_norm, &scaler));
+      constexpr bool host_decides = std::is_same_v<Policy, HostPolicy>;
+      const bool has_updated = ddp.backward(pass, optimizer, {.clip_norm = run.max_norm, .scaler = &scaler});
+      CHECK(has_updated == !(host_decides && overflows(step)));
       const Seen<T> now = seen<T, Policy>(model, scaler, optimizer);
       if (!expected.empty()) CHECK(now == expected[static_cast<std::size_t>(step)]);
+      expect_finite<Policy>(ddp, !overflows(step));
       if (group.rank() == 0) all.push_back(now);
     }
     group.barrier();
@@ -111,7 +121,7 @@ std::vector<Seen<T>> trained(int ranks, const Rule& rule, const ShardedOptions& 
   return all;
 }
 
-/// The same on the host, by a function that inspects the gradients.
+/// The same on the host, by a function that inspects the gradients, divides and clips.
 template <class T, class Rule>
 std::vector<Seen<T>> trained_on_host(int ranks, const Rule& rule, double max_norm) {
   std::vector<Seen<T>> all;
@@ -121,12 +131,15 @@ std::vector<Seen<T>> trained_on_host(int ranks, const Rule& rule, double max_nor
     ShardedOptimizer optimizer{ddp, rule};
     LossScaler scaler(options);
     for (int step = 0; step < steps; ++step) {
-      ddp.backward(model.backward(gradients_of(step, ranks), group.rank()), optimizer,
-                   [&](ShardedGradients& gradients) {
-                     const bool is_finite = scaler.step(gradients);
-                     if (is_finite && max_norm != 0) dtrain::clip_gradients(gradients, max_norm);
-                     return is_finite;
-                   });
+      const auto inspect = [&](dtrain::StepGradients& gradients) {
+        const bool is_finite = gradients.gradient_norm().finite;
+        const double factor = scaler.next_factor(is_finite);
+        if (is_finite) gradients.scale(factor);
+        if (is_finite && max_norm != 0)
+          gradients.scale(dtrain::ddp::clipping_factor(gradients.gradient_norm(), max_norm));
+        return is_finite;
+      };
+      ddp.backward(model.backward(gradients_of(step, ranks), group.rank()), optimizer, {.inspect = inspect});
       if (group.rank() == 0) all.push_back(seen<T, HostPolicy>(model, scaler, optimizer));
     }
   });
@@ -206,21 +219,19 @@ TEST_CASE("a captured step skips its update in the replays that overflow") {
         ShardedOptimizer optimizer{ddp, rule, {.stage = 2}};
         DeviceLossScaler scaler(options);
         int step = 0;
+        const StepOptions scaled{.clip_norm = max_norm, .scaler = &scaler};
         const auto check_step = [&] {
           CAPTURE(step);
-          CHECK(seen<float, NcclPolicy>(model, scaler, optimizer) == expected[static_cast<std::size_t>(step++)]);
+          CHECK(seen<float, NcclPolicy>(model, scaler, optimizer) == expected[static_cast<std::size_t>(step)]);
+          expect_finite<NcclPolicy>(ddp, !overflows(step++));
         };
         const auto eager = [&] {
-          const auto pass = model.backward(gradients_of(step, 1), 0);
-          max_norm == 0 ? ddp.backward(pass, optimizer, scaler)
-                        : ddp.backward(pass, optimizer, ClipGradients(max_norm, &scaler));
+          CHECK(ddp.backward(model.backward(gradients_of(step, 1), 0), optimizer, scaled));
           check_step();
         };
         while (step < warm_up)
           eager();
-        const support::Graph graph = max_norm == 0
-                                         ? captured_step(model, ddp, optimizer, scaler)
-                                         : captured_step(model, ddp, optimizer, ClipGradients(max_norm, &scaler));
+        const support::Graph graph = captured_step(model, ddp, optimizer, scaled);
         while (step < steps - 2) {
           model.block();
           model.set_gradients(gradients_of(step, 1), 0);
@@ -245,13 +256,13 @@ TEST_CASE("behind an overflow, steps without a scaler update and are counted") {
     for (int step = 0; step < 5; ++step) {
       const auto pass = model.backward(step == 0 || step == 3 ? overflow_on(0, step) : step, group.rank());
       if (step == 0 || step == 3)
-        ddp.backward(pass, optimizer, scaler);
+        ddp.backward(pass, optimizer, {.scaler = &scaler});
       else if (step == 1)
         ddp.backward(pass, optimizer);
       else if (step == 2)
-        ddp.backward(pass, optimizer, [](ShardedGradients&) { return true; });
+        ddp.backward(pass, optimizer, {.inspect = [](dtrain::StepGradients&) { return true; }});
       else
-        ddp.backward(pass, optimizer, ClipGradients(1e6));
+        ddp.backward(pass, optimizer, {.clip_norm = 1e6});
       all.push_back(seen<float, Policy>(model, scaler, optimizer));
     }
     group.barrier();
@@ -304,16 +315,16 @@ TEST_CASE("work between the last ready() and finish() reads the scale of its own
     Model<float> model;
     DistributedDataParallel ddp{model, group};
     ShardedOptimizer optimizer{ddp, optimizers::Sgd{}};
-    const DeviceLossScaler scaler(options);
+    DeviceLossScaler scaler(options);
     const PinnedBuffer read(sizeof(float));
     support::Gate gate;
     model.set_gradients(overflow_on(0, 0), 0);
-    Step step = ddp.begin(optimizer, scaler);
+    Step step = ddp.begin(optimizer, {.scaler = &scaler});
     pass_of(model)(step.ready());
     support::enqueue_on_host(model.stream(0), [&] { gate.pass(); });
     check(cudaMemcpyAsync(read.data(), scaler.scale(), sizeof(float), cudaMemcpyDeviceToHost, model.stream(0).native()),
           "cudaMemcpyAsync");
-    step.finish();
+    CHECK(step.finish());
     std::this_thread::sleep_for(50ms);  // time for a kernel that does not wait to change the scale
     gate.open();
     model.block();
@@ -330,21 +341,28 @@ TEST_CASE("a scaler on another device than the optimizer is refused in a sentenc
     ShardedOptimizer optimizer{ddp, optimizers::Sgd{}};
     const int own = current_device();
     check(cudaSetDevice(1 - own), "cudaSetDevice");
-    const DeviceLossScaler elsewhere;
+    DeviceLossScaler elsewhere;
     check(cudaSetDevice(own), "cudaSetDevice");
-    CHECK_ERROR(ddp.backward(model.backward(0, 0), optimizer, elsewhere), Errc::invalid_argument,
+    CHECK_ERROR(ddp.backward(model.backward(0, 0), optimizer, {.scaler = &elsewhere}), Errc::invalid_argument,
                 "DeviceLossScaler has its scale on cuda:1, and the gradients are on cuda:0");
-    const DeviceLossScaler here(options);
-    ddp.backward(model.backward(1, 0), optimizer, here);
+    DeviceLossScaler here(options);
+    ddp.backward(model.backward(1, 0), optimizer, {.scaler = &here});
     model.block();
     CHECK(optimizer.steps() == 1);
   });
 }
 
-TEST_CASE("a scaler whose address is null is refused in a sentence") {
-  DeviceLossScaler* const none = nullptr;
-  CHECK_ERROR(ClipGradients(1.0, none), Errc::invalid_argument,
-              "ClipGradients was given a loss scaler whose address is null; without one, leave the argument out");
+TEST_CASE("a scaler whose address is null is none") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model<float> model;
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, OtherRule{}};
+    DeviceLossScaler* const none = nullptr;
+    CHECK(ddp.backward(model.backward(1, 0), optimizer, {.scaler = none}));
+    model.block();
+    CHECK_ERROR(ddp.gradient_norm(), Errc::invalid_argument, "the last step did not measure it");
+  });
 }
 
 TEST_CASE("steps with a scaler follow each other without a wait of the program") {
@@ -357,17 +375,17 @@ TEST_CASE("steps with a scaler follow each other without a wait of the program")
     ShardedOptimizer optimizer{ddp, rule};
     LossScaler scaler(options);
     for (int step = 0; step < steps; ++step)
-      ddp.backward(model.backward(1, 0), optimizer, scaler);
+      ddp.backward(model.backward(1, 0), optimizer, {.scaler = &scaler});
     expected = seen<float, HostPolicy>(model, scaler, optimizer);
   });
   run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model<float> model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
     ShardedOptimizer optimizer{ddp, rule};
-    const DeviceLossScaler scaler(options);
+    DeviceLossScaler scaler(options);
     model.set_gradients(1, 0);
     for (int step = 0; step < steps; ++step) {
-      ddp.backward(pass_of(model), optimizer, scaler);
+      ddp.backward(pass_of(model), optimizer, {.scaler = &scaler});
       CHECK(optimizer.steps() <= static_cast<std::uint64_t>(steps));
     }
     CHECK(seen<float, NcclPolicy>(model, scaler, optimizer) == expected);
@@ -389,8 +407,7 @@ TEST_CASE("a step with a scaler waits for nothing, with clipping too") {
       model.block();
       model.set_gradients(gradients_of(step, ranks), group.rank());
       check_waits(together, step > 0, [&] {
-        step % 2 == 0 ? ddp.backward(pass_of(model), optimizer, scaler)
-                      : ddp.backward(pass_of(model), optimizer, ClipGradients(1.0, &scaler));
+        ddp.backward(pass_of(model), optimizer, {.clip_norm = step % 2 == 0 ? 0 : 1.0, .scaler = &scaler});
       });
     }
     model.block();
