@@ -27,7 +27,6 @@
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
-#include "dtrain/ddp/precision/master_weights.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
@@ -37,6 +36,7 @@
 #include "dtrain/ddp/reduction/pending_buckets.hpp"
 #include "dtrain/ddp/reduction/ready_check.hpp"
 #include "dtrain/ddp/reduction/reducing_work.hpp"
+#include "dtrain/ddp/reduction/step_scaling.hpp"
 #include "dtrain/ddp/step_options.hpp"
 #include "dtrain/ddp/step_work.hpp"
 
@@ -234,8 +234,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       if (context_.is_elastic) wait_for_event(copier_.step_end());
     }
     meter_.finished(GradientCopier::is_measured);
-    if (is_own && step_->needs_norm()) updates = apply_options();
-    if (is_own && !step_->needs_norm() && step_->master != nullptr) load_gradients(1);
+    if (is_own)
+      updates = scale_by_options(
+          *step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
     step_ = nullptr;
     return updates;
   }
@@ -334,43 +335,6 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     meter_.plan(plan());
     norms_.plan(plan(), copier_.stream());
     if (hook_) hook_->plan(communicator_, plan(), gradients_, Deadline::after(context_.timeout));
-  }
-
-  /// In finish(): scales the reduced gradients as the step's options say. On CUDA the host waits only where it decides.
-  /// @returns as Step::finish
-  bool apply_options() {
-    if constexpr (GradientCopier::copies_on_stream) {
-      StepDecision decision;
-      if (step_->needs_host()) {
-        if (copier_.is_capturing()) refuse_captured_decision();
-        read_norm();
-        decision = decide_step(*step_, norms_.norm());
-      }
-      auto* const scaler = step_->scaler.on_device();
-      const bool scales = scaler != nullptr || step_->clip_norm > 0 || decision.factor != 1;
-      if (!decision.updates || !scales) return decision.updates;
-      const auto enqueue_factor = [&](Stream stream) {
-        norms_.rescale(scaler, decision.factor, step_->most_norm(), stream);
-      };
-      copier_.scale_in_step(norms_.factor(), enqueue_factor, waiting());
-      return true;
-    } else {
-      StepDecision decision = decide_step(*step_, norms_.norm());
-      if (!decision.updates) return false;
-      decision.clip(step_->clip_norm);
-      if (step_->master != nullptr) {
-        load_gradients(decision.factor);
-      } else if (decision.factor != 1) {
-        copier_.scale_reduced(decision.factor, waiting());
-      }
-      norms_.set(decision.norm);
-      return true;
-    }
-  }
-  /// Writes the multiplied gradients to the f32 gradients of StepOptions::master.
-  void load_gradients(double factor) noexcept {
-    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter)
-      step_->master->load_gradient(parameter, gradients_.view(parameter), factor);
   }
 
   void wait_for_bucket(std::size_t bucket) override {
