@@ -27624,6 +27624,9 @@ struct FailureContext {
 /// @throws Error (invalid_argument): the user's call `caller` came during a step, or (not `is_open`) after a failed one
 [[noreturn]] void refuse_begin(const char* caller, bool is_open);
 
+/// @throws Error (invalid_argument): the gradients are to be scaled after a step with a ShardedOptimizer
+[[noreturn]] void refuse_to_scale();
+
 /// @throws Error (unsupported): a step of an elastic job is captured in a CUDA graph
 [[noreturn]] void refuse_capture();
 
@@ -27633,6 +27636,12 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_capture() {
   throw_error(Errc::unsupported,
               "a step was captured in a CUDA graph in an elastic job, whose host waits for each step's reduction; make "
               "the steps without a graph, or start the job without --min-ranks");
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_scale() {
+  throw_error(Errc::invalid_argument,
+              "the gradients were to be scaled or clipped after a step with a ShardedOptimizer, which has used them; "
+              "give that step StepOptions::clip_norm, or a function that inspects the gradients");
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {
@@ -29896,8 +29905,8 @@ class TopK {
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
-/// GradientNorm: L2 norm of a step's reduced gradients, if its StepOptions ask. clip_gradients(): scales to a norm.
-/// BucketNorms: buckets' sums of squares.
+/// GradientNorm: L2 norm of a step's reduced gradients, if its StepOptions need it. BucketNorms: buckets' sums of
+/// squares.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29907,8 +29916,7 @@ struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
-  /// The norm that the gradients would have without clip_gradients, for a log. Clipping a MasterWeights or
-  /// ShardedGradients also changes this one.
+  /// The norm that the gradients would have without clipping, for a log.
   double before_clipping = norm;
 
   /// The norm of the gradients times `factor`.
@@ -29919,14 +29927,6 @@ struct GradientNorm {
 
   /// @param sum of the squares of all elements
   static GradientNorm of_squares(double sum) noexcept;
-};
-
-/// Options of one step.
-/// @ingroup precision
-struct StepOptions {
-  /// Whether this rank measures the norm of the reduced gradients in this step. The gradients, and the norm on other
-  /// ranks, do not depend on this option.
-  bool measure_norm = false;
 };
 
 /// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each sum with the
@@ -29978,13 +29978,8 @@ class BucketNorms {
   /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
   [[noreturn]] static void refuse_stream(const char* caller);
 
-  /// Multiplies the norm by `factor`, and clips it by `clipping`. @pre the gradients were multiplied by both
-  void multiply(double factor, double clipping) noexcept {
-    if (norm_) {
-      norm_ = norm_->times(factor);
-      norm_->norm *= clipping;
-    }
-  }
+  /// After a step whose gradients were measured or multiplied otherwise.
+  void set(const GradientNorm& norm) noexcept { norm_ = norm; }
 
   [[noreturn]] static void refuse_unmeasured();
 
@@ -29998,52 +29993,16 @@ class BucketNorms {
 /// element type, to nearest even.
 void multiply_elements(const BufferView& elements, double factor) noexcept;
 
-/// The factor of clip_gradients: min(1, max_norm / (norm + 1e-6)), and 1 for a norm that is not finite.
+/// The factor of clipping: min(1, max_norm / (norm + 1e-6)), and 1 for a norm that is not finite.
 inline double clipping_factor(const GradientNorm& norm, double max_norm) noexcept {
   const double factor = max_norm / (norm.norm + 1e-6);
   return norm.finite && factor < 1 ? factor : 1;
 }
 
-/// @throws Error (invalid_argument) if `max_norm` is not positive
-inline void require_max_norm(double max_norm) {
-  if (!(max_norm > 0)) {
-    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
-  }
-}
-
-/// Scales the gradients of a DistributedDataParallel, MasterWeights or ShardedGradients to a norm of at most
-/// `max_norm`.
-/// The factor is min(1, max_norm / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_, and equal on all ranks.
-/// Gradients whose norm is not finite stay as they are. Skip the optimizer's step for such gradients (LossScaler::step
-/// returns false). Reads and writes the gradients only if the factor is below 1. Blocking: as gradient_norm() of
-/// `gradients`; DistributedDataParallel::clip_gradients does the same without a wait on CUDA.
-/// @returns the norm before the scaling
-/// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
-/// @ingroup precision
-template <class Gradients>
-requires requires(Gradients& gradients) {
-  gradients.gradient_norm();
-  gradients.scale_gradients(1.0);
-}
-GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
-  require_max_norm(max_norm);
-  const GradientNorm before = gradients.gradient_norm();
-  const double factor = clipping_factor(before, max_norm);
-  if (!(factor < 1)) return before;
-  if constexpr (requires { gradients.clip_gradients(max_norm); }) {
-    gradients.clip_gradients(max_norm);
-  } else {
-    gradients.scale_gradients(factor);
-  }
-  return before;
-}
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
-using ddp::clip_gradients;
 using ddp::GradientNorm;
-using ddp::StepOptions;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/precision/loss_scaler.hpp
@@ -30063,12 +30022,14 @@ struct LossScalerOptions {
   std::int64_t growth_interval = 2000;  ///< steps without overflow before the scale grows
 };
 
-/// Dynamic loss scaling: the program multiplies the loss by scale(), and step() divides the reduced gradients by
-/// scale().
+/// Dynamic loss scaling: the program multiplies the loss by scale(), and a step with this scaler divides its reduced
+/// gradients by scale(), if all are finite, and updates the scale.
 ///
-///   ddp.backward([&](dtrain::Ready ready) { model.backward(scaler.scale() * loss, ready); }, {.measure_norm = true});
-///   if (scaler.step(ddp)) optimizer.step();
+///   const auto pass = [&](dtrain::Ready ready) { model.backward(scaler.scale() * loss, ready); };
+///   if (ddp.backward(pass, {.scaler = &scaler})) optimizer.step();  // false: an overflow
 ///
+/// A quotient is rounded to the gradients' type: f16 gradients below 6e-8 become zero, but not with
+/// StepOptions::master.
 /// The scale changes as in torch.amp.GradScaler. An overflow multiplies the scale by backoff_factor. growth_interval
 /// successive steps without overflow multiply the scale by growth_factor, unless the product is beyond f32. The scale
 /// stays positive. All ranks have the same scale without a collective, because all have the same norm.
@@ -30082,41 +30043,16 @@ class LossScaler {
   /// Factor of this step's loss.
   float scale() const noexcept { return scale_; }
 
-  /// Divides the reduced gradients, and their norm, by the scale if all are finite, and updates the scale. Call step()
-  /// once after each step that reduced, before clip_gradients. A quotient is rounded to the gradients' type: f16
-  /// gradients below 6e-8 become zero, which the overload with MasterWeights avoids.
-  /// @returns whether all gradients are finite; if not, skip the optimizer's step
-  /// @throws Error (invalid_argument) if the step did not measure the norm, or a loaded scale is no finite positive
-  /// number
-  template <class Ddp>
-  bool step(Ddp& ddp) {
-    return step_with(ddp, [&ddp](double factor) { ddp.scale_gradients(factor); });
-  }
-
-  /// Writes the quotients to the f32 gradients of `master`, in one pass, and leaves the gradients of `ddp`; else as
-  /// step(ddp).
-  template <class Ddp, class Master>
-  bool step(const Ddp& ddp, Master& master) {
-    return step_with(ddp, [&](double factor) { master.load_gradients(ddp, factor); });
-  }
+  /// For a step, which multiplies its gradients by the result: 1 / scale(); 0 if they are not finite. Updates the
+  /// scale.
+  /// @throws Error (invalid_argument) if a loaded scale is no finite positive number
+  double next_factor(bool finite);
 
   /// State for save_checkpoint and load_checkpoint: the scale, and the number of steps since the scale changed.
   /// Lifetime: the views refer to this object, which must not move.
   std::vector<NamedTensor> state();
 
  private:
-  template <class Ddp, class Unscale>
-  bool step_with(const Ddp& ddp, Unscale unscale) {
-    const GradientNorm& norm = ddp.gradient_norm();
-    const bool finite = norm.finite;
-    require_scale();
-    if (finite) {
-      unscale(1.0 / static_cast<double>(scale_));
-    }
-    update(finite);
-    return finite;
-  }
-
   void require_scale() const;
   void update(bool finite) noexcept;
 
@@ -30148,6 +30084,13 @@ DTRAIN_DEFINED void LossScaler::require_scale() const {
   if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
     throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536", {scale_});
   }
+}
+
+DTRAIN_DEFINED double LossScaler::next_factor(bool finite) {
+  require_scale();
+  const double factor = finite ? 1.0 / static_cast<double>(scale_) : 0;
+  update(finite);
+  return factor;
 }
 
 DTRAIN_DEFINED void LossScaler::update(bool finite) noexcept {
@@ -30185,19 +30128,18 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Dynamic loss scaling for models in device memory, without a wait of the host; its steps may be captured in a graph.
 /// The sequence of scales is LossScaler's, and equal on all ranks.
 ///
-///   ddp.backward(... the device multiplies the loss by *scaler.scale() ..., {.measure_norm = true});
-///   scaler.step(ddp);
-///   optimizer.step(ddp.found_inf());   // a kernel that changes nothing where *found_inf is 1
+///   ddp.backward(pass, {.scaler = &scaler});      // the device multiplies the loss by *scaler.scale()
+///   optimizer.step(ddp.found_inf());              // a kernel that changes nothing where *found_inf is 1
 ///
-/// A step with a dtrain::ShardedOptimizer does all three, and the optimizer counts no update where a gradient of any
-/// rank is not finite. The quotients are f32:
+/// A step with a dtrain::ShardedOptimizer does both, and the optimizer counts no update where a gradient of any rank is
+/// not finite. The quotients are f32:
 ///
-///   ddp.backward(f, optimizer, scaler);                              // or, with clipping after the division:
-///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0, &scaler));
+///   ddp.backward(pass, optimizer, {.clip_norm = 1.0, .scaler = &scaler});
 ///
 /// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf(). If a loaded
-/// scale is no finite positive number, each step is as one that overflows, and the scale stays: LossScaler::step
-/// rejects it. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
+/// scale is no finite positive number, each step is as one that overflows, and the scale stays: a
+/// LossScaler is rejected then. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them.
+/// Not movable.
 /// @ingroup precision
 class DeviceLossScaler {
  public:
@@ -30237,26 +30179,10 @@ class DeviceLossScaler {
   DeviceLossScaler(const DeviceLossScaler&) = delete;
 
   /// Address of the f32 scale in device memory. Work on the streams of the step's ready() reads the scale of this step
-  /// before step(), and the scale of the next step after it.
+  /// before finish(), and the scale of the next step after it.
   const float* scale() const noexcept { return &on_device()->scale; }
 
-  /// Enqueued: divides the reduced gradients, and their norm, by the scale if all are finite, and changes the scale.
-  /// Call step() once after each step that reduced, before clip_gradients. Quotients are rounded as by LossScaler.
-  /// Blocking and @throws as scale_gradients of `ddp`; Error (invalid_argument) for a model on another device
-  template <class Ddp>
-  void step(Ddp& ddp) {
-    static_assert(
-        requires { ddp.found_inf(); },
-        "dtrain: DeviceLossScaler is for a dtrain::DistributedDataParallel of a model on a GPU; in host memory, and "
-        "with a LibTorch module, use LossScaler");
-    auto& reducer = *DriverAccess::of(ddp).reducer;
-    require_device(reducer.plan().buckets.front().device.index);
-    reducer.rescale([this](const auto&, auto* norm, auto* copy, stream::cuda::StreamRef stream) {
-      enqueue(norm, copy, std::numeric_limits<double>::infinity(), stream);
-    });
-  }
-
-  /// Enqueued, for the steps of a ShardedOptimizer: divides the norm by the scale if the gradients are finite, then
+  /// Enqueued, for steps: divides the norm by the scale if the gradients are finite, then
   /// clips it to `max_norm`, and changes the scale. @param max_norm infinity: does not clip @throws Error (cuda)
   void enqueue(stream::cuda::DeviceNorm* norm, stream::cuda::DeviceNorm* copy, double max_norm,
                stream::cuda::StreamRef stream) const {
@@ -30312,8 +30238,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// that the optimizer's state keeps its order when buckets are rebuilt.
 ///
 ///   dtrain::MasterWeights master{model};            // after the wrapper has broadcast rank 0's values
-///   ddp.backward(...);
-///   master.load_gradients(ddp);                     // or scaler.step(ddp, master)
+///   ddp.backward(pass, {.master = &master});        // and perhaps a scaler, and clipping
 ///   optimizer.step(master.values(), master.gradients());
 ///   master.store();
 ///
@@ -30342,41 +30267,20 @@ class MasterWeights {
   /// Rounds values() to the model's values, to nearest even.
   void store() const noexcept;
 
-  /// Writes `factor` times the reduced gradients of `ddp` to gradients(), in one pass, and takes the norm if it was
-  /// measured. Each product is rounded once to f32. @pre `ddp` wraps the same model
-  template <class Ddp>
-  void load_gradients(const Ddp& ddp, double factor = 1) {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      load_gradient(i, ddp.gradient(i), factor);
-    }
-    norm_.reset();
-    if (ddp.has_gradient_norm()) {
-      norm_ = ddp.gradient_norm().times(factor);
-    }
-  }
+  /// For a step with StepOptions::master: writes `factor` times the reduced gradient of a parameter to gradients(), in
+  /// one pass. Each product is rounded once to f32.
+  void load_gradient(std::size_t parameter, const TensorView& gradient, double factor) noexcept;
 
-  /// Norm of gradients(). @throws Error (invalid_argument) if the step of the last load_gradients did not measure the
-  /// norm
-  const GradientNorm& gradient_norm() const {
-    if (!norm_) {
-      BucketNorms::refuse_unmeasured();
-    }
-    return *norm_;
-  }
-
-  /// Multiplies gradients() and gradient_norm() by `factor`: see clip_gradients. @throws as gradient_norm
-  void scale_gradients(double factor);
+  /// @throws Error (invalid_argument) unless these gradients, of a wrapper's step, have the elements of gradients()
+  void require_of(std::span<const Parameter> parameters, const char* caller) const;
 
  private:
   explicit MasterWeights(const std::vector<Parameter>& parameters);
-
-  void load_gradient(std::size_t parameter, const TensorView& gradient, double factor) noexcept;
 
   std::vector<TensorView> model_values_;
   std::vector<float> values_;
   std::vector<float> gradients_;
   std::vector<Parameter> parameters_;
-  std::optional<GradientNorm> norm_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -32990,12 +32894,14 @@ class CudaBucketNorms {
     }
   }
 
-  /// @param caller the user's call @throws Error (unsupported) if the driver has not loaded the kernels for a type
-  void require_kernels(const char* caller) const {
+  /// @param caller the user's call @throws Error (unsupported) if the driver has not loaded the kernels for a type;
+  /// (invalid_argument) if the scaler, if any, is on another device
+  void require_usable(const DeviceLossScaler* scaler, const char* caller) const {
     if (without_kernel_) refuse_type(*without_kernel_, caller);
+    if (scaler != nullptr) scaler->require_device(memory_.device());
   }
 
-  /// @param wanted requires require_kernels
+  /// @param wanted requires require_usable
   void begin_step(bool wanted) noexcept {
     is_wanted_ = wanted;
     is_captured_ = false;
@@ -33024,6 +32930,16 @@ class CudaBucketNorms {
   /// Called after end_buckets().
   void finish_step() noexcept {
     if (is_wanted_) note_enqueued(is_captured_);
+  }
+
+  /// Enqueues copies of a norm that the step's work has measured or changed elsewhere in device memory. Within a step,
+  /// after end_buckets(). @throws Error (cuda)
+  void adopt(const stream::cuda::DeviceNorm* norm, Stream stream) {
+    for (stream::cuda::DeviceNorm* const to : {on_device(), copy_for(is_captured_)}) {
+      stream::cuda::check(cudaMemcpyAsync(to, norm, sizeof(*norm), cudaMemcpyDefault, stream.native()),
+                          "cudaMemcpyAsync");
+    }
+    note_enqueued(is_captured_);
   }
 
   bool is_measured() const noexcept { return state_ != State::none || was_replayed(); }
@@ -33058,12 +32974,16 @@ class CudaBucketNorms {
     return true;
   }
 
-  /// Enqueues the change of the norm in device memory by `change(kernels, norm, copy, stream)`. @pre may_rescale(), or
-  /// the norm was read @throws Error (cuda)
-  template <class Change>
-  void rescale(Change change, Stream stream) {
+  /// Enqueues a change of the norm in device memory: divides by the scale of `scaler` or, without one, multiplies by
+  /// `factor`; then clips. @pre the step that measures is being finished, or may_rescale(), or the norm was read
+  /// @param max_norm infinity: does not clip @throws Error (cuda)
+  void rescale(const DeviceLossScaler* scaler, double factor, double max_norm, Stream stream) {
     const bool captures = stream.is_capturing();
-    change(kernels_, on_device(), copy_for(captures), stream);
+    if (scaler != nullptr) {
+      scaler->enqueue(on_device(), copy_for(captures), max_norm, stream);
+    } else {
+      kernels_.rescale(on_device(), copy_for(captures), factor, max_norm, stream);
+    }
     note_enqueued(captures);
   }
 
@@ -33126,9 +33046,9 @@ class CudaBucketNorms {
 
   [[noreturn]] DTRAIN_NOT_INLINED static void refuse_type(DType dtype, const char* caller) {
     throw_error(Errc::unsupported,
-                "{} has measure_norm, but there is no kernel for gradients of {} on this GPU: it is for f64, f32, f16 "
-                "and bf16, and the driver compiles it, from CUDA 12 on; call it without, and compute the norm with the "
-                "device's library after the step",
+                "{} has options that need the norm, but there is no kernel for gradients of {} on this GPU: it is for "
+                "f64, f32, f16 and bf16, and the driver compiles it, from CUDA 12 on; call it without, and compute the "
+                "norm with the device's library after the step",
                 {caller, name(dtype)});
   }
 
@@ -33341,9 +33261,16 @@ class CudaGradientCopier {
   /// the order of the step's producers; see HostGradientCopier. Outside a capture blocking if there are no producers,
   /// or if a step was captured: the host has waited for the replay, whose streams are not known.
   template <class EnqueueFactor, class Wait>
-  void scale_reduced(const double* factor, EnqueueFactor enqueue_factor, Wait&& wait) {
+  void scale_reduced(const double* factor, const EnqueueFactor& enqueue_factor, Wait&& wait) {
     const bool captures = is_capturing();
     if (is_captured_ && !captures) producers_.clear();
+    scale_in_step(factor, enqueue_factor, wait);
+    if (!captures && has_graph_ && !producers_.empty()) wait(done_);
+  }
+
+  /// The same at the end of finish(), whose streams are known. Blocking: only as finish().
+  template <class EnqueueFactor, class Wait>
+  void scale_in_step(const double* factor, const EnqueueFactor& enqueue_factor, Wait&& wait) {
     wait_for_producers();
     enqueue_factor(stream_);
     for (std::size_t parameter = 0; parameter < gradients_->size(); ++parameter) {
@@ -33353,7 +33280,7 @@ class CudaGradientCopier {
     bucket_copies_.enqueue_all_in_place(factor, stream_);
     stream_.record(done_);
     producers_.for_each([this](Stream producer) { producer.wait(done_); });
-    if (!captures && (producers_.empty() || has_graph_)) synchronize(wait);
+    if (producers_.empty()) wait(done_);
   }
 
   void gather(std::span<const GradientSlot> slots) {
@@ -35083,12 +35010,6 @@ class DeviceShards final : public Shards {
  public:
   using Stream = stream::cuda::StreamRef;
 
-  /// Factors of a bucket's gradients. `stored`, if any, is in device memory, and is rounded to f32.
-  struct Factors {
-    double given = 1;
-    const double* stored = nullptr;
-  };
-
   /// Blocking: allocates zeroed state, loads the kernels, and waits for the values that are being written on the
   /// default stream. @throws Error (unsupported) if the driver does not load the kernels; (cuda)
   DeviceShards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
@@ -35147,16 +35068,16 @@ class DeviceShards final : public Shards {
   /// @throws Error (cuda), as does store(); as the rule
   template <DeviceRule R, class MemoryOf>
   void update(BucketRange buckets, const MemoryOf& memory_of, const R& rule, const DeviceStepInfo& info,
-              Factors factors) {
+              const double* factor) {
     if constexpr (detail::HasFormula<R>) {
       for (Copies& copies : copies_)
         copies.updates_in_use = 0;
       for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket)
         add_updates(bucket, memory_of(bucket), rule, info.step);
-      enqueue_updates(info, factors);
+      enqueue_updates(info, factor);
     } else {
       for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket)
-        update_by_rule(bucket, memory_of(bucket), rule, info, factors);
+        update_by_rule(bucket, memory_of(bucket), rule, info, factor);
     }
   }
 
@@ -35201,9 +35122,9 @@ class DeviceShards final : public Shards {
 
   template <class R>
   void update_by_rule(std::size_t bucket, const ShardMemory& memory, const R& rule, DeviceStepInfo info,
-                      Factors factors) {
+                      const double* factor) {
     const StateRange& part = parts_[bucket];
-    load(bucket, memory, factors);
+    load(bucket, memory, factor);
     const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
     std::array<BufferView, 8> states{};
     for (std::size_t i = 0; i < rule_arrays_; ++i) {
@@ -35244,8 +35165,8 @@ class DeviceShards final : public Shards {
     });
   }
 
-  void enqueue_updates(const DeviceStepInfo& info, Factors factors) {
-    stream::cuda::UpdateArguments given{{}, nullptr, info.found_inf, static_cast<float>(factors.given), factors.stored};
+  void enqueue_updates(const DeviceStepInfo& info, const double* factor) {
+    stream::cuda::UpdateArguments given{{}, nullptr, info.found_inf, 1, factor};
     if (info.live != nullptr) given.live = info.live->numbers.data();
     for (std::size_t i = 0; i < rule_arrays_; ++i) {
       given.states[i] = reinterpret_cast<float*>(arrays_[i].data());
@@ -35259,20 +35180,18 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Enqueued: copies the bucket's gradients, multiplied by the factors, and the model's f32 weights to f32 arrays.
-  void load(std::size_t bucket, const ShardMemory& memory, Factors factors) {
+  /// Enqueued: copies the bucket's gradients, multiplied by the factor, and the model's f32 weights to f32 arrays.
+  void load(std::size_t bucket, const ShardMemory& memory, const double* factor) {
     Copies& copies = copies_[parts_[bucket].copies];
-    stream::cuda::ScaledCopyBatch& to_weights = factors.given == 1 ? copies.widen : copies.equal;  // the f32 weights
     for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
       const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
       copies.widen.add(gradients_.data() + at, place, piece.count);
-      if (!is_half(bucket)) to_weights.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
+      if (!is_half(bucket)) copies.widen.add(weights_.data() + at, weight_of(bucket, piece), piece.count);
     });
-    copies.widen.enqueue(factors.given, stream_);
-    copies.equal.enqueue(1, stream_);
-    if (factors.stored == nullptr) return;
+    copies.widen.enqueue(1, stream_);
+    if (factor == nullptr) return;
     scaled_.add(gradients_.data(), gradients_.data(), parts_[bucket].count);
-    scaled_.enqueue_in_place(factors.stored, stream_);
+    scaled_.enqueue_in_place(factor, stream_);
   }
 
   /// Enqueued: replaces the bucket's reduced gradients by the new weights.
@@ -35615,7 +35534,7 @@ class Step {
  public:
   /// Interface of a reducer that a Step drives.
   struct Target : Ready::Sink {
-    virtual void finish() = 0;
+    virtual bool finish() = 0;
     /// `unwinding`: an exception is leaving the scope of the step; the caller that catches it knows its text.
     virtual void abandon(bool unwinding) noexcept = 0;
 
@@ -35650,13 +35569,16 @@ class Step {
   /// Callback form of `ready`, for a backward pass.
   Ready ready() { return Ready(target()); }
 
+  /// @returns whether an optimizer is to update: false where a LossScaler has found gradients that are not finite,
+  /// where StepOptions::inspect has returned false, and under no_sync(), where nothing is reduced. Always true with a
+  /// DeviceLossScaler: kernels read found_inf().
   /// Collective, blocking: returns when all gradients are reduced, in the parameters' gradient memory. On CUDA it does
   /// not block: later work of the streams passed to `ready` runs after the reduction. All `ready` calls have returned.
   /// @throws Error (missing_gradient), naming the parameters without ready(); PeerLost, JobFailed; Error (timeout).
-  void finish() {
+  bool finish() {
     Target& finishing = target();
     static_cast<void>(target_.release());  // a step that fails in finish() reports to the job itself
-    finishing.finish();
+    return finishing.finish();
   }
 
   bool finished() const noexcept { return target_ == nullptr; }
@@ -35801,7 +35723,7 @@ class Accumulation final : public Step::Target {
   void ready(const ReadyGradient& gradient) override;
 
   /// @throws the job's first cause; Error (invalid_argument) for a gradient that changed after ready() (ReadyCheck)
-  void finish() override;
+  bool finish() override;
   /// No other rank waits for this step. With Adds::wrapper the gradients that were ready stay in the sums.
   void abandon(bool) noexcept override { sums_->end_pass(); }
 
@@ -35916,7 +35838,7 @@ DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
   }
 }
 
-DTRAIN_DEFINED void Accumulation::finish() {
+DTRAIN_DEFINED bool Accumulation::finish() {
   meter_->finished_unreduced();
   context_->latch->throw_if_failed(context_->rank);
   try {
@@ -35929,6 +35851,7 @@ DTRAIN_DEFINED void Accumulation::finish() {
   for (std::size_t i = 0; check_->is_on() && i < accumulated_->size(); ++i) {
     if ((*accumulated_)[i]) check_->hold(i);
   }
+  return false;
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -35939,6 +35862,171 @@ namespace DTRAIN_NAMESPACE {
 using ddp::Adds;
 using ddp::NoSync;
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/step_options.hpp
+
+/// @file
+/// StepOptions: what one step does with its reduced gradients before an optimizer gets them: norm, loss scaling,
+/// clipping. decide_step(): the host's part.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+class LossScaler;
+class DeviceLossScaler;  // where there is CUDA
+class MasterWeights;
+
+/// A LossScaler or a DeviceLossScaler, borrowed, or none: `.scaler = &scaler`.
+/// @ingroup precision
+class ScalerRef {
+ public:
+  ScalerRef() = default;
+  // NOLINTBEGIN(google-explicit-constructor): `.scaler = &scaler`
+  ScalerRef(std::nullptr_t) noexcept {}
+  ScalerRef(LossScaler* scaler) noexcept : host_(scaler) {}
+  ScalerRef(DeviceLossScaler* scaler) noexcept : device_(scaler) {}
+  // NOLINTEND(google-explicit-constructor)
+
+  LossScaler* on_host() const noexcept { return host_; }            ///< null: none, or one on a device
+  DeviceLossScaler* on_device() const noexcept { return device_; }  ///< null: none, or one on the host
+  explicit operator bool() const noexcept { return host_ != nullptr || device_ != nullptr; }
+
+ private:
+  LossScaler* host_ = nullptr;
+  DeviceLossScaler* device_ = nullptr;
+};
+
+/// The reduced gradients of a step, for StepOptions::inspect.
+/// @ingroup precision
+class StepGradients {
+ public:
+  explicit StepGradients(const GradientNorm& norm) noexcept : norm_(norm) {}
+
+  /// The norm of all gradients, equal on all ranks: after a scaler's division and scale().
+  const GradientNorm& gradient_norm() const noexcept { return norm_; }
+
+  /// Multiplies the gradients by `factor`, the same on every rank.
+  void scale(double factor) noexcept {
+    factor_ *= factor;
+    norm_ = norm_.times(factor);
+  }
+  double factor() const noexcept { return factor_; }
+
+ private:
+  GradientNorm norm_;
+  double factor_ = 1;
+};
+
+/// Options of one step, the same on every rank; but measure_norm may differ in steps of the model alone. A step
+/// measures the norm of its reduced gradients, if an option needs it. A scaler divides then; if the gradients are not
+/// finite, it backs off, and the step ends with the result false. `inspect` comes next, then clipping. The gradients
+/// are multiplied once, by the product of all factors. Under no_sync() options are ignored.
+/// @ingroup precision
+struct StepOptions {
+  /// The largest norm: gradients with a larger one are multiplied by clip_norm / (norm + 1e-6), as by
+  /// torch.nn.utils.clip_grad_norm_. 0: no clipping. Gradients whose norm is not finite stay as they are. On CUDA the
+  /// device computes the factor, and the host waits for nothing.
+  double clip_norm = 0;
+
+  /// Divides the gradients by its scale, and changes the scale. For a LossScaler of a model on CUDA the host waits.
+  /// Lifetime: the scaler outlives the step; a DeviceLossScaler also the step's work, and graphs of it.
+  ScalerRef scaler{};
+
+  /// Called on each rank with the same gradients; returns the same on every rank: false for no update. On CUDA the host
+  /// waits for the norm before, the step is not captured, and a scaler is a LossScaler.
+  std::function<bool(StepGradients& gradients)> inspect{};
+
+  /// Steps of the model alone, in host memory: the gradients, multiplied, are written to the f32 gradients of these
+  /// weights, in one pass. The model's gradients stay. Lifetime: outlives the step.
+  MasterWeights* master = nullptr;
+
+  /// Measures the norm also where no other option needs it: for a log.
+  bool measure_norm = false;
+
+  /// Whether the step measures the norm.
+  bool needs_norm() const noexcept { return measure_norm || clip_norm != 0 || scaler || inspect; }
+  /// clip_norm; infinity: no clipping.
+  double most_norm() const noexcept { return clip_norm > 0 ? clip_norm : std::numeric_limits<double>::infinity(); }
+  /// Whether the host needs the norm within the step, also on CUDA.
+  bool needs_host() const noexcept { return scaler.on_host() != nullptr || inspect; }
+};
+
+/// @param on_device whether the gradients are in device memory @param is_sharded whether a ShardedOptimizer has the
+/// step
+/// @throws Error (invalid_argument) for options that no such step has; `caller` is the user's call
+void require_valid(const StepOptions& options, bool on_device, bool is_sharded, const char* caller);
+
+/// The host's decision on a step.
+struct StepDecision {
+  bool updates = true;  ///< if false, nothing is multiplied
+  double factor = 1;    ///< the multiplier of the gradients
+  GradientNorm norm{};  ///< the norm of the multiplied gradients
+
+  /// @param max_norm StepOptions::clip_norm; 0: does not clip
+  void clip(double max_norm) noexcept {
+    const double clipping = max_norm > 0 ? clipping_factor(norm, max_norm) : 1;
+    factor *= clipping;
+    norm.norm *= clipping;
+  }
+};
+
+/// Calls the LossScaler, if there is one, and `inspect`; does not clip. @param measured norm of the reduced gradients
+/// @throws as `inspect`; Error (invalid_argument) if a loaded scale is no finite positive number
+StepDecision decide_step(const StepOptions& options, const GradientNorm& measured);
+
+/// @throws Error (unsupported): a step for which the host needs the norm is captured in a CUDA graph
+[[noreturn]] void refuse_captured_decision();
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ScalerRef;
+using ddp::StepGradients;
+using ddp::StepOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/reduction/step_scaling.hpp
+
+/// @file
+/// scale_by_options(): scaler, inspection and clipping of a step whose model gets the reduced gradients.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Called at the end of finish(), with the norm measured if an option needs it. On CUDA the host waits only where it
+/// decides. @param copier a gradient copier @param norms of the step @param read_norm makes norms.norm() known
+/// @param wait `wait(event)` throws if the job has failed @returns as Step::finish @throws as decide_step
+template <class Copier, class Norms, class ReadNorm, class Wait>
+bool scale_by_options(const StepOptions& options, const GradientTable& gradients, Copier& copier, Norms& norms,
+                      [[maybe_unused]] const ReadNorm& read_norm, Wait wait) {
+  StepDecision decision;
+  if constexpr (Copier::copies_on_stream) {
+    if (options.needs_host()) {
+      if (copier.is_capturing()) refuse_captured_decision();
+      read_norm();
+      decision = decide_step(options, norms.norm());
+    }
+    auto* const scaler = options.scaler.on_device();
+    const bool scales = scaler != nullptr || options.clip_norm > 0 || decision.factor != 1;
+    if (!decision.updates || !scales) return decision.updates;
+    const auto enqueue_factor = [&](auto stream) {
+      norms.rescale(scaler, decision.factor, options.most_norm(), stream);
+    };
+    copier.scale_in_step(norms.factor(), enqueue_factor, wait);
+  } else {
+    if (options.needs_norm()) decision = decide_step(options, norms.norm());
+    if (!decision.updates) return false;
+    decision.clip(options.clip_norm);
+    if (options.master != nullptr) {
+      for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter)
+        options.master->load_gradient(parameter, gradients.view(parameter), decision.factor);
+    } else if (decision.factor != 1) {
+      copier.scale_reduced(decision.factor, wait);
+    }
+    if (options.needs_norm()) norms.set(decision.norm);
+  }
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/step_work.hpp
 
@@ -35973,8 +36061,8 @@ class StepWork {
   /// @throws Error (invalid_argument) if the work cannot take the buckets of this plan. @param caller the user's call
   virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
 
-  /// Begins a step. Lifetime: `buckets` outlive the step.
-  virtual void begin(Buckets& buckets) = 0;
+  /// Begins a step. Lifetime: both outlive the step.
+  virtual void begin(Buckets& buckets, const StepOptions& options) = 0;
 
   /// Whether the model gets the reduced gradients of the bucket after launch().
   virtual bool unpacks() const noexcept { return true; }
@@ -35989,8 +36077,8 @@ class StepWork {
   /// gradients, until their memory is free. Threads: one at a time.
   virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
 
-  /// Collective, blocking: ends the step. @pre all buckets are launched
-  virtual void finish(C& channel, Stream stream) = 0;
+  /// Collective, blocking: ends the step. @pre all buckets are launched @returns as Step::finish
+  virtual bool finish(C& channel, Stream stream) = 0;
 
   /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
   virtual bool skips_buffer_broadcast() const { return false; }
@@ -36043,10 +36131,13 @@ class ReducingWork : public StepWork<C> {
   void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const final {
     require_reducible(plan, gradients, caller);
   }
-  void begin(Buckets& buckets) final { buckets_ = &buckets; }
+  void begin(Buckets& buckets, const StepOptions&) final { buckets_ = &buckets; }
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
-  void finish(C&, Stream) final { buckets_->unpack(); }
+  bool finish(C&, Stream) final {
+    buckets_->unpack();
+    return true;
+  }
 
  protected:
   ~ReducingWork() = default;
@@ -36319,9 +36410,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Whether this step's work uses memory that an exception of the program may free: a hook's or an optimizer's.
   bool borrows() const noexcept { return work_ != &all_reduce_; }
 
-  /// @param measures_norm requires can_measure_norms
+  /// @param options if they need the norm, requires can_measure_norms; they outlive the step
   /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
-  void begin_step(bool measures_norm, StepWork<Communicator>* work, const char* caller) {
+  void begin_step(const StepOptions& options, StepWork<Communicator>* work, const char* caller) {
     if (work != nullptr && hook_) {
       refuse_work(caller,
                   "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel "
@@ -36329,16 +36420,18 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     }
     StepWork<Communicator>& chosen = work != nullptr ? *work : own_work();
     chosen.require_usable(plan(), gradients_, caller);
+    const bool measures = work == nullptr && options.needs_norm();
     if constexpr (GradientCopier::copies_on_stream) {
-      if (measures_norm) norms_.require_kernels(caller);
+      if (measures) norms_.require_usable(options.scaler.on_device(), caller);
     }
     work_ = &chosen;
+    step_ = &options;
     check_.begin();
     sums_or_checks_ = check_.is_on() || sums_.is_allocated();
-    work_->begin(*this);
+    work_->begin(*this, options);
     buffers_.begin_step(work_->skips_buffer_broadcast());
     meter_.begin();
-    norms_.begin_step(measures_norm);
+    norms_.begin_step(measures);
     pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
@@ -36391,15 +36484,17 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead; in an elastic job, where an optimizer must not read the gradients of an attempt
-  /// that fails, the host also waits. @throws the job's first cause; Error (timeout); (unsupported) in an elastic job
-  /// for a step that is captured in a graph
-  void finish() {
+  /// that fails, the host also waits. @returns as Step::finish
+  /// @throws the job's first cause; Error (timeout); (unsupported) in an elastic job for a step that is captured in a
+  /// graph, and as decide_step
+  bool finish() {
     if constexpr (GradientCopier::copies_on_stream) {
       if (context_.is_elastic && copier_.is_capturing()) refuse_capture();
+      norms_.end_buckets(copier_.stream());
     }
-    if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
     check_.require_unchanged();
-    work_->finish(communicator_, copier_.stream());
+    const bool is_own = work_ == &own_work();
+    bool updates = work_->finish(communicator_, copier_.stream());
     check_.require_bound_unchanged();
     check_.release();
     sums_.clear();
@@ -36410,6 +36505,11 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       if (context_.is_elastic) wait_for_event(copier_.step_end());
     }
     meter_.finished(GradientCopier::is_measured);
+    if (is_own)
+      updates = scale_by_options(
+          *step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
+    step_ = nullptr;
+    return updates;
   }
 
   /// Whether scale_gradients() needs norms().norm() on the host before. @throws as BucketNorms::norm if no norm was
@@ -36423,23 +36523,17 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Between steps, or in the capture of a step. @param max_norm infinity: does not clip
   void scale_gradients(double factor, double max_norm) {
     if constexpr (GradientCopier::copies_on_stream) {
-      rescale([factor, max_norm](const auto& kernels, auto* norm, auto* copy, Stream stream) {
-        kernels.rescale(norm, copy, factor, max_norm, stream);
-      });
+      const auto enqueue_factor = [&](Stream stream) { norms_.rescale(nullptr, factor, max_norm, stream); };
+      copier_.scale_reduced(norms_.factor(), enqueue_factor, waiting());
     } else {
-      const double clipping = clipping_factor(norms_.norm().times(factor), max_norm);
-      if (factor * clipping != 1) copier_.scale_reduced(factor * clipping, waiting());
-      norms_.multiply(factor, clipping);
+      StepDecision scaled{true, factor, norms_.norm().times(factor)};
+      scaled.clip(max_norm);
+      if (scaled.factor != 1) copier_.scale_reduced(scaled.factor, waiting());
+      norms_.set(scaled.norm);
     }
   }
 
-  /// On CUDA: multiplies the reduced gradients by the factor that the work of `change` writes: see
-  /// CudaBucketNorms::rescale.
-  template <class Change>
-  void rescale(Change change) {
-    copier_.scale_reduced(
-        norms_.factor(), [&](Stream stream) { norms_.rescale(change, stream); }, waiting());
-  }
+  Norms& norms() noexcept { return norms_; }
 
   /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved
   bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
@@ -36573,7 +36667,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   GradientCopier copier_;
   ReadyCheck check_;
   GradientSums sums_;
-  bool sums_or_checks_ = false;  ///< whether this step does either: one look for each gradient
+  const StepOptions* step_ = nullptr;  ///< the open step's
+  bool sums_or_checks_ = false;        ///< whether this step does either: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
   StepWork<Communicator>* work_ = &all_reduce_;  ///< this step's work; between steps the hook's or all_reduce_
@@ -36641,9 +36736,12 @@ class Reducer final : public Step::Target {
   /// @param work work of the step with the buckets; null: the step reduces the buckets for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
     throw_if_unusable(caller);
-    if (step.measure_norm && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
+    require_valid(step, GradientCopier::copies_on_stream, work != nullptr, caller);
+    if (step.needs_norm() && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step(step.measure_norm, work, caller);
+    step_ = std::move(step);
+    reduction_.begin_step(step_, work, caller);
+    is_sharded_ = work != nullptr;
     ready_.begin_step();
     lifetime_->is_step_open = true;
     return Step(*this);
@@ -36679,21 +36777,24 @@ class Reducer final : public Step::Target {
     }
   }
 
-  void finish() override {
+  bool finish() override {
     if (!ready_.end_step()) {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
+    bool updates = true;
     or_report([&] {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
       require_complete();
-      reduction_.finish();
+      updates = reduction_.finish();
     });
+    step_ = {};
     bytes_reduced_ += payload_bytes(plan());
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
     ++steps_;
     rebuild_buckets();
     lifetime_->is_step_open = false;
+    return updates;
   }
 
   void abandon(bool unwinding) noexcept override {
@@ -36707,6 +36808,7 @@ class Reducer final : public Step::Target {
     reduction_.stop_launching();
     context_.group = nullptr;
     reduction_.on_all_gradients_ready({});
+    step_ = {};  // a failed step leaves them
     rebuild_ = {};
     addresses_.forget();
   }
@@ -36732,19 +36834,15 @@ class Reducer final : public Step::Target {
   }
   /// Number of finished steps.
   std::uint64_t steps() const noexcept { return steps_; }
-  bool has_gradient_norm() const noexcept { return norms().is_measured(); }
   const BucketNormsFor<Stream>& norms() const noexcept { return reduction_.norms(); }
-  /// As BucketReduction::scale_gradients. @throws as gradient_norm
+  /// As BucketReduction::scale_gradients. @throws as gradient_norm; Error (invalid_argument) after a step with work of
+  /// an optimizer
   void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::infinity()) {
+    if (is_sharded_) refuse_to_scale();
     if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
     reduction_.scale_gradients(factor, max_norm);
   }
-  /// As BucketReduction::rescale. @throws as gradient_norm
-  template <class Change>
-  void rescale(Change change) {
-    if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
-    reduction_.rescale(std::move(change));
-  }
+  BucketNormsFor<Stream>& norms() noexcept { return reduction_.norms(); }  ///< a ShardedOptimizer sets them
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
   /// The latest step records. Threads: any.
@@ -36875,6 +36973,8 @@ class Reducer final : public Step::Target {
   ReadyGradients ready_;
   AccumulationStreams accumulated_;
   AddressCheck addresses_;
+  StepOptions step_;         ///< the open step's
+  bool is_sharded_ = false;  ///< whether the latest step has the work of an optimizer
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
   std::shared_ptr<ReducerLifetime> lifetime_ = std::make_shared<ReducerLifetime>();
@@ -37238,112 +37338,20 @@ DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_binding
 // ---- dtrain/ddp/sharded/sharded_work.hpp
 
 /// @file
-/// ShardedWork: common part of a sharded optimizer's reductions, on host and device. ShardedGradients: reduced
-/// gradients before the update; ClipGradients clips them.
+/// ShardedWork: common part of a sharded optimizer's reductions, on host and device.
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// The reduced gradients of a step, each rank's share, before the update: an argument of clip_gradients and
-/// LossScaler::step.
-/// @ingroup sharding
-class ShardedGradients {
- public:
-  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
-
-  /// Norm of all ranks' gradients, equal on all ranks.
-  const GradientNorm& gradient_norm() const noexcept { return norm_; }
-
-  /// The update multiplies the gradients by `factor`, in f32.
-  void scale_gradients(double factor) noexcept {
-    factor_ *= factor;
-    norm_ = norm_.times(factor);
-  }
-  double factor() const noexcept { return factor_; }
-
- private:
-  GradientNorm norm_;
-  double factor_ = 1;
-};
-
-class LossScaler;
-class DeviceLossScaler;  // where there is CUDA
-
-/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
-using GradientInspection = std::function<bool(ShardedGradients&)>;
-
-/// Clips the gradients of a step with a ShardedOptimizer as clip_gradients() does, and updates by them:
-///
-///   ddp.backward(f, optimizer, dtrain::ClipGradients(1.0));  // the same on every rank
-///
-/// In host memory the same as a function that calls clip_gradients(). In device memory the host waits for nothing, and
-/// the step may be captured in a CUDA graph: one all-reduce adds up the ranks' sums of squares (8 bytes for each 32 KiB
-/// of a rank's gradients), a kernel writes the factor to device memory, and the update reads the factor there. The host
-/// does not learn the norm. Gradients whose norm is not finite stay as they are, and the update uses them, unless there
-/// is a scaler.
-/// - ClipGradients(1.0, &scaler) first divides the gradients by the scale of a LossScaler, or of a DeviceLossScaler,
-/// for which the host does not wait. A step whose gradients are not finite updates nothing. Lifetime: the scaler
-/// outlives the step, a DeviceLossScaler also the step's work and graphs of it.
-/// @ingroup sharding
-template <class Scaler = void>
-class ClipGradients {
- public:
-  /// @throws Error (invalid_argument) if `max_norm` is not positive, or a scaler's address null
-  explicit ClipGradients(double max_norm, Scaler* scaler = nullptr) : max_norm_(max_norm), scaler_(scaler) {
-    require_max_norm(max_norm);
-    if (!std::is_void_v<Scaler> && scaler == nullptr) {
-      throw_error(Errc::invalid_argument,
-                  "ClipGradients was given a loss scaler whose address is null; without one, leave the argument out",
-                  {});
-    }
-  }
-
-  double max_norm() const noexcept { return max_norm_; }
-  Scaler* scaler() const noexcept { return scaler_; }
-
-  bool operator()(ShardedGradients& gradients) const {
-    if constexpr (!std::is_void_v<Scaler>) {
-      if (!scaler_->step(gradients)) return false;
-    }
-    clip_gradients(gradients, max_norm_);
-    return true;
-  }
-
- private:
-  double max_norm_;
-  Scaler* scaler_;
-};
-
-namespace detail {
-
-template <class I>
-inline constexpr bool is_scaler =
-    std::is_same_v<const I, const LossScaler> || std::is_same_v<const I, const DeviceLossScaler>;
-
-/// Whether a step's argument `inspect` is a DeviceLossScaler, or clips after one.
-template <class I>
-inline constexpr bool unscales_on_device = std::is_same_v<const I, const DeviceLossScaler>;
-template <class Scaler>
-inline constexpr bool unscales_on_device<ClipGradients<Scaler>> = unscales_on_device<Scaler>;
-
-}  // namespace detail
-
-/// The function of a step's argument `inspect`: a function, null, or a LossScaler, which outlives the step.
-template <class I>
-GradientInspection inspection_of(I&& inspect) {
-  if constexpr (detail::is_scaler<std::remove_cvref_t<I>>) {
-    return [&inspect](ShardedGradients& gradients) { return inspect.step(gradients); };
-  } else {
-    return std::forward<I>(inspect);
-  }
-}
 
 /// Lifetime: as StepWork.
 template <class C>
 class ShardedWork : public StepWork<C> {
  public:
   using Stream = typename C::Stream;
+  using Norms = BucketNormsFor<Stream>;
 
-  ShardedWork(std::size_t buckets, const ShardedOptions& options) : options_(options), ranges_(buckets) {
+  /// Lifetime: `norms`, of the wrapper, outlive the steps.
+  ShardedWork(std::size_t buckets, const ShardedOptions& options, Norms& norms)
+      : options_(options), norms_(norms), ranges_(buckets) {
     gathers_.reserve(buckets);
   }
 
@@ -37359,9 +37367,6 @@ class ShardedWork : public StepWork<C> {
                   "has left none for them; give that");
     }
   }
-
-  /// For the present step, after begin().
-  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
 
  protected:
   ~ShardedWork() = default;
@@ -37416,8 +37421,9 @@ class ShardedWork : public StepWork<C> {
   }
 
   const ShardedOptions options_;
-  std::vector<BufferView> ranges_;  ///< ranges of each bucket that is launched
-  GradientInspection inspect_;
+  Norms& norms_;                       ///< get the norm of a step that measures
+  std::vector<BufferView> ranges_;     ///< ranges of each bucket that is launched
+  const StepOptions* step_ = nullptr;  ///< options of the present step
 
  private:
   backend::AllGather gather_of(std::size_t bucket) const noexcept {
@@ -37430,11 +37436,6 @@ class ShardedWork : public StepWork<C> {
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::ClipGradients;
-using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/sharded/device_sharded_reduction.hpp
 
@@ -37487,8 +37488,8 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   /// Blocking: allocates. @pre load_kernels() @param shards of the same plan @throws Error (unsupported) if the driver
   /// does not load the kernels; (cuda)
   DeviceShardedReduction(std::unique_ptr<DeviceShards> shards, std::shared_ptr<const R> rule, const BucketPlan& plan,
-                         const ShardedOptions& options, Stream stream)
-      : ShardedWork<C>(shards->buckets(), options),
+                         const ShardedOptions& options, CudaBucketNorms& norms, Stream stream)
+      : ShardedWork<C>(shards->buckets(), options, norms),
         memory_(new Memory{{}, std::move(shards), std::move(rule), {}, {}, {}}) {
     if (options_.divides_gradients()) {
       memory_->places.emplace(device_shards().layout(), plan);
@@ -37548,20 +37549,13 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   std::uint64_t items_per_bucket() const noexcept override { return 0; }  // streams of a device run no work of the host
   bool unpacks() const noexcept override { return false; }
 
-  void begin(Buckets& buckets) override {
+  void begin(Buckets& buckets, const StepOptions& options) override {
     buckets_ = &buckets;
-    inspect_ = nullptr;
-    clip_to(0, nullptr);
+    step_ = &options;
+    scaler_ = options.scaler.on_device();
+    is_live_ = is_live_ || scaler_ != nullptr;
     factor_ = 1;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
-  }
-
-  /// For the present step, after begin(): the device clips the gradients, which `scaler`, if any, divides before.
-  /// @param max_norm positive; infinity: does not clip
-  void clip_to(double max_norm, const DeviceLossScaler* scaler) noexcept {
-    max_norm_ = max_norm;
-    scaler_ = scaler;
-    is_live_ = is_live_ || scaler != nullptr;
   }
 
   /// Between steps. Collective, enqueued: each collective of a step, also of one that clips: of blocks and of rests for
@@ -37594,25 +37588,26 @@ class DeviceShardedReduction final : public ShardedWork<C> {
     ranges_[bucket] = range;
     if (bucket == 0) begin_update(stream);
     this->reduce(bucket, own_part(bucket), op, channel, stream);
-    if (updates_last()) {
-      sum_squares(bucket, stream);
-      return;
-    }
+    if (step_->needs_norm()) sum_squares(bucket, stream);
+    if (updates_last()) return;
     update({bucket, bucket + 1});
     if (!divides()) this->gather(bucket, channel, stream);
     if (options_.early_update) store({bucket, bucket + 1}, channel, stream);
   }
 
-  void finish(C& channel, Stream stream) override {
-    if (updates_last()) measure(channel, stream);
+  bool finish(C& channel, Stream stream) override {
+    if (step_->needs_norm()) measure(channel, stream);
     if (scaler_ != nullptr) {
-      buckets_->wait_for_producers();  // the producers may read the scale
-      scaler_->enqueue(&live()->norm, &pinned().norm, max_norm_, stream);
-      count_update(stream);
-    } else if (clips()) {
-      norm_kernels_.rescale(&live()->norm, &pinned().norm, 1, max_norm_, stream);
+      buckets_->wait_for_producers();  // which may read the scale
+      scaler_->enqueue(&live()->norm, &pinned().norm, step_->most_norm(), stream);
     }
-    if (!inspect_ || inspected(stream)) {
+    const bool updates = !step_->needs_host() || decided(stream);
+    if (updates && scaler_ == nullptr && (clips() || factor_ != 1)) {
+      norm_kernels_.rescale(&live()->norm, &pinned().norm, factor_, step_->most_norm(), stream);
+    }
+    if (step_->needs_norm()) norms_.adopt(&live()->norm, stream);
+    if (updates) {
+      if (scaler_ != nullptr) count_update(stream);
       const BucketRange all{0, ranges_.size()};
       if (updates_last()) {
         update(all);
@@ -37626,6 +37621,7 @@ class DeviceShardedReduction final : public ShardedWork<C> {
     }
     buckets_->unpack();
     if (!stream.is_capturing()) stream.record(ended_);
+    return updates;
   }
 
   /// Blocking: until the last step that was not captured has run. @throws as StepWork::Buckets::wait_for_event
@@ -37639,7 +37635,7 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   using Event = typename Stream::Event;
   using BucketRange = DeviceShards::BucketRange;
   using ShardedWork<C>::place_of;
-  using ShardedWork<C>::inspect_, ShardedWork<C>::options_, ShardedWork<C>::ranges_;
+  using ShardedWork<C>::norms_, ShardedWork<C>::options_, ShardedWork<C>::ranges_, ShardedWork<C>::step_;
 
   /// In pinned memory and in device memory: numbers that the host writes, and the norm, which kernels write to both.
   struct Live {
@@ -37674,9 +37670,9 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   };
 
   bool divides() const noexcept { return memory_->places.has_value(); }
-  bool clips() const noexcept { return max_norm_ != 0; }
-  /// Whether buckets are updated when all are reduced.
-  bool updates_last() const noexcept { return inspect_ || clips(); }
+  bool clips() const noexcept { return step_->clip_norm > 0; }
+  /// Whether buckets are updated when all are reduced, by gradients times a factor that a kernel writes.
+  bool updates_last() const noexcept { return clips() || scaler_ != nullptr || step_->needs_host(); }
 
   DeviceShards& device_shards() const noexcept { return *memory_->shards; }
   Live& pinned() const noexcept { return memory_->numbers(); }
@@ -37691,13 +37687,9 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   /// Lets the stream count the update, once a step was captured.
   void begin_update(Stream stream) {
     const bool captures = stream.is_capturing();
-    if (captures && inspect_) {
-      throw_error(Errc::unsupported,
-                  "a step whose function inspects the gradients was captured in a CUDA graph, but the host calls that "
-                  "function in each step; capture a step without one");
-    }
+    if (captures && step_->needs_host()) refuse_captured_decision();
     is_live_ = is_live_ || captures;
-    if (!is_live_ || inspect_ || scaler_ != nullptr) return;
+    if (!is_live_ || step_->needs_host() || scaler_ != nullptr) return;
     count_update(stream);
   }
 
@@ -37745,9 +37737,9 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   void update(BucketRange buckets) {
     DeviceStepInfo info{is_live_ ? 0 : shards().steps() + 1, is_live_ ? &live()->update : nullptr};
     if (scaler_ != nullptr) info.found_inf = &live()->norm.found_inf;
-    const DeviceShards::Factors factors{factor_, clips() ? &live()->norm.factor : nullptr};
+    const double* const factor = updates_last() ? &live()->norm.factor : nullptr;
     const auto memory_of = [this](std::size_t bucket) { return own_part(bucket); };
-    device_shards().update(buckets, memory_of, *memory_->rule, info, factors);
+    device_shards().update(buckets, memory_of, *memory_->rule, info, factor);
   }
 
   /// Stores the buckets. In stage 2 they share memory: each is gathered and stored before the next one, in the order of
@@ -37796,15 +37788,14 @@ class DeviceShardedReduction final : public ShardedWork<C> {
     if (own_sums_ != 0) channel.enqueue(backend::AllReduce{own, own, ReduceOp::sum}, stream);
   }
 
-  /// Blocking, after measure(): whether the step updates.
-  bool inspected(Stream stream) {
+  /// Blocking, after measure(): whether the step updates, as the host decides.
+  bool decided(Stream stream) {
     wait_for(stream);
     const stream::cuda::DeviceNorm& norm = pinned().norm;
-    ShardedGradients gradients(GradientNorm{norm.norm, norm.found_inf == 0, norm.before_clipping});
-    if (!inspect_(gradients)) return false;
-    factor_ = gradients.factor();
-    if (is_live_) count_update(stream);
-    return true;
+    const StepDecision decision = decide_step(*step_, {norm.norm, norm.found_inf == 0, norm.before_clipping});
+    factor_ = decision.factor;
+    if (decision.updates && is_live_) count_update(stream);
+    return decision.updates;
   }
 
   /// Blocking: until the work that is now enqueued has run.
@@ -37819,9 +37810,8 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   std::size_t own_sums_ = 0;   ///< number of the blocks' sums of squares, equal on all ranks
   std::size_t rest_sums_ = 0;  ///< number of the rests'
   stream::cuda::NormKernels norm_kernels_;
-  double max_norm_ = 0;                       ///< the norm to which a step clips; else 0
   const DeviceLossScaler* scaler_ = nullptr;  ///< scaler of this step
-  double factor_ = 1;
+  double factor_ = 1;                         ///< the host's
   bool is_live_ = false;  ///< whether a step was captured, or had a scaler: the stream counts updates
   Event ended_;           ///< recorded at the end of each step that is not captured
   Buckets* buckets_ = nullptr;
@@ -37840,7 +37830,7 @@ class DeviceShardedReduction final : public ShardedWork<C> {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Work of a step with a ShardedOptimizer.
-/// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
+/// - Update: a bucket is updated as soon as it is reduced. A step that measures its norm updates buckets when all are
 /// reduced; a rule that needs norms of whole parameters, when all are measured.
 /// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2 gathers buckets when the
 /// backward pass has ended. At that time a communicator that CanReadBlocks copies weights from the other ranks' memory,
@@ -37854,8 +37844,9 @@ class ShardedReduction final : public ShardedWork<C> {
   using typename ShardedWork<C>::Stream;
   using Buckets = typename StepWork<C>::Buckets;
 
-  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, const ShardedOptions& options)
-      : ShardedWork<C>(parameters.buckets(), options),
+  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, const ShardedOptions& options,
+                   typename ShardedWork<C>::Norms& norms)
+      : ShardedWork<C>(parameters.buckets(), options, norms),
         parameters_(std::move(parameters)),
         ended_(parameters_.buckets()),
         own_is_stored_(parameters_.buckets()) {
@@ -37871,9 +37862,9 @@ class ShardedReduction final : public ShardedWork<C> {
   /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
   std::uint64_t items_per_bucket() const noexcept override { return 7; }
 
-  void begin(Buckets& buckets) override {
+  void begin(Buckets& buckets, const StepOptions& options) override {
     buckets_ = &buckets;
-    inspect_ = nullptr;
+    step_ = &options;
     values_are_free_ = false;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
@@ -37890,7 +37881,7 @@ class ShardedReduction final : public ShardedWork<C> {
     if (divided_) divided_->before_launch(bucket, waiting());
     this->reduce(bucket, own_part(bucket), op, channel, stream);
     if (divided_ && !stores_at_once()) divided_->launched(bucket, stream);
-    if (inspect_) {
+    if (step_->needs_norm()) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
     } else if (parameters_.measures()) {
       measure(bucket, stream);
@@ -37901,9 +37892,9 @@ class ShardedReduction final : public ShardedWork<C> {
     if (divided_ && stores_at_once()) divided_->launched(bucket, stream);
   }
 
-  void finish(C& channel, Stream stream) override {
+  bool finish(C& channel, Stream stream) override {
     values_are_free_ = true;
-    if (inspect_ && !inspected(channel, stream)) return;
+    if (step_->needs_norm() && !decided(channel, stream)) return false;
     if (parameters_.measures()) add_up_norms(channel, stream);
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       if (!updates_at_once()) update(bucket, channel, stream);
@@ -37915,12 +37906,13 @@ class ShardedReduction final : public ShardedWork<C> {
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
     parameters_.end_step();
+    return true;
   }
 
  private:
   using Event = typename Stream::Event;
   using ShardedWork<C>::gather, ShardedWork<C>::part, ShardedWork<C>::place_of;
-  using ShardedWork<C>::inspect_, ShardedWork<C>::options_, ShardedWork<C>::ranges_;
+  using ShardedWork<C>::norms_, ShardedWork<C>::options_, ShardedWork<C>::ranges_, ShardedWork<C>::step_;
   static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
 
   auto waiting() const noexcept {
@@ -37931,12 +37923,14 @@ class ShardedReduction final : public ShardedWork<C> {
   ShardMemory own_part(std::size_t bucket) noexcept { return divided_ ? divided_->part(bucket) : place_of(bucket); }
 
   /// Collective, blocking: whether the step updates.
-  bool inspected(C& channel, Stream stream) {
+  bool decided(C& channel, Stream stream) {
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket)
       buckets_->wait_for_bucket(bucket);
-    ShardedGradients gradients(norm(channel, stream));
-    if (!inspect_(gradients)) return false;
-    parameters_.set_gradient_factor(gradients.factor());
+    StepDecision decision = decide_step(*step_, norm(channel, stream));
+    if (decision.updates) decision.clip(step_->clip_norm);
+    norms_.set(decision.norm);
+    if (!decision.updates) return false;
+    parameters_.set_gradient_factor(decision.factor);
     for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket)
       measure(bucket, stream);
     return true;
@@ -37949,7 +37943,7 @@ class ShardedReduction final : public ShardedWork<C> {
   }
 
   /// Whether launch() also updates; else finish() does.
-  bool updates_at_once() const noexcept { return !inspect_ && !parameters_.measures(); }
+  bool updates_at_once() const noexcept { return !step_->needs_norm() && !parameters_.measures(); }
 
   /// Whether launch() also stores new weights in the model.
   bool stores_at_once() const noexcept { return options_.early_update && updates_at_once(); }
@@ -38067,6 +38061,7 @@ template <class Stream>
 struct ShardedFor {
   template <class C, class R>
   using Work = ShardedReduction<C>;
+  using DeviceScaler = void;
   template <class R>
   static constexpr bool takes = OptimizerRule<R>;
   template <class R>
@@ -38078,6 +38073,7 @@ template <>
 struct ShardedFor<stream::cuda::StreamRef> {
   template <class C, class R>
   using Work = DeviceShardedReduction<C, R>;
+  using DeviceScaler = DeviceLossScaler;
   template <class R>
   static constexpr bool takes = DeviceRule<R>;
   template <class R>
@@ -38146,7 +38142,7 @@ class ShardedOptimizer {
 ///
 /// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
-/// new weights. Only a function that inspects the gradients waits for them; ClipGradients and DeviceLossScaler do not.
+/// new weights. Only StepOptions::inspect and a LossScaler wait for them.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
 /// rule then, so change the rule when earlier replays have run, on every rank after the same one. For other steps the
 /// program changes the rule between two steps, not within one. The optimizer outlives the graph.
@@ -38262,8 +38258,8 @@ class ShardedOptimizer<R, C> {
   /// two values that now share memory
   void renew_values() { reduction_->shards().renew_values(); }
 
-  /// Work of a step, for DistributedDataParallel::backward, which begins a step with it and calls renew_values and
-  /// inspect_with. @throws Error (invalid_argument) if the wrapper is destroyed
+  /// Work of a step, for DistributedDataParallel::backward, which begins a step with it and calls renew_values.
+  /// @throws Error (invalid_argument) if the wrapper is destroyed
   ddp::StepWork<C>& work() {
     if (reduction_.get_deleter().lifetime->has_ended) {
       throw_error(Errc::invalid_argument,
@@ -38273,55 +38269,27 @@ class ShardedOptimizer<R, C> {
     }
     return *reduction_;
   }
-  /// Rejects what cannot inspect a step of this optimizer.
-  /// @throws Error (invalid_argument) for a DeviceLossScaler of another device
-  template <class I>
-  void require_usable(const std::remove_reference_t<I>& inspect) const {
-    using Given = std::remove_cvref_t<I>;
-    constexpr bool is_temporary = ddp::detail::is_scaler<Given> && !std::is_lvalue_reference_v<I>;
-    static_assert(!is_temporary,
-                  "dtrain: the loss scaler given to a step is a temporary: it would not outlive the step's work");
-    if constexpr (ddp::detail::unscales_on_device<Given>) {
-      constexpr bool skips = ShardedFor::template reads_found_inf<R>;
-      static_assert(
-          is_on_device,
-          "dtrain: DeviceLossScaler is for models in device memory: in host memory give the step a LossScaler");
-      static_assert(!is_on_device || skips,
-                    "dtrain: a step with a DeviceLossScaler needs a rule whose kernels change nothing where "
-                    "*info.found_inf is 1, and that says so by 'static constexpr bool reads_found_inf = true;' "
-                    "(contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
-      if constexpr (skips) scaler_of(inspect).require_device(reduction_->shards().device().index);
-    }
-  }
-  /// @pre require_usable(inspect)
-  template <class I>
-  void inspect_with(I&& inspect) {
-    using Given = std::remove_cvref_t<I>;
-    if constexpr (ddp::detail::unscales_on_device<Given>) {
-      if constexpr (ShardedFor::template reads_found_inf<R>) {
-        double max_norm = std::numeric_limits<double>::infinity();
-        if constexpr (!ddp::detail::is_scaler<Given>) max_norm = inspect.max_norm();
-        reduction_->clip_to(max_norm, &scaler_of(inspect));
+  /// @throws Error (invalid_argument) for a DeviceLossScaler of another device, or with a rule that does not read
+  /// found_inf
+  void require_usable([[maybe_unused]] const StepOptions& options, [[maybe_unused]] const char* caller) const {
+    if constexpr (is_on_device) {
+      if (options.scaler.on_device() == nullptr) return;
+      if (!ShardedFor::template reads_found_inf<R>) {
+        throw_error(
+            Errc::invalid_argument,
+            "{} has a DeviceLossScaler, which needs a rule whose kernels change nothing where *info.found_inf is "
+            "1, and that says so by 'static constexpr bool reads_found_inf = true;' (contract: the concept "
+            "ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)",
+            {caller});
       }
-    } else if constexpr (is_on_device && std::is_same_v<Given, ClipGradients<>>) {
-      reduction_->clip_to(inspect.max_norm(), nullptr);
-    } else {
-      reduction_->inspect_with(ddp::inspection_of(std::forward<I>(inspect)));
+      const typename ShardedFor::DeviceScaler* const scaler = options.scaler.on_device();
+      scaler->require_device(reduction_->shards().device().index);
     }
   }
 
  private:
   using ShardedFor = ddp::detail::ShardedFor<typename C::Stream>;
   using Reduction = typename ShardedFor::template Work<C, R>;
-
-  template <class I>
-  static const auto& scaler_of(const I& inspect) {
-    if constexpr (ddp::detail::is_scaler<I>) {
-      return inspect;
-    } else {
-      return *inspect.scaler();
-    }
-  }
 
   /// Destroys the reduction, unless work of a step that was abandoned still uses it.
   struct Completion {
@@ -38365,12 +38333,12 @@ class ShardedOptimizer<R, C> {
       auto shards = std::make_unique<typename Reduction::OwnShards>(
           ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>, driver.read_value,
           driver.stream.ref(), group.timeout());
-      return new Reduction(std::move(shards), rule_, ddp.plan(), options, driver.stream.ref());
+      return new Reduction(std::move(shards), rule_, ddp.plan(), options, driver.reducer->norms(), driver.stream.ref());
     } else {
       return new Reduction(
           ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
                                  erased_rule(element_of(ddp.parameters())), driver.read_value),
-          ddp.plan(), options);
+          ddp.plan(), options, driver.reducer->norms());
     }
   }
 
@@ -39241,84 +39209,93 @@ class DistributedDataParallel {
   }
 
   /// Runs a step: `f(ready)` runs the backward pass and calls `ready` for every parameter; the step reduces all
-  /// gradients. Collective, blocking as Step::finish. The first step also rebuilds the buckets
-  /// (DdpOptions::reorder_gradients), and waits for the device. DdpOptions::plan may rebuild buckets after further
-  /// steps. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
+  /// gradients, and does with them what `options` say. Collective, blocking as Step::finish. The first step also
+  /// rebuilds the buckets (DdpOptions::reorder_gradients), and waits for the device. DdpOptions::plan may rebuild
+  /// buckets after further steps. @returns as Step::finish: whether an optimizer is to update
+  /// @throws the exception of `f`, after reporting its text to the job; as begin and Step::finish.
   template <class F>
-  void backward(F&& f, StepOptions options = {}) {
+  bool backward(F&& f, StepOptions options = {}) {
     require_pass<F>();
-    if constexpr (std::invocable<F, Ready>) run(std::forward<F>(f), begin("backward()", options));
+    if constexpr (std::invocable<F, Ready>) return run(std::forward<F>(f), begin("backward()", std::move(options)));
+    return false;
   }
 
   /// Runs a step in which `optimizer` updates the model's values by the reduced gradients, which the model does not
-  /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
-  /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
-  /// `inspect` may also be ClipGradients, or a LossScaler or DeviceLossScaler, which outlives the step.
-  template <class F, class R, class I = std::nullptr_t>
-  void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
+  /// get; see ShardedOptimizer. @returns whether it has updated, as Step::finish
+  template <class F, class R>
+  bool backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, StepOptions options = {}) {
     require_pass<F>();
     if constexpr (std::invocable<F, Ready>) {
-      run(std::forward<F>(f), begin("backward()", optimizer, std::forward<I>(inspect)));
+      return run(std::forward<F>(f), begin("backward()", optimizer, std::move(options)));
     }
+    return false;
+  }
+  template <class F, class R, class X>
+  requires(!std::convertible_to<X, StepOptions>) bool backward(F&&, ShardedOptimizer<R, Communicator>&, X&&) {
+    static_assert(
+        sizeof(X) == 0,
+        "dtrain: the third argument of backward is a dtrain::StepOptions: {.clip_norm = 1.0, .scaler = &scaler, "
+        ".inspect = function}");
+    return false;
   }
 
   /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Collective
   /// and blocking as backward(). @throws Error (unsupported) for gradients on a device; (invalid_argument) if gradients
   /// of passes under no_sync() wait for a step; (unsupported) with hooks::LocalSgd; as backward()
-  void step_without_data(StepOptions options = {}) {
+  bool step_without_data(StepOptions options = {}) {
     driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
-    backward(zeros, options);
+    return backward(zeros, std::move(options));
   }
-  template <class R, class I = std::nullptr_t>
-  void step_without_data(ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
+  template <class R>
+  bool step_without_data(ShardedOptimizer<R, Communicator>& optimizer, StepOptions options = {}) {
     driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
-    backward(zeros, optimizer, std::forward<I>(inspect));
+    return backward(zeros, optimizer, std::move(options));
   }
 
   /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
-  /// first cause; Error (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for
-  /// it.
+  /// first cause; Error (invalid_argument) for options that do not fit; (unsupported) for options that need the norm on
+  /// a GPU whose driver does not load the kernel for it.
   Step begin(StepOptions options = {}) {
     driver_->program_drives_steps = true;
-    return begin("begin()", options);
+    return begin("begin()", std::move(options));
   }
 
   /// Begins a step in which `optimizer` updates the model's values, in the step's finish(): backward() with an
   /// optimizer for libraries that call the program. Lifetime: `optimizer` outlives the step.
-  /// @param inspect as of backward(); called in finish()
-  template <class R, class I = std::nullptr_t>
-  Step begin(ShardedOptimizer<R, Communicator>& optimizer, I&& inspect = {}) {
+  template <class R>
+  Step begin(ShardedOptimizer<R, Communicator>& optimizer, StepOptions options = {}) {
     driver_->program_drives_steps = true;
-    return begin("begin()", optimizer, std::forward<I>(inspect));
+    return begin("begin()", optimizer, std::move(options));
   }
 
-  /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there. After a
-  /// step that was captured in a graph it is the norm of the latest replay; the program waits for the replay before the
-  /// call.
-  /// @throws Error (invalid_argument) unless the latest step that reduced had StepOptions::measure_norm.
+  /// Norm of the reduced gradients, equal on all ranks, after scaler, inspection and clipping of the step; also after a
+  /// step with a ShardedOptimizer. Blocking, on CUDA only: until the step has run there. After a step that was captured
+  /// in a graph it is the norm of the latest replay; the program waits for the replay before the call.
+  /// @throws Error (invalid_argument) unless the latest step that reduced had options that need the norm.
   const GradientNorm& gradient_norm() const { return driver_->reducer->gradient_norm(); }
-  bool has_gradient_norm() const noexcept { return driver_->reducer->has_gradient_norm(); }
 
   /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). On CUDA enqueued, before
   /// later work of the streams that ready() named, without a wait of the host; also in a capture of these streams.
   /// Blocking on CUDA only outside a capture after a step was captured: as gradient_norm, and until it has run.
-  /// @throws as gradient_norm
+  /// @throws as gradient_norm; Error (invalid_argument) after a step with a ShardedOptimizer
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
-  /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)), as dtrain::clip_gradients. On CUDA the
+  /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)), as StepOptions::clip_norm. On CUDA the
   /// device computes the factor: enqueued and blocking as scale_gradients. Afterwards gradient_norm() is that of the
   /// clipped gradients; its before_clipping is the norm before.
-  /// @throws as gradient_norm; Error (invalid_argument) if `max_norm` is not positive
+  /// @throws as scale_gradients; Error (invalid_argument) if `max_norm` is not positive
   void clip_gradients(double max_norm) {
-    ddp::require_max_norm(max_norm);
+    if (!(max_norm > 0)) {
+      throw_error(Errc::invalid_argument, "clip_gradients has a max_norm of {}; give a positive one", {max_norm});
+    }
     driver_->reducer->scale_gradients(1, max_norm);
   }
 
-  /// On CUDA: the address of an f32 in device memory, 1 if the gradients of the last step with measure_norm are not
-  /// finite on some rank, else 0. PyTorch's fused optimizers skip their update by such a found_inf. Valid for work that
-  /// runs after the step, until this object is destroyed. Equal on all ranks.
+  /// On CUDA: the address of an f32 in device memory, 1 if the gradients of the last step that measured its norm are
+  /// not finite on some rank, else 0. PyTorch's fused optimizers skip their update by such a found_inf. Valid for work
+  /// that runs after the step, until this object is destroyed. Equal on all ranks.
   const float* found_inf() const noexcept requires(has_device_norm) { return driver_->reducer->norms().found_inf(); }
 
   /// View of gradient `parameter`, in range: after a step, the reduced values. A rebuild of the buckets moves the
@@ -39423,9 +39400,9 @@ class DistributedDataParallel {
   }
 
   template <class F>
-  void run(F&& f, Step step) {
+  bool run(F&& f, Step step) {
     or_report([&] { std::forward<F>(f)(step.ready()); });
-    step.finish();
+    return step.finish();
   }
 
   /// Calls `act` in an open step; reports its exception to the job.
@@ -39455,13 +39432,14 @@ class DistributedDataParallel {
       return driver_->accumulation->begin();
     }
     driver_->compare_if_due(group::GroupAccess::of(group_), caller);
-    Step step = driver_->reducer->begin(caller, options);
+    if (options.master != nullptr) options.master->require_of(driver_->parameters, caller);
+    Step step = driver_->reducer->begin(caller, std::move(options));
     count_step();
     return step;
   }
 
-  template <class R, class I>
-  Step begin(const char* caller, ShardedOptimizer<R, Communicator>& optimizer, I&& inspect) {
+  template <class R>
+  Step begin(const char* caller, ShardedOptimizer<R, Communicator>& optimizer, StepOptions options) {
     if (!reduces()) {
       ddp::refuse_work(caller,
                        "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "
@@ -39470,14 +39448,11 @@ class DistributedDataParallel {
     group::RankContext& context = *group::GroupAccess::of(group_).rank_context();
     context.require_may_block();
     driver_->compare_if_due(group::GroupAccess::of(group_), caller);
-    optimizer.template require_usable<I>(inspect);
+    optimizer.require_usable(options, caller);
     context.sharded.begin_step(caller, optimizer.is_loaded());
-    Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
+    Step step = driver_->reducer->begin(caller, std::move(options), &optimizer.work());
     count_step();
-    or_report([&] {
-      optimizer.inspect_with(std::forward<I>(inspect));
-      optimizer.renew_values();
-    });
+    or_report([&] { optimizer.renew_values(); });
     return step;
   }
 
@@ -61540,15 +61515,16 @@ DTRAIN_DEFINED void BucketNorms::finish_step() noexcept {
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_unmeasured() {
   throw_error(Errc::invalid_argument,
-              "the norm of the gradients was asked for, but the last step did not measure it; call backward(f, "
-              "{.measure_norm = true})");
+              "the norm of the gradients was asked for, but the last step did not measure it; give that step "
+              "StepOptions::measure_norm");
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_stream(const char* caller) {
-  throw_error(Errc::unsupported,
-              "{} has measure_norm, but the communicator's stream runs no work of the host; call it without, and "
-              "compute the norm after the step",
-              {caller});
+  throw_error(
+      Errc::unsupported,
+      "{} has options that need the norm of the gradients, but the communicator's stream runs no work of the host; "
+      "call it without, and compute the norm after the step",
+      {caller});
 }
 
 DTRAIN_DEFINED void multiply_elements(const BufferView& elements, double factor) noexcept {
@@ -61618,9 +61594,16 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
   }
 }
 
-DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
-  norm_ = gradient_norm().times(factor);
-  multiply_elements(buffer_view(std::span(gradients_)), factor);
+DTRAIN_DEFINED void MasterWeights::require_of(std::span<const Parameter> parameters, const char* caller) const {
+  const auto has_equal_size = [](const Parameter& own, const Parameter& other) {
+    return own.value.shape.element_count() == other.value.shape.element_count();
+  };
+  if (std::equal(parameters_.begin(), parameters_.end(), parameters.begin(), parameters.end(), has_equal_size)) return;
+  throw_error(
+      Errc::invalid_argument,
+      "{} has MasterWeights of another model: {} parameters of {} elements, but the wrapper's {} parameters have "
+      "other sizes; make them from the model that is wrapped",
+      {caller, parameters_.size(), values_.size(), parameters.size()});
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -62766,6 +62749,61 @@ DTRAIN_DEFINED void Shards::renew_values() {
   parameters_ = std::move(parameters);
   moves_ = std::move(moves);
   load_weights(moved);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/step_options.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void require_valid(const StepOptions& options, bool on_device, bool is_sharded, const char* caller) {
+  if (!(options.clip_norm >= 0)) {
+    throw_error(Errc::invalid_argument, "{} has a clip_norm of {}; give a positive norm, or 0 for no clipping",
+                {caller, options.clip_norm});
+  }
+  if (options.scaler.on_device() != nullptr && !on_device) {
+    throw_error(Errc::invalid_argument,
+                "{} has a DeviceLossScaler, which is for models in device memory; in host memory give a LossScaler",
+                {caller});
+  }
+  if (options.scaler.on_device() != nullptr && options.inspect) {
+    throw_error(Errc::invalid_argument,
+                "{} has a DeviceLossScaler, for which the host waits in no step, and a function that inspects the "
+                "gradients, for which it does; give a LossScaler",
+                {caller});
+  }
+  if (options.master != nullptr && (on_device || is_sharded)) {
+    throw_error(
+        Errc::invalid_argument, "{} has MasterWeights, {}",
+        {caller, is_sharded ? "but a ShardedOptimizer keeps f32 weights of 16-bit models itself; leave the option out"
+                            : "which are for models in host memory; leave the option out"});
+  }
+}
+
+DTRAIN_DEFINED StepDecision decide_step(const StepOptions& options, const GradientNorm& measured) {
+  StepDecision decision;
+  decision.norm = measured;
+  StepGradients gradients(measured);
+  if (LossScaler* const scaler = options.scaler.on_host()) {
+    const double factor = scaler->next_factor(measured.finite);
+    decision.updates = measured.finite;
+    if (!decision.updates) return decision;
+    gradients.scale(factor);
+  }
+  if (options.inspect && !options.inspect(gradients)) {
+    decision.updates = false;
+    return decision;
+  }
+  decision.factor = gradients.factor();
+  decision.norm = gradients.gradient_norm();
+  return decision;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_captured_decision() {
+  throw_error(Errc::unsupported,
+              "a step with a LossScaler, or whose function inspects the gradients, was captured in a CUDA graph, but "
+              "the host decides by the norm in each such step; give a DeviceLossScaler, or capture a step without");
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
