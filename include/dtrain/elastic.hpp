@@ -58,8 +58,9 @@ class Elastic {
   /// @throws Error (unsupported) for NamedBytes, and for device memory: keep a copy in host memory, which commit()
   /// writes from the device, and copy it back where train()'s function begins
   void keep(std::vector<NamedTensor> tensors) const { worker_->state_before_train().keep(std::move(tensors), false); }
-  /// The same for tensors that are written between two commits (a BatchNorm's buffers, or with hooks::LocalSgd the
-  /// parameters and the optimizer's state): copied at each commit, and put back before a step is repeated.
+  /// The same for tensors that are written between two commits (a BatchNorm's buffers, the state of a LossScaler, or
+  /// with hooks::LocalSgd the parameters and the optimizer's state): copied at each commit, and put back before a step
+  /// is repeated.
   void keep_copy(std::vector<NamedTensor> tensors) const {
     worker_->state_before_train().keep(std::move(tensors), true);
   }
