@@ -35381,7 +35381,23 @@ bool load_past_replacement(Load load) {
   throw Error(*missing);
 }
 
+/// A tensor of a shard file: elements [offset, offset + count) of a parameter's state array.
+struct ShardEntry {
+  std::uint64_t array = 0;
+  std::uint64_t parameter = 0;
+  std::uint64_t offset = 0;
+};
+
+/// @returns nullopt for a name that no entry of a shard file has
+std::optional<ShardEntry> parse_entry_name(std::string_view name);
+
+/// The names of shard files next to `path` that begin with "PATH.shard-" followed by `with`.
+std::vector<std::string> shard_file_names(const std::string& path, const std::string& with);
+
 }  // namespace detail
+
+/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
+std::vector<NamedTensor> shard_entries(Shards& shares, int rank);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -39685,8 +39701,9 @@ class Elastic {
   /// @throws Error (unsupported) for NamedBytes, and for device memory: keep a copy in host memory, which commit()
   /// writes from the device, and copy it back where train()'s function begins
   void keep(std::vector<NamedTensor> tensors) const { worker_->state_before_train().keep(std::move(tensors), false); }
-  /// The same for tensors that are written between two commits (a BatchNorm's buffers, or with hooks::LocalSgd the
-  /// parameters and the optimizer's state): copied at each commit, and put back before a step is repeated.
+  /// The same for tensors that are written between two commits (a BatchNorm's buffers, the state of a LossScaler, or
+  /// with hooks::LocalSgd the parameters and the optimizer's state): copied at each commit, and put back before a step
+  /// is repeated.
   void keep_copy(std::vector<NamedTensor> tensors) const {
     worker_->state_before_train().keep(std::move(tensors), true);
   }
@@ -62140,20 +62157,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// A tensor of a shard file: elements [offset, offset + count) of a parameter's state array.
-struct ShardEntry {
-  std::uint64_t array = 0;
-  std::uint64_t parameter = 0;
-  std::uint64_t offset = 0;
-};
-
 /// "state 0 of parameter 3 from 4096".
 inline std::string entry_name(const ShardEntry& entry) {
   return format_text("state {} of parameter {} from {}", {entry.array, entry.parameter, entry.offset});
 }
 
-/// @returns nullopt for a name that entry_name does not produce
-inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
+DTRAIN_DEFINED std::optional<ShardEntry> parse_entry_name(std::string_view name) {
   ShardEntry entry;
   std::string_view rest = name;
   const auto number = [&rest](std::string_view before, std::uint64_t& value) {
@@ -62226,8 +62235,7 @@ inline bool is_end_of_shard_name(std::string_view name) {
          name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
 }
 
-/// The names of shard files next to `path` that begin with "PATH.shard-" followed by `with`.
-inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
+DTRAIN_DEFINED std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
   const std::string begin = path + ".shard-";
   std::vector<std::string> names = files_that_begin(begin + with);
   std::erase_if(names, [&begin](const std::string& name) {
@@ -62313,8 +62321,7 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
   return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
 }
 
-/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
-inline std::vector<NamedTensor> shard_entries(Shards& shares, int rank) {
+DTRAIN_DEFINED std::vector<NamedTensor> shard_entries(Shards& shares, int rank) {
   std::vector<NamedTensor> entries;
   const auto add = [&](const std::vector<ShardPiece>& pieces) {
     for (const ShardPiece& piece : pieces) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -85,7 +86,23 @@ bool load_past_replacement(Load load) {
   throw Error(*missing);
 }
 
+/// A tensor of a shard file: elements [offset, offset + count) of a parameter's state array.
+struct ShardEntry {
+  std::uint64_t array = 0;
+  std::uint64_t parameter = 0;
+  std::uint64_t offset = 0;
+};
+
+/// @returns nullopt for a name that no entry of a shard file has
+std::optional<ShardEntry> parse_entry_name(std::string_view name);
+
+/// The names of shard files next to `path` that begin with "PATH.shard-" followed by `with`.
+std::vector<std::string> shard_file_names(const std::string& path, const std::string& with);
+
 }  // namespace detail
+
+/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
+std::vector<NamedTensor> shard_entries(Shards& shares, int rank);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -97,7 +114,6 @@ bool load_past_replacement(Load load) {
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -111,20 +127,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// A tensor of a shard file: elements [offset, offset + count) of a parameter's state array.
-struct ShardEntry {
-  std::uint64_t array = 0;
-  std::uint64_t parameter = 0;
-  std::uint64_t offset = 0;
-};
-
 /// "state 0 of parameter 3 from 4096".
 inline std::string entry_name(const ShardEntry& entry) {
   return format_text("state {} of parameter {} from {}", {entry.array, entry.parameter, entry.offset});
 }
 
-/// @returns nullopt for a name that entry_name does not produce
-inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
+DTRAIN_DEFINED std::optional<ShardEntry> parse_entry_name(std::string_view name) {
   ShardEntry entry;
   std::string_view rest = name;
   const auto number = [&rest](std::string_view before, std::uint64_t& value) {
@@ -197,8 +205,7 @@ inline bool is_end_of_shard_name(std::string_view name) {
          name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
 }
 
-/// The names of shard files next to `path` that begin with "PATH.shard-" followed by `with`.
-inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
+DTRAIN_DEFINED std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
   const std::string begin = path + ".shard-";
   std::vector<std::string> names = files_that_begin(begin + with);
   std::erase_if(names, [&begin](const std::string& name) {
@@ -284,8 +291,7 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
   return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
 }
 
-/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
-inline std::vector<NamedTensor> shard_entries(Shards& shares, int rank) {
+DTRAIN_DEFINED std::vector<NamedTensor> shard_entries(Shards& shares, int rank) {
   std::vector<NamedTensor> entries;
   const auto add = [&](const std::vector<ShardPiece>& pieces) {
     for (const ShardPiece& piece : pieces) {

@@ -68,7 +68,8 @@ struct Rank {
         weights[k] -= g[k];
     };
     update = std::make_unique<dtrain::ddp::ShardedReduction<Channel>>(
-        dtrain::ddp::ShardedParameters(parameters, reducer->plan(), 0, 1, 0, erased(rule)), reducer->plan(), options);
+        dtrain::ddp::ShardedParameters(parameters, reducer->plan(), 0, 1, 0, erased(rule)), reducer->plan(), options,
+        reducer->norms());
   }
 
   dtrain::Step begin() { return reducer->begin("begin()", {}, update.get()); }
