@@ -51,9 +51,10 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_capture() {
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_scale() {
-  throw_error(Errc::invalid_argument,
-              "the gradients were to be scaled or clipped after a step with a ShardedOptimizer, which has used them; "
-              "give that step StepOptions::clip_norm, or a function that inspects the gradients");
+  throw_error(
+      Errc::invalid_argument,
+      "the gradients were to be scaled or clipped after a step with a ShardedOptimizer or MasterWeights, which has "
+      "used them; give that step StepOptions::clip_norm, or a function that inspects the gradients");
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {

@@ -100,6 +100,7 @@ TEST_CASE("options that do not fit are an Error on every rank, and the next step
                 "a ShardedOptimizer keeps f32 weights of 16-bit models itself");
     CHECK(ddp.backward(pass, {.clip_norm = 1, .master = &own}));
     CHECK(own.gradients()[9] == doctest::Approx(1 / std::sqrt(10.0)));
+    CHECK_ERROR(ddp.clip_gradients(1), Errc::invalid_argument, "MasterWeights, which has used them");
     CHECK(ddp.backward(pass, optimizer));
     CHECK(optimizer.steps() == 1);
     group.barrier();

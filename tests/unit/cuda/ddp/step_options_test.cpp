@@ -190,8 +190,9 @@ void expect_no_scaling_after_a_sharded_step() {
     CHECK(ddp.backward(model.backward(1, 0), optimizer, {.clip_norm = 1}));
     const double norm = ddp.gradient_norm().norm;
     constexpr const char* sentence =
-        "the gradients were to be scaled or clipped after a step with a ShardedOptimizer, which has used them; give "
-        "that step StepOptions::clip_norm";
+        "the gradients were to be scaled or clipped after a step with a ShardedOptimizer or MasterWeights, which has "
+        "used "
+        "them; give that step StepOptions::clip_norm";
     CHECK_ERROR(ddp.clip_gradients(0.5), Errc::invalid_argument, sentence);
     CHECK_ERROR(ddp.scale_gradients(2), Errc::invalid_argument, sentence);
     CHECK(ddp.gradient_norm().norm == norm);
