@@ -104,7 +104,7 @@ TEST_CASE("ranks beyond any job, twice or out of order, and too many ranges of t
   CHECK(through_the_wire(barrier).members == barrier.members);
   barrier.members.ranges.push_back({most, 1, 0});
   CHECK_FALSE(decode<FromRank>(encode(barrier)));
-  StoreRequest unsent{{}, nullptr, barrier, std::nullopt, std::chrono::seconds(1), false};
+  StoreRequest unsent{{}, nullptr, barrier, std::nullopt, std::chrono::seconds(1)};
   CHECK_THROWS_WITH_AS(
       static_cast<void>(unsent.send()),
       "waiting in barrier 'b': its 16385 ranks are 16385 ranges of equal steps; at most 16384 are possible",
