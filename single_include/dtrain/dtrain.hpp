@@ -27639,9 +27639,10 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_capture() {
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_scale() {
-  throw_error(Errc::invalid_argument,
-              "the gradients were to be scaled or clipped after a step with a ShardedOptimizer, which has used them; "
-              "give that step StepOptions::clip_norm, or a function that inspects the gradients");
+  throw_error(
+      Errc::invalid_argument,
+      "the gradients were to be scaled or clipped after a step with a ShardedOptimizer or MasterWeights, which has "
+      "used them; give that step StepOptions::clip_norm, or a function that inspects the gradients");
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {
@@ -36757,7 +36758,7 @@ class Reducer final : public Step::Target {
     or_report([&] { addresses_.begin_step(steps_ + 1); });
     step_ = std::move(step);
     reduction_.begin_step(step_, work, caller);
-    is_sharded_ = work != nullptr;
+    scales_model_ = work == nullptr && step_.master == nullptr;
     ready_.begin_step();
     lifetime_->is_step_open = true;
     return Step(*this);
@@ -36854,7 +36855,7 @@ class Reducer final : public Step::Target {
   /// As BucketReduction::scale_gradients. @throws as gradient_norm; Error (invalid_argument) after a step with work of
   /// an optimizer
   void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::infinity()) {
-    if (is_sharded_) refuse_to_scale();
+    if (!scales_model_) refuse_to_scale();
     if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
     reduction_.scale_gradients(factor, max_norm);
   }
@@ -36989,8 +36990,8 @@ class Reducer final : public Step::Target {
   ReadyGradients ready_;
   AccumulationStreams accumulated_;
   AddressCheck addresses_;
-  StepOptions step_;         ///< the open step's
-  bool is_sharded_ = false;  ///< whether the latest step has the work of an optimizer
+  StepOptions step_;          ///< the open step's
+  bool scales_model_ = true;  ///< whether the latest step's options are of the gradients that the model has
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
   std::shared_ptr<ReducerLifetime> lifetime_ = std::make_shared<ReducerLifetime>();
