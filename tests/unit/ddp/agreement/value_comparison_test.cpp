@@ -90,7 +90,7 @@ TEST_CASE("values on a GPU are refused") {
   parameter.value.device = {dtrain::DeviceKind::cuda, 0};
   CHECK_FALSE(are_on_host({&parameter, 1}));
   const auto job = std::make_shared<FakeJob>(1);
-  CHECK_ERROR(compare_values_blocking(*FakeGroupHandle::of(job, 0, 1), "values", {&parameter, 1}, Deadline::after(60s),
-                                      "", ""),
-              Errc::unsupported, "on a GPU");
+  CHECK_ERROR(
+      compare_values_blocking(*FakeGroupHandle::of(job, 0, 1), "values", {&parameter, 1}, Deadline::after(60s), "", ""),
+      Errc::unsupported, "on a GPU");
 }
