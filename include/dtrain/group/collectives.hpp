@@ -4,6 +4,7 @@
 /// group::Work: handle on an enqueued one.
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -369,6 +370,24 @@ class Collectives {
 
   /// @name The operations, with their checks
   /// @{
+  /// An operation refers to its blocks: these have both.
+  struct OwnedExchange {
+    backend::BlockExchange blocks;
+    ConstBufferView input;
+    BufferView output;
+    backend::ExchangeBlocks operation() const noexcept { return {blocks, input, output}; }
+  };
+  struct OwnedReduction {
+    backend::BlockExchange blocks;
+    ConstBufferView input;
+    BufferView output;
+    ReduceOp op;
+    backend::ReduceBlocks operation() const noexcept { return {blocks, input, output, op}; }
+  };
+  Work enqueue(const OwnedExchange& owned, Stream stream) const { return enqueue(owned.operation(), stream); }
+  Work enqueue(const OwnedReduction& owned, Stream stream) const { return enqueue(owned.operation(), stream); }
+  void run(const OwnedExchange& owned) const { run(owned.operation()); }
+  void run(const OwnedReduction& owned) const { run(owned.operation()); }
   static auto all_reduce_of(const ReadBuffer& input, const WriteBuffer& output, ReduceOp op) {
     require_meaning(input, output, op);
     return backend::AllReduce{input, output, op};
@@ -377,31 +396,32 @@ class Collectives {
     require_meaning(input, output, op);
     return backend::ReduceScatter{input, output, op};
   }
-  auto reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, Counts counts, ReduceOp op) const {
+  OwnedReduction reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, Counts counts,
+                                   ReduceOp op) const {
     require_meaning(input, output, op);
-    return backend::ReduceBlocks{backend::blocks_of_reduce_scatter_v(input, output, counts, place()), input, output,
-                                 op};
+    return {backend::blocks_of_reduce_scatter_v(input, output, counts, place()), input, output, op};
   }
-  auto reduce_of(const ReadBuffer& input, const WriteBuffer& output, int root, ReduceOp op) const {
+  OwnedReduction reduce_of(const ReadBuffer& input, const WriteBuffer& output, int root, ReduceOp op) const {
     require_meaning(input, output, op);
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return backend::ReduceBlocks{backend::blocks_of_reduce(input, used, root, place()), input, used, op};
+    return {backend::blocks_of_reduce(input, used, root, place()), input, used, op};
   }
-  auto gather_of(const ConstBufferView& input, const BufferView& output, Counts counts, int root) const {
+  OwnedExchange gather_of(const ConstBufferView& input, const BufferView& output, const std::optional<Counts>& counts,
+                          int root) const {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return backend::ExchangeBlocks{backend::blocks_of_gather(input, used, counts, root, place()), input, used};
+    return {backend::blocks_of_gather(input, used, counts, root, place()), input, used};
   }
-  auto scatter_of(const ConstBufferView& input, Counts counts, const BufferView& output, int root) const {
+  OwnedExchange scatter_of(const ConstBufferView& input, const std::optional<Counts>& counts, const BufferView& output,
+                           int root) const {
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return backend::ExchangeBlocks{backend::blocks_of_scatter(used, counts, output, root, place()), used, output};
+    return {backend::blocks_of_scatter(used, counts, output, root, place()), used, output};
   }
-  auto all_to_all_of(const ConstBufferView& input, Counts send_counts, const BufferView& output,
-                     Counts receive_counts) const {
-    return backend::ExchangeBlocks{backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()),
-                                   input, output};
+  OwnedExchange all_to_all_of(const ConstBufferView& input, const std::optional<Counts>& send_counts,
+                              const BufferView& output, const std::optional<Counts>& receive_counts) const {
+    return {backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output};
   }
-  auto all_gather_of(const ConstBufferView& input, const BufferView& output, Counts counts) const {
-    return backend::ExchangeBlocks{backend::blocks_of_all_gather_v(input, output, counts, place()), input, output};
+  OwnedExchange all_gather_of(const ConstBufferView& input, const BufferView& output, Counts counts) const {
+    return {backend::blocks_of_all_gather_v(input, output, counts, place()), input, output};
   }
   /// @}
 
