@@ -210,7 +210,7 @@ class DistributedDataParallel {
   /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). On CUDA enqueued, before
   /// later work of the streams that ready() named, without a wait of the host; also in a capture of these streams.
   /// Blocking on CUDA only outside a capture after a step was captured: as gradient_norm, and until it has run.
-  /// @throws as gradient_norm; Error (invalid_argument) after a step with a ShardedOptimizer
+  /// @throws as gradient_norm; Error (invalid_argument) after a step with a ShardedOptimizer or StepOptions::master
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
   /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)), as StepOptions::clip_norm. On CUDA the

@@ -2851,7 +2851,7 @@ class PartialReduction {
 // ---- dtrain/kernels/square_root.hpp
 
 /// @file
-/// square_root(): std::sqrt without <cmath>, which costs each user's compiler 10 MB.
+/// square_root(): std::sqrt without <cmath>, for headers that programs compile.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -15273,6 +15273,12 @@ class ReductionChunks {
 
 namespace DTRAIN_NAMESPACE::backend {
 
+/// Makes a text that ranks exchange over a store.
+using MakeText = std::function<std::string()>;
+
+/// Makes one text of the texts of all ranks, which are in rank order.
+using CombineTexts = std::function<std::string(const std::vector<std::string>& texts)>;
+
 /// A store whose set and get return a waitable call, as those of rendezvous::Store. Tests of backends therefore need no
 /// server.
 template <class S>
@@ -15633,10 +15639,6 @@ struct StoreRank {
   /// The store, whose error sentences say what this rank is doing.
   StoreRef named_store() const { return store.with_purpose(doing); }
 };
-
-/// Makes a text; CombineTexts: one of the texts of all ranks, in rank order.
-using MakeText = std::function<std::string()>;
-using CombineTexts = std::function<std::string(const std::vector<std::string>&)>;
 
 namespace detail {
 
@@ -25424,13 +25426,13 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Options of a job's groups. They are the same on every rank; a difference is an error on all ranks. Subgroups and
-/// wrappers inherit them.
+/// Options of a job's groups, which subgroups and wrappers inherit. All but `progress` are the same on every rank; a
+/// difference is an error on all ranks.
 /// @ingroup jobs
 struct GroupOptions {
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
   /// Whether a thread runs collectives that are given a host stream, from the call on. Without one (no free core, or
-  /// `caller`) they begin when a thread of this rank waits in dtrain, and after 20 ms at the latest. May differ.
+  /// `caller`) they begin when a thread of this rank waits in dtrain, and after 20 ms at the latest.
   stream::host::Progress progress = stream::host::Progress::automatic;
 };
 
@@ -25454,9 +25456,6 @@ struct StoreWait {
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);  ///< until the first warning; 0: no warning
   std::function<void()> check{};  ///< called five times a second; throws if the other ranks will not come
 };
-
-/// Makes one text of the texts of all ranks, which are in rank order.
-using CombineTexts = std::function<std::string(const std::vector<std::string>& texts)>;
 
 /// Base of GroupHandle. Keys are "dtrain/PURPOSE/NUMBER/...", numbered for each purpose. Threads: one at a time for
 /// each purpose.
@@ -25483,8 +25482,8 @@ class StoreCollectives {
   /// @param combine runs on rank 0
   /// @throws the Error of `own` or `combine` on every rank, with its code and sentence; Error (timeout), which names
   /// the missing ranks; the job's first cause
-  std::string gather(std::string_view purpose, const std::string& doing, const std::function<std::string()>& own,
-                     const CombineTexts& combine, const StoreWait& wait = {}) const;
+  std::string gather(std::string_view purpose, const std::string& doing, const backend::MakeText& own,
+                     const backend::CombineTexts& combine, const StoreWait& wait = {}) const;
 
   /// Collective, blocking: runs `work()` on rank 0, once every rank has called this with the same `doing`. Every rank
   /// gets its result, or its Error, which names rank 0 and its host. Ranks wait as long as rank 0 works and is alive,
@@ -36776,7 +36775,12 @@ class Reducer final : public Step::Target {
     if (step.needs_norm() && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
     step_ = std::move(step);
-    reduction_.begin_step(step_, work, caller);
+    try {
+      reduction_.begin_step(step_, work, caller);
+    } catch (...) {
+      step_ = {};  // the program owns what its function holds
+      throw;
+    }
     scales_model_ = work == nullptr && step_.master == nullptr;
     ready_.begin_step();
     lifetime_->is_step_open = true;
@@ -36872,7 +36876,7 @@ class Reducer final : public Step::Target {
   std::uint64_t steps() const noexcept { return steps_; }
   const BucketNormsFor<Stream>& norms() const noexcept { return reduction_.norms(); }
   /// As BucketReduction::scale_gradients. @throws as gradient_norm; Error (invalid_argument) after a step with work of
-  /// an optimizer
+  /// an optimizer, or with StepOptions::master
   void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::infinity()) {
     if (!scales_model_) refuse_to_scale();
     if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
@@ -39315,7 +39319,7 @@ class DistributedDataParallel {
   /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). On CUDA enqueued, before
   /// later work of the streams that ready() named, without a wait of the host; also in a capture of these streams.
   /// Blocking on CUDA only outside a capture after a step was captured: as gradient_norm, and until it has run.
-  /// @throws as gradient_norm; Error (invalid_argument) after a step with a ShardedOptimizer
+  /// @throws as gradient_norm; Error (invalid_argument) after a step with a ShardedOptimizer or StepOptions::master
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
   /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)), as StepOptions::clip_norm. On CUDA the
@@ -59169,8 +59173,8 @@ DTRAIN_DEFINED void StoreCollectives::throw_cause_or_rethrow() const {
 }
 
 DTRAIN_DEFINED std::string StoreCollectives::gather(std::string_view purpose, const std::string& doing,
-                                                    const std::function<std::string()>& own,
-                                                    const CombineTexts& combine, const StoreWait& wait) const {
+                                                    const backend::MakeText& own, const backend::CombineTexts& combine,
+                                                    const StoreWait& wait) const {
   require_may_block();
   const std::string name = detail::next_key(*this, purpose);
   const backend::StoreRank self = detail::store_rank(*this, doing, wait);
@@ -61477,7 +61481,7 @@ class MeasuredPlan final : public BucketPlanner {
   }
 
   /// Collective, blocking: every rank gets the text that `choose` makes on rank 0 of the texts of all ranks.
-  std::string exchange(const char* purpose, const std::string& own, const group::CombineTexts& choose) const {
+  std::string exchange(const char* purpose, const std::string& own, const backend::CombineTexts& choose) const {
     return group_->gather(
         prefix_ + purpose, "choosing the bucket plan", [&] { return own; }, choose);
   }

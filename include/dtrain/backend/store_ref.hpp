@@ -4,13 +4,21 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
+
+/// Makes a text that ranks exchange over a store.
+using MakeText = std::function<std::string()>;
+
+/// Makes one text of the texts of all ranks, which are in rank order.
+using CombineTexts = std::function<std::string(const std::vector<std::string>& texts)>;
 
 /// A store whose set and get return a waitable call, as those of rendezvous::Store. Tests of backends therefore need no
 /// server.

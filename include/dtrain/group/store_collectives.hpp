@@ -27,9 +27,6 @@ struct StoreWait {
   std::function<void()> check{};  ///< called five times a second; throws if the other ranks will not come
 };
 
-/// Makes one text of the texts of all ranks, which are in rank order.
-using CombineTexts = std::function<std::string(const std::vector<std::string>& texts)>;
-
 /// Base of GroupHandle. Keys are "dtrain/PURPOSE/NUMBER/...", numbered for each purpose. Threads: one at a time for
 /// each purpose.
 class StoreCollectives {
@@ -55,8 +52,8 @@ class StoreCollectives {
   /// @param combine runs on rank 0
   /// @throws the Error of `own` or `combine` on every rank, with its code and sentence; Error (timeout), which names
   /// the missing ranks; the job's first cause
-  std::string gather(std::string_view purpose, const std::string& doing, const std::function<std::string()>& own,
-                     const CombineTexts& combine, const StoreWait& wait = {}) const;
+  std::string gather(std::string_view purpose, const std::string& doing, const backend::MakeText& own,
+                     const backend::CombineTexts& combine, const StoreWait& wait = {}) const;
 
   /// Collective, blocking: runs `work()` on rank 0, once every rank has called this with the same `doing`. Every rank
   /// gets its result, or its Error, which names rank 0 and its host. Ranks wait as long as rank 0 works and is alive,
@@ -146,8 +143,8 @@ DTRAIN_DEFINED void StoreCollectives::throw_cause_or_rethrow() const {
 }
 
 DTRAIN_DEFINED std::string StoreCollectives::gather(std::string_view purpose, const std::string& doing,
-                                                    const std::function<std::string()>& own,
-                                                    const CombineTexts& combine, const StoreWait& wait) const {
+                                                    const backend::MakeText& own, const backend::CombineTexts& combine,
+                                                    const StoreWait& wait) const {
   require_may_block();
   const std::string name = detail::next_key(*this, purpose);
   const backend::StoreRank self = detail::store_rank(*this, doing, wait);

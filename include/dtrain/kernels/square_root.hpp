@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// square_root(): std::sqrt without <cmath>, which costs each user's compiler 10 MB.
+/// square_root(): std::sqrt without <cmath>, for headers that programs compile.
 
 #include "dtrain/core/config.hpp"
 

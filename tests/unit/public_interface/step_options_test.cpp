@@ -219,7 +219,7 @@ TEST_CASE("an exception of the function that inspects ends the job with its text
   }
 }
 
-TEST_CASE("what the function that inspects has captured is released when the step has ended") {
+TEST_CASE("what the function that inspects has captured is released when the step has ended, or is refused") {
   run_well(1, [](const Group& group) {
     Model model({10});
     DistributedDataParallel ddp{model, group};
@@ -244,6 +244,11 @@ TEST_CASE("what the function that inspects has captured is released when the ste
     CHECK(step.finish());
     CHECK(calls.use_count() == 1);
     CHECK(*calls == 5);
+    Model another({10});
+    DistributedDataParallel other{another, group};
+    ShardedOptimizer of_other{other, optimizers::Sgd{.rate = 1}};
+    CHECK_ERROR(ddp.begin(of_other, options(true)), Errc::invalid_argument, "that of another DistributedDataParallel");
+    CHECK(calls.use_count() == 1);  // the step was refused
     const auto held = ddp.no_sync();
     CHECK_FALSE(ddp.backward(pass, options(true)));
     CHECK((*calls == 5 && calls.use_count() == 1));

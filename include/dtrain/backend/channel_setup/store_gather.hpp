@@ -51,10 +51,6 @@ struct StoreRank {
   StoreRef named_store() const { return store.with_purpose(doing); }
 };
 
-/// Makes a text; CombineTexts: one of the texts of all ranks, in rank order.
-using MakeText = std::function<std::string()>;
-using CombineTexts = std::function<std::string(const std::vector<std::string>&)>;
-
 namespace detail {
 
 /// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job. A

@@ -284,7 +284,7 @@ class MeasuredPlan final : public BucketPlanner {
   }
 
   /// Collective, blocking: every rank gets the text that `choose` makes on rank 0 of the texts of all ranks.
-  std::string exchange(const char* purpose, const std::string& own, const group::CombineTexts& choose) const {
+  std::string exchange(const char* purpose, const std::string& own, const backend::CombineTexts& choose) const {
     return group_->gather(
         prefix_ + purpose, "choosing the bucket plan", [&] { return own; }, choose);
   }

@@ -95,7 +95,12 @@ class Reducer final : public Step::Target {
     if (step.needs_norm() && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
     step_ = std::move(step);
-    reduction_.begin_step(step_, work, caller);
+    try {
+      reduction_.begin_step(step_, work, caller);
+    } catch (...) {
+      step_ = {};  // the program owns what its function holds
+      throw;
+    }
     scales_model_ = work == nullptr && step_.master == nullptr;
     ready_.begin_step();
     lifetime_->is_step_open = true;
@@ -191,7 +196,7 @@ class Reducer final : public Step::Target {
   std::uint64_t steps() const noexcept { return steps_; }
   const BucketNormsFor<Stream>& norms() const noexcept { return reduction_.norms(); }
   /// As BucketReduction::scale_gradients. @throws as gradient_norm; Error (invalid_argument) after a step with work of
-  /// an optimizer
+  /// an optimizer, or with StepOptions::master
   void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::infinity()) {
     if (!scales_model_) refuse_to_scale();
     if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
