@@ -36445,9 +36445,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Whether this step's work uses memory that an exception of the program may free: a hook's or an optimizer's.
   bool borrows() const noexcept { return work_ != &all_reduce_; }
 
-  /// @param options if they need the norm, requires can_measure_norms; they outlive the step
+  /// @param options if they need the norm, requires can_measure_norms; unchanged where this throws the errors below
   /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
-  void begin_step(const StepOptions& options, StepWork<Communicator>* work, const char* caller) {
+  void begin_step(StepOptions&& options, StepWork<Communicator>* work, const char* caller) {
     if (work != nullptr && hook_) {
       refuse_work(caller,
                   "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel "
@@ -36460,10 +36460,10 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       if (measures) norms_.require_usable(options.scaler.on_device(), caller);
     }
     work_ = &chosen;
-    step_ = &options;
+    step_ = std::move(options);  // once nothing refuses the step: the program owns what its function holds
     check_.begin();
     sums_or_checks_ = check_.is_on() || sums_.is_allocated();
-    work_->begin(*this, options);
+    work_->begin(*this, step_);
     buffers_.begin_step(work_->skips_buffer_broadcast());
     meter_.begin();
     norms_.begin_step(measures);
@@ -36542,10 +36542,12 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     meter_.finished(GradientCopier::is_measured);
     if (is_own)
       updates = scale_by_options(
-          *step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
-    step_ = nullptr;
+          step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
+    drop_options();
     return updates;
   }
+
+  void drop_options() noexcept { step_ = {}; }
 
   /// Whether scale_gradients() needs norms().norm() on the host before. @throws as BucketNorms::norm if no norm was
   /// measured
@@ -36702,8 +36704,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   GradientCopier copier_;
   ReadyCheck check_;
   GradientSums sums_;
-  const StepOptions* step_ = nullptr;  ///< the open step's
-  bool sums_or_checks_ = false;        ///< whether this step does either: one look for each gradient
+  StepOptions step_;             ///< the open step's
+  bool sums_or_checks_ = false;  ///< whether this step does either: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
   StepWork<Communicator>* work_ = &all_reduce_;  ///< this step's work; between steps the hook's or all_reduce_
@@ -36774,14 +36776,9 @@ class Reducer final : public Step::Target {
     require_valid(step, GradientCopier::copies_on_stream, work != nullptr, caller);
     if (step.needs_norm() && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    step_ = std::move(step);
-    try {
-      reduction_.begin_step(step_, work, caller);
-    } catch (...) {
-      step_ = {};  // the program owns what its function holds
-      throw;
-    }
-    scales_model_ = work == nullptr && step_.master == nullptr;
+    const bool scales_model = work == nullptr && step.master == nullptr;
+    reduction_.begin_step(std::move(step), work, caller);
+    scales_model_ = scales_model;
     ready_.begin_step();
     lifetime_->is_step_open = true;
     return Step(*this);
@@ -36828,7 +36825,6 @@ class Reducer final : public Step::Target {
       require_complete();
       updates = reduction_.finish();
     });
-    step_ = {};
     bytes_reduced_ += payload_bytes(plan());
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
     ++steps_;
@@ -36848,7 +36844,7 @@ class Reducer final : public Step::Target {
     reduction_.stop_launching();
     context_.group = nullptr;
     reduction_.on_all_gradients_ready({});
-    step_ = {};  // a failed step leaves them
+    reduction_.drop_options();  // a failed step leaves them
     rebuild_ = {};
     addresses_.forget();
   }
@@ -37013,7 +37009,6 @@ class Reducer final : public Step::Target {
   ReadyGradients ready_;
   AccumulationStreams accumulated_;
   AddressCheck addresses_;
-  StepOptions step_;          ///< the open step's
   bool scales_model_ = true;  ///< whether the latest step's options are of the gradients that the model has
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;

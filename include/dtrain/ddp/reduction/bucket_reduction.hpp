@@ -139,9 +139,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Whether this step's work uses memory that an exception of the program may free: a hook's or an optimizer's.
   bool borrows() const noexcept { return work_ != &all_reduce_; }
 
-  /// @param options if they need the norm, requires can_measure_norms; they outlive the step
+  /// @param options if they need the norm, requires can_measure_norms; unchanged where this throws the errors below
   /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
-  void begin_step(const StepOptions& options, StepWork<Communicator>* work, const char* caller) {
+  void begin_step(StepOptions&& options, StepWork<Communicator>* work, const char* caller) {
     if (work != nullptr && hook_) {
       refuse_work(caller,
                   "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel "
@@ -154,10 +154,10 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       if (measures) norms_.require_usable(options.scaler.on_device(), caller);
     }
     work_ = &chosen;
-    step_ = &options;
+    step_ = std::move(options);  // once nothing refuses the step: the program owns what its function holds
     check_.begin();
     sums_or_checks_ = check_.is_on() || sums_.is_allocated();
-    work_->begin(*this, options);
+    work_->begin(*this, step_);
     buffers_.begin_step(work_->skips_buffer_broadcast());
     meter_.begin();
     norms_.begin_step(measures);
@@ -236,10 +236,12 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     meter_.finished(GradientCopier::is_measured);
     if (is_own)
       updates = scale_by_options(
-          *step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
-    step_ = nullptr;
+          step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
+    drop_options();
     return updates;
   }
+
+  void drop_options() noexcept { step_ = {}; }
 
   /// Whether scale_gradients() needs norms().norm() on the host before. @throws as BucketNorms::norm if no norm was
   /// measured
@@ -396,8 +398,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   GradientCopier copier_;
   ReadyCheck check_;
   GradientSums sums_;
-  const StepOptions* step_ = nullptr;  ///< the open step's
-  bool sums_or_checks_ = false;        ///< whether this step does either: one look for each gradient
+  StepOptions step_;             ///< the open step's
+  bool sums_or_checks_ = false;  ///< whether this step does either: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
   StepWork<Communicator>* work_ = &all_reduce_;  ///< this step's work; between steps the hook's or all_reduce_

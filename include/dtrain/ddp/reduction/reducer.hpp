@@ -94,14 +94,9 @@ class Reducer final : public Step::Target {
     require_valid(step, GradientCopier::copies_on_stream, work != nullptr, caller);
     if (step.needs_norm() && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    step_ = std::move(step);
-    try {
-      reduction_.begin_step(step_, work, caller);
-    } catch (...) {
-      step_ = {};  // the program owns what its function holds
-      throw;
-    }
-    scales_model_ = work == nullptr && step_.master == nullptr;
+    const bool scales_model = work == nullptr && step.master == nullptr;
+    reduction_.begin_step(std::move(step), work, caller);
+    scales_model_ = scales_model;
     ready_.begin_step();
     lifetime_->is_step_open = true;
     return Step(*this);
@@ -148,7 +143,6 @@ class Reducer final : public Step::Target {
       require_complete();
       updates = reduction_.finish();
     });
-    step_ = {};
     bytes_reduced_ += payload_bytes(plan());
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
     ++steps_;
@@ -168,7 +162,7 @@ class Reducer final : public Step::Target {
     reduction_.stop_launching();
     context_.group = nullptr;
     reduction_.on_all_gradients_ready({});
-    step_ = {};  // a failed step leaves them
+    reduction_.drop_options();  // a failed step leaves them
     rebuild_ = {};
     addresses_.forget();
   }
@@ -333,7 +327,6 @@ class Reducer final : public Step::Target {
   ReadyGradients ready_;
   AccumulationStreams accumulated_;
   AddressCheck addresses_;
-  StepOptions step_;          ///< the open step's
   bool scales_model_ = true;  ///< whether the latest step's options are of the gradients that the model has
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
