@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/picture_colors.hpp"
+
 namespace bench {
 
 struct ChartLine {
@@ -27,12 +29,14 @@ class Chart {
   /// The whole file.
   std::string svg() const {
     std::string text =
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"860\" height=\"400\" font-family=\"sans-serif\" "
-        "font-size=\"13\">\n<rect width=\"860\" height=\"400\" fill=\"white\"/>\n";
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"400\" viewBox=\"0 0 760 400\" "
+        "font-family=\"sans-serif\" font-size=\"13\" fill=\"" +
+        std::string(picture_color::text) + "\">\n";
     text += label(left, 24, title_, "start");
     for (int percent = 0; percent <= 100; percent += 20) {
       const double y = y_of(percent / 100.0);
-      text += stroke(left, y, right, y, "#ddd", 1) + label(left - 8, y + 4, std::to_string(percent) + " %", "end");
+      text += stroke(left, y, right, y, picture_color::grid, 1) +
+              label(left - 8, y + 4, std::to_string(percent) + " %", "end");
     }
     for (int ranks = 1; ranks <= most_ranks(); ranks *= 4) {
       text += label(x_of(ranks), bottom + 20, std::to_string(ranks), "middle");
@@ -56,7 +60,8 @@ class Chart {
   static constexpr double right = 560;
   static constexpr double top = 44;
   static constexpr double bottom = 340;
-  static constexpr const char* colors[] = {"#1f5fa8", "#6ba3d6", "#b5482a", "#e39a7b", "#3b7d3b", "#93c193"};
+  static constexpr const char* colors[] = {picture_color::blue,  picture_color::violet, picture_color::red,
+                                           picture_color::amber, picture_color::green,  picture_color::grey};
 
   int most_ranks() const {
     int most = 1;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/picture_colors.hpp"
 #include "bench/timeline/trace.hpp"
 
 namespace bench {
@@ -46,12 +47,12 @@ class TimelinePicture {
 
   /// The whole file.
   std::string svg() const {
-    const double height = top + rank_height * static_cast<double>(ranks_.size()) + 50;
-    std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\" height=\"" + number(height) +
-                       "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"900\" height=\"" +
-                       number(height) + "\" fill=\"white\"/>\n";
-    text += label(left, 22, "Step " + std::to_string(step_) + ", milliseconds", "start") + legend();
-    text += axis(height - 42);
+    const double height = top + rank_height * static_cast<double>(ranks_.size()) + 26;
+    std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"" + number(height) +
+                       "\" viewBox=\"0 0 760 " + number(height) +
+                       "\" font-family=\"sans-serif\" font-size=\"12\" fill=\"" + picture_color::text + "\">\n";
+    text += label(8, 22, "Step " + std::to_string(step_) + ", milliseconds", "start") + legend();
+    text += axis(height - 24);
     double y = top;
     for (const auto& [rank, events] : ranks_) {
       text += label(left - 10, y + 30, "rank " + std::to_string(rank), "end");
@@ -64,14 +65,14 @@ class TimelinePicture {
   }
 
  private:
-  static constexpr double left = 70;
-  static constexpr double right = 880;
+  static constexpr double left = 60;
+  static constexpr double right = 740;
   static constexpr double top = 50;
   static constexpr double rank_height = 66;
-  static constexpr const char* backward_color = "#d9d9d9";
-  static constexpr const char* waiting_color = "#b5482a";
-  static constexpr const char* ready_color = "#222";
-  static constexpr const char* reduce_colors[] = {"#1f5fa8", "#6ba3d6"};  // neighbours differ
+  static constexpr const char* backward_color = picture_color::grey;
+  static constexpr const char* waiting_color = picture_color::red;
+  static constexpr const char* ready_color = picture_color::green;
+  static constexpr const char* reduce_colors[] = {picture_color::blue, picture_color::light_blue};  // neighbours differ
 
   double x_of(double time) const { return left + (right - left) * (time - begin_) / length_; }
 
@@ -82,7 +83,7 @@ class TimelinePicture {
       const bool waiting = event.name == "waiting";
       return box(x, y, width, 18, waiting ? waiting_color : backward_color, event.name);
     }
-    if (event.row == 1) return box(x - 0.5, y + 20, 1, 14, ready_color, event.name + " is ready");
+    if (event.row == 1) return box(x - 0.75, y + 20, 1.5, 14, ready_color, event.name + " is ready");
     if (event.row != 3) return "";
     const bool odd = !event.name.empty() && (event.name.back() - '0') % 2 != 0;
     return box(x, y + 36, width, 18, reduce_colors[odd ? 1 : 0], event.name);
@@ -90,7 +91,7 @@ class TimelinePicture {
 
   static std::string legend() {
     std::string text;
-    double x = 330;
+    double x = 190;
     const auto entry = [&](const char* color, const char* words, double width) {
       text += box(x, 12, 12, 12, color, words) + label(x + 17, 22, words, "start");
       x += width;
@@ -116,7 +117,7 @@ class TimelinePicture {
       char words[32];
       std::snprintf(words, sizeof words, "%g", line * distance / 1000);
       text += "<line x1=\"" + number(x) + "\" y1=\"" + number(top - 8) + "\" x2=\"" + number(x) + "\" y2=\"" +
-              number(bottom) + "\" stroke=\"#eee\"/>\n" + label(x, bottom + 18, words, "middle");
+              number(bottom) + "\" stroke=\"" + picture_color::grid + "\"/>\n" + label(x, bottom + 16, words, "middle");
     }
     return text;
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills workers of an elastic training at given steps, and draws the loss of each step beside that of an undisturbed run.
 
-  python3 examples/guide/elastic_loss.py build/demo/examples/fashion_mnist [SVG]
+  python3 -B examples/guide/pictures/elastic_loss.py build/demo/examples/fashion_mnist [SVG]
 
 The picture is elastic_loss.svg beside this script, where no SVG is named. The training is one epoch on three ranks.
 """
@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import svg
 
 KILLS = [60, 130]
 FLAGS = ["--nproc-per-node=3", "--min-ranks=1", "--max-restarts=10", "--elastic", "--epochs=1", "--global-batch=240"]
@@ -69,48 +71,36 @@ def losses(lines):
     return [sum(values) / len(values) for _, (_, values) in sorted(found.items())]
 
 
-def curve(values, most, colour):
-    step = (WIDTH - LEFT - 10) / len(values)
-    points = " ".join(f"{LEFT + i * step:.1f},{HEIGHT - BOTTOM - value / most * (HEIGHT - BOTTOM - 20):.1f}"
-                      for i, value in enumerate(values))
-    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
-
-
-def picture(disturbed, undisturbed, killed):
+def draw(disturbed, undisturbed, killed):
     most = max(*disturbed, *undisturbed)
     step = (WIDTH - LEFT - 10) / len(disturbed)
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="13">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        curve(undisturbed, most, "#a0aec0"),
-        curve(disturbed, most, "#2b6cb0"),
-    ]
+    picture = svg.Picture(WIDTH, HEIGHT)
+    for values, colour, stroke in ((undisturbed, svg.AMBER + "90", 7), (disturbed, svg.BLUE, 1.5)):
+        width = (WIDTH - LEFT - 10) / len(values)
+        picture.curve([(LEFT + i * width, HEIGHT - BOTTOM - value / most * (HEIGHT - BOTTOM - 20))
+                       for i, value in enumerate(values)], colour, stroke)
     for at in killed:
         x = LEFT + at * step
-        lines.append(f'<line x1="{x:.1f}" y1="20" x2="{x:.1f}" y2="{HEIGHT - BOTTOM}" stroke="#c53030" stroke-dasharray="4 3"/>')
-        lines.append(f'<text x="{x + 4:.1f}" y="32" fill="#c53030">kill -9 after step {at}</text>')
-    lines += [
-        f'<line x1="{LEFT}" y1="{HEIGHT - BOTTOM}" x2="{WIDTH - 10}" y2="{HEIGHT - BOTTOM}" stroke="#1a202c"/>',
-        f'<line x1="{LEFT}" y1="20" x2="{LEFT}" y2="{HEIGHT - BOTTOM}" stroke="#1a202c"/>',
-        f'<text x="{LEFT}" y="{HEIGHT - 14}">step 1 to {len(disturbed)} of the epoch: loss with two workers killed (blue), '
-        "undisturbed (grey)</text>",
-        f'<text x="8" y="26">{most:.1f}</text>',
-        f'<text x="24" y="{HEIGHT - BOTTOM}">0</text>',
-        "</svg>",
-    ]
-    return "\n".join([*lines, ""])
+        picture.line(x, 20, x, HEIGHT - BOTTOM, svg.RED, "4 3")
+        picture.text(x + 4, 32, f"kill -9 after step {at}", colour=svg.RED, size=13)
+    picture.line(LEFT, HEIGHT - BOTTOM, WIDTH - 10, HEIGHT - BOTTOM)
+    picture.line(LEFT, 20, LEFT, HEIGHT - BOTTOM)
+    picture.text(LEFT, HEIGHT - 14, f"loss of steps 1 to {len(disturbed)}: with two workers killed (thin, blue), "
+                 "and of a run without kills (wide, brown)", size=13)
+    picture.text(LEFT - 8, 26, f"{most:.1f}", "end", size=13)
+    picture.text(LEFT - 8, HEIGHT - BOTTOM + 4, "0", "end", size=13)
+    return picture.svg()
 
 
 def main():
     if len(sys.argv) not in (2, 3):
         raise SystemExit(__doc__)
-    svg = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else pathlib.Path(__file__).with_suffix(".svg")
+    path = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else pathlib.Path(__file__).with_suffix(".svg")
     undisturbed, _ = train(sys.argv[1], [])
     disturbed, killed = train(sys.argv[1], KILLS)
-    svg.write_text(picture(losses(disturbed), losses(undisturbed), killed), encoding="ascii")
+    path.write_text(draw(losses(disturbed), losses(undisturbed), killed), encoding="utf-8")
     apart = max(abs(a - b) for a, b in zip(losses(disturbed), losses(undisturbed)))
-    print(f"the losses of no step differ by more than {apart:.1e}; written: {svg}")
+    print(f"the losses of no step differ by more than {apart:.1e}; written: {path}")
 
 
 if __name__ == "__main__":
