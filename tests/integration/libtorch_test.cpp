@@ -89,6 +89,16 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 
 }  // namespace
 
+TEST_CASE("the smallest LibTorch program ends with nothing to say, on 1 and 3 ranks") {
+  if (!can_run()) return;
+  for (const char* ranks : {"1", "3"}) {
+    CAPTURE(ranks);
+    const Result result = run("linear_libtorch", {std::string("--nproc-per-node=") + ranks});
+    support::check_quiet(result);
+    CHECK(result.output.empty());
+  }
+}
+
 TEST_CASE("an elastic job keeps a LibTorch module, its buffers, its optimizer and its scheduler through a loss") {
   if (!can_run()) return;
   const support::TemporaryDirectory files;

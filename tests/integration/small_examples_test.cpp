@@ -298,3 +298,18 @@ TEST_CASE("whoami says what is wrong, with its code, and exits with 2") {
   CHECK(support::count_of(result.output, "\n") == 1);
   CHECK_CONTAINS(result.output, "\"error\": \"RANK='\\\"1\\\\n' is not", "\"error_code\": \"bad-integer\"");
 }
+
+TEST_CASE("ranks of uneven_inputs with less data make steps without data until all have ended, for 1, 2 and 3 ranks") {
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    const Result result = support::run(examples + "uneven_inputs", {"--nproc-per-node=" + std::to_string(ranks)});
+    CAPTURE(result.output);
+    support::check_quiet(result);
+    const std::string line = ranks == 1 ? "2.992 x + 1.004" : ranks == 2 ? "2.999 x + 1.000" : "3.000 x + 1.000";
+    for (int rank = 0; rank < ranks; ++rank) {
+      CHECK_CONTAINS(result.output, "[" + std::to_string(rank) + "] y = " + line + " after " +
+                                        std::to_string(400 * ranks) + " steps, " + std::to_string(400 * (rank + 1)) +
+                                        " of them with data\n");
+    }
+  }
+}
