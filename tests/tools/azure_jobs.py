@@ -28,81 +28,14 @@ import tempfile
 import termios
 import time
 
+from job_files import AZURE_DISTRIBUTIONS, Failure, azure_job, require
+
 DEADLINE = 240  # seconds that one run of a job may take on a loaded machine
 EPOCHS, STEPS_PER_EPOCH = 40, 2
 PAGE = 4096  # what the pipe of an evicted job takes: less than the output of all epochs
-KEYS = {  # of a job file; the values of the innermost ones are strings
-    "$schema": None, "type": None, "experiment_name": None, "display_name": None, "command": None, "compute": None,
-    "inputs": {"data": None, "epochs": None},
-    "outputs": {"checkpoints": {"type": None, "mode": None, "path": None}},
-    "environment": {"build": {"path": None, "dockerfile_path": None}},
-    "environment_variables": {"DTRAIN_LIVENESS_SECONDS": None},
-    "resources": {"instance_count": None},
-}
-DISTRIBUTIONS = {
-    "mpi": {"type": None, "process_count_per_instance": None},
-    "pytorch": {"type": None, "process_count_per_instance": None},
-    "tensorflow": {"type": None, "worker_count": None},
-    None: None,
-}
-
-
-class Failure(Exception):
-    pass
-
-
-def require(condition, sentence):
-    if not condition:
-        raise Failure(sentence)
 
 
 # ---- the job files
-
-def parse(text):
-    """Mappings, plain and quoted scalars, and folded blocks (`>-`): all the YAML that the job files use."""
-    root, folded = {}, None
-    stack = [(0, root)]  # indentation and mapping
-    for number, line in enumerate(text.splitlines(), 1):
-        indent = len(line) - len(line.lstrip(" "))
-        if folded and line.strip() and indent > folded[0]:
-            folded[1][folded[2]] = (folded[1][folded[2]] + " " + line.strip()).strip()
-            continue
-        folded = None
-        line = re.sub(r"(^|  )#.*", "", line).rstrip()
-        if not line:
-            continue
-        match = re.fullmatch(r" *([$\w]+):(?: (>-|\"[^\"\\]*\"|[\w/.][^\"'#]*))?", line)
-        require(match, f"line {number} is no YAML that this test reads: {line!r}")
-        key, value = match[1], match[2]
-        if indent > stack[-1][0]:
-            require(not stack[-1][1] and indent == stack[-1][0] + 2, f"line {number} is indented wrongly: {line!r}")
-            stack[-1] = (indent, stack[-1][1])
-        while indent < stack[-1][0]:
-            stack.pop()
-        require(indent == stack[-1][0], f"line {number} is indented wrongly: {line!r}")
-        mapping = stack[-1][1]
-        require(key not in mapping, f"line {number} names {key} again")
-        if value is None:
-            mapping[key] = {}
-            stack.append((indent, mapping[key]))
-        elif value == ">-":
-            mapping[key] = ""
-            folded = (indent, mapping, key)
-        else:
-            require(": " not in value, f"line {number} has a plain scalar with ': ': {line!r}")
-            mapping[key] = value.strip('"')
-    return root
-
-
-def check_keys(found, wanted, where):
-    if wanted is None:
-        require(isinstance(found, str) and found, f"{where} is to be a string")
-        return
-    require(isinstance(found, dict), f"{where} is to be a mapping")
-    require(found.keys() == wanted.keys(), f"{where} has other keys than {sorted(wanted)}: {sorted(found)}")
-    for key, value in wanted.items():
-        check_keys(found[key], value, f"{where}.{key}")
-
 
 def image_programs(dockerfile):
     """The programs that the image has in /usr/local/bin."""
@@ -122,28 +55,20 @@ class Job:
 
     def __init__(self, path):
         self.name = path.name
-        fields = parse(path.read_text())
-        distribution = fields.pop("distribution", None)
-        self.type = distribution and distribution.get("type")
-        require(self.type in DISTRIBUTIONS, f"{path} has a distribution of type {self.type!r}")
-        check_keys(fields, KEYS, path.name)
-        if distribution:
-            check_keys(distribution, DISTRIBUTIONS[self.type], path.name + ".distribution")
-        require(fields["type"] == "command", f"{path} is no command job")
-        require(fields["outputs"]["checkpoints"]["mode"] == "rw_mount",
-                f"{path}: an output that is not mounted is lost with the node")
+        fields, distribution = azure_job(path.read_text(), path.name)
+        self.type = distribution and distribution["type"]
         build = fields["environment"]["build"]
         dockerfile = path.parent / build["path"] / build["dockerfile_path"]
         require(dockerfile.is_file(), f"{path}: the file {dockerfile} does not exist")
         self.command = fields["command"]
         self.program = self.command.split()[0]
         require(self.program in image_programs(dockerfile), f"{path}: {dockerfile} does not build {self.program}")
-        self.inputs = fields["inputs"]
+        self.inputs = {name: str(value) for name, value in fields["inputs"].items()}
         self.variables = fields["environment_variables"]
-        self.nodes = int(fields["resources"]["instance_count"])
+        self.nodes = fields["resources"]["instance_count"]
         count = distribution and distribution.get("worker_count", distribution.get("process_count_per_instance"))
         if self.type == "tensorflow":
-            require(int(count) == self.nodes, f"{path}: Azure ML starts one worker on each of {self.nodes} nodes, not {count}")
+            require(count == self.nodes, f"{path}: Azure ML starts one worker on each of {self.nodes} nodes, not {count}")
             count = 1
         # Without a distribution Azure ML starts one process: dtrain's launcher, which starts the ranks.
         self.per_node = int(count or re.search(r"--nproc-per-node=(\d+) ", self.command)[1])
@@ -390,7 +315,7 @@ def main():
     mpirun = shutil.which(sys.argv[3]) if len(sys.argv) == 4 and sys.argv[3] else None
     jobs = {path.stem: Job(path) for path in sorted(folder.glob("*.yml"))}
     types = [job.type or "" for job in jobs.values()]
-    require(sorted(types) == sorted(name or "" for name in DISTRIBUTIONS), f"{folder} has jobs of the types {types}")
+    require(sorted(types) == sorted(name or "" for name in AZURE_DISTRIBUTIONS), f"{folder} has jobs of the types {types}")
     by_hand = Job(folder / "mpi.yml")
     by_hand.command = by_hand.command.replace("fashion_mnist_mpi", jobs["pytorch"].program)
     by_hand.program = jobs["pytorch"].program
