@@ -1,11 +1,11 @@
-"""Holds README.md and the guide (examples/guide/*.md) to the repository: programs are the examples, what is named exists.
+"""Holds README.md and the guide to the repository: programs are the examples, what is named exists, the reader is "you".
 
 usage: readme.py ROOT | readme.py --selftest
 
-README.md's first ```cpp block is examples/first_program.cpp; each other one, of every page, stands in a file below
-examples/, line by line, but for the indentation. Floors, presets, programs, files, headers, variables and links exist.
-The number below the first table of a walk ("### Walk 1: ...") is that of its files; "again" is in front of a file that an
-earlier row of the walks has, and of no other. The picture of the layers is what its script writes.
+Each ```cpp block stands in a file below examples/, line by line, but for the indentation. Floors, presets, programs, files, headers, variables and links exist.
+Each picture of the guide is what its script draws from bench/results (all but elastic_loss.svg, whose script trains).
+The prose of README.md and of each page for users (all but examples/guide/internals), without code and tables, has at most
+12 relative pronouns and at least 5 words "you" or "your" in 1,000 words. README.md has at most 200 lines.
 """
 
 import json
@@ -17,15 +17,16 @@ import sys
 from typing import NamedTuple
 
 README = "README.md"
+README_LINES = 200
+INTERNALS = "examples/guide/internals/"
 
 
 class Repository(NamedTuple):
-    first_program: str
     examples: list  # texts
     floors: list
     presets: list
     programs: list
-    files: list  # paths
+    files: list  # paths, of folders too
     variables: list
 
 
@@ -50,8 +51,6 @@ def anchors(text):
 
 def programs_in(page, text, repository):
     blocks = re.findall(r"^```cpp\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    if page == README and (not blocks or blocks.pop(0) != repository.first_program):
-        yield f"{page}: the first ```cpp block is not examples/first_program.cpp; copy the one to the other"
     examples = [bare(example) for example in repository.examples]
     for block in blocks:
         if not any(contains(lines, bare(block)) for lines in examples):
@@ -91,40 +90,39 @@ def floors_in(pages, repository):
         yield f"the floor {floor} is not in both the list of the floors and include/dtrain"
 
 
-def walks_in(page, text):
-    """The tables of the walks: rows whose first cell is "[again ]`FILE`[, `FILE`]...", and "N files[, M of them again]."."""
-    seen = set()  # files of all earlier rows
-    for name, walk in re.findall(r"^### (Walk \d+).*\n((?:(?!^#).*\n)*)", text, re.MULTILINE):
-        earlier = set(seen)
-        tables = re.findall(r"^\| file \|.*\n\| --- .*\n((?:\|.*\n)*)", walk, re.MULTILINE)
-        for table in tables:
-            for again, cell in re.findall(r"^\| (again )?(`.*?) \|", table, re.MULTILINE):
-                for file in re.findall(r"`(.*?)`", cell):
-                    if bool(again) != (file in seen):
-                        yield f"{page}: {name}: {file} stands in {'no' if again else 'an'} earlier row of the walks, but " \
-                              f"{'has' if again else 'lacks'} \"again\""
-                    if re.match(r"dtrain/(core|async/loop|async/task)/", file):
-                        yield f"{page}: {name}: {file} is of a folder that the walks leave out"
-                seen |= set(re.findall(r"`(.*?)`", cell))
-        files = set(re.findall(r"`(.*?)`", " ".join(row.split("|")[1] for row in "".join(tables[:1]).splitlines())))
-        again = len(files & earlier)
-        counted = f"{len(files)} files" + (f", {again} of them again" if again else "") + "."
-        stated = re.search(r"^\d+ files.*?\.", walk, re.MULTILINE)
-        if not stated or stated[0] != counted:
-            yield f"{page}: {name}: its table has {counted!r}, the text has {stated[0] if stated else 'no number'!r}"
+def prose_in(text):
+    """The page's sentences: no code, tables, pictures, headings or addresses."""
+    text = re.sub(r"^(?:\||#|!\[).*$", "", without_code(text), flags=re.MULTILINE)
+    return re.sub(r"`[^`]*`", "x", re.sub(r"\]\([^()\s]*\)", "", text))
+
+
+def gauges_in(page, text):
+    if page.startswith(INTERNALS):
+        return
+    prose = prose_in(text)
+    words = len(re.findall(r"[A-Za-z][\w'-]*", prose))
+    for what, pattern, bound, is_met in (
+        ("that, which, those or whose", r"\b(?:that|which|those|whose)\b", "at most 12", lambda rate: rate <= 12),
+        ("you or your", r"\byou(?:r|rs|rself)?\b", "at least 5", lambda rate: rate >= 5),
+    ):
+        found = len(re.findall(pattern, prose, re.IGNORECASE))
+        if words and not is_met(1000 * found / words):
+            yield f"{page}: {found} times {what} in {words} words of prose; {bound} in 1,000 are wanted"
 
 
 def problems(pages, repository):
     """What is not so in the texts of the pages (by path), one sentence each."""
     found = [*floors_in(pages, repository)]
+    if (lines := pages[README].count("\n")) > README_LINES:
+        found.append(f"{README}: {lines} lines; at most {README_LINES} are wanted")
     for page, text in pages.items():
         found += [*programs_in(page, text, repository), *names_in(page, text, repository),
-                  *links_in(page, pages, repository), *walks_in(page, text)]
+                  *links_in(page, pages, repository), *gauges_in(page, text)]
     return found
 
 
 def read_pages(root):
-    paths = [root / README, *sorted((root / "examples" / "guide").glob("*.md"))]
+    paths = [root / README, *sorted((root / "examples").rglob("*.md"))]
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
@@ -135,13 +133,13 @@ def read(root):
              for path in (root / folder).rglob("*") if path.is_file()]
     sources = [path for path in files if path.suffix in (".cpp", ".hpp", ".cu")]
     paths = [path.relative_to(root).as_posix() for path in files]
+    folders = {folder.as_posix() for path in files for folder in path.relative_to(root).parents}
     return Repository(
-        first_program=(root / "examples" / "first_program.cpp").read_text(),
         examples=[path.read_text() for path in sources if "examples" in path.relative_to(root).parts],
         floors=[folder.name for folder in include.iterdir() if folder.is_dir()],
         presets=[preset["name"] for preset in presets],
         programs=[path.stem for path in sources if path.suffix == ".cpp"],
-        files=paths + [path.removeprefix("include/").removeprefix("single_include/") for path in paths],
+        files=[*paths, *folders, *(path.removeprefix("include/").removeprefix("single_include/") for path in paths)],
         variables=sorted({name for path in [*sources, root / "CMakeLists.txt", root / "bench" / "cuda" / "ten_minutes"]
                           if path.relative_to(root).parts[:1] != ("tests",) or "emulation" in path.parts
                           for name in re.findall(r"\bDTRAIN_[A-Z_]+[A-Z]\b", path.read_text(errors="replace"))}),
@@ -149,21 +147,18 @@ def read(root):
 
 
 def selftest():
-    page = "examples/guide/design.md"
-    repository = Repository("int x;\n", ["int f() {\n  int y;\n\n  g();\n}\n"], ["core"], ["demo"], ["whoami"],
+    page = INTERNALS + "design.md"
+    repository = Repository(["int f() {\n  int y;\n\n  g();\n}\n"], ["core"], ["demo"], ["whoami"],
                             ["examples/whoami.cpp", page], ["DTRAIN_LOG"])
     good = {
-        README: "# All of it\n```cpp\nint x;\n```\ncmake --workflow --preset demo\n[all](#all-of-it) `examples/whoami.cpp` "
-                f"build/demo/examples/whoami `DTRAIN_LOG` [design]({page}#the-floors)\n",
+        README: "# All of it\n```cpp\nint f() {\n```\ncmake --workflow --preset demo\n[all](#all-of-it) `examples/whoami.cpp` "
+                f"build/demo/examples/whoami `DTRAIN_LOG` [design]({page}#the-floors)\n\nYou run {'it ' * 98}that\n",
         page: "# Design\n## The floors\n```\ndtrain.hpp  all\ncore/  std\n```\n```cpp\nint y;\ng();\n```\n"
-              "[program](../whoami.cpp) [home](../../README.md#all-of-it)\n"
-              "### Walk 1: a\n| file | what |\n| --- | --- |\n| `a`, `b` | x |\n| again `a` | y |\n\n2 files. All.\n\n"
-              "| file | what |\n| --- | --- |\n| `c` | x |\n\n"
-              "### Walk 2: b\n| file | what |\n| --- | --- |\n| `d` | `x` |\n| again `b` | y |\n\n2 files, 1 of them again.\n",
+              "[program](../../whoami.cpp) [home](../../../README.md#all-of-it)\n",
     }
     cases = [
         ("", "", 0),
-        ("int x;", "int z;", 1),
+        ("int f()", "int z()", 1),
         ("g();", "h();", 1),
         ("core/ ", "cores/ ", 2),
         ("dtrain.hpp  all", "all", 2),
@@ -175,14 +170,10 @@ def selftest():
         ("`examples/whoami.cpp", "`examples/who.cpp", 1),
         ("demo/examples/whoami", "demo/examples/who", 1),
         ("DTRAIN_LOG", "DTRAIN_DOG", 1),
-        ("2 files. All", "3 files. All", 1),
-        ("2 files. All", "Two files. All", 1),
-        ("2 files, 1 of", "2 files, 2 of", 1),
-        ("| again `a` |", "| `a` |", 1),
-        ("| `d` |", "| again `d` |", 1),
-        ("| `d` |", "| `d`, `e` |", 1),
-        ("| `c` |", "| again `c` |", 1),
-        ("| `c` |", "| `dtrain/core/c` |", 1),
+        ("You run", "Somebody runs", 1),
+        ("it that", "those that", 1),
+        ("it that", "`those` that", 0),
+        ("You run", "-\n" * README_LINES + "You run", 1),
     ]
     wrong = []
     for old, new, count in cases:
@@ -199,9 +190,10 @@ def main():
     else:
         root = pathlib.Path(sys.argv[1])
         found = problems(read_pages(root), read(root))
-        picture = subprocess.run([sys.executable, "-B", root / "examples" / "guide" / "layers.py", "--check"],
-                                 capture_output=True, text=True, check=False)
-        found += picture.stdout.splitlines() + picture.stderr.splitlines()
+        for script in sorted((root / "examples" / "guide" / "pictures").glob("*.py")):
+            if "svg.main(" in script.read_text():  # has --check
+                picture = subprocess.run([sys.executable, "-B", script, "--check"], capture_output=True, text=True, check=False)
+                found += picture.stdout.splitlines() + picture.stderr.splitlines()
     for sentence in found:
         print(sentence, file=sys.stderr)
     return 1 if found else 0
