@@ -17,6 +17,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// What a step needs, by its work.
+struct StepNeeds {
+  /// The largest number of work items that launch enqueues for a bucket. The stream has room for this number in each
+  /// bucket, so that ready() never runs work. A host stream runs work in a thread that finds its queue full.
+  std::uint64_t items_per_bucket = 0;
+  bool unpacks = true;                  ///< whether the model gets the reduced gradients of a bucket after launch
+  bool skips_buffer_broadcast = false;  ///< whether each rank keeps its own buffers; equal on all ranks
+};
+
 /// BucketReduction calls begin; pack for each gradient if the plan reuses memory; launch for each bucket of a step, in
 /// the order of the buckets; and finish. Errors: an exception ends the job, as an exception of the backward pass does.
 /// Lifetime: the object outlives the step's work.
@@ -36,18 +45,11 @@ class StepWork {
     ~Buckets() = default;
   };
 
-  /// The largest number of work items that launch enqueues for a bucket. The stream has room for this number in each
-  /// bucket, so that ready() never runs work. A host stream runs work in a thread that finds its queue full.
-  virtual std::uint64_t items_per_bucket() const noexcept = 0;
-
   /// @throws Error (invalid_argument) if the work cannot take the buckets of this plan. @param caller the user's call
   virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
 
   /// Begins a step. Lifetime: both outlive the step.
-  virtual void begin(Buckets& buckets, const StepOptions& options) = 0;
-
-  /// Whether the model gets the reduced gradients of the bucket after launch().
-  virtual bool unpacks() const noexcept { return true; }
+  virtual StepNeeds begin(Buckets& buckets, const StepOptions& options) = 0;
 
   /// Not on CUDA, where the gradient copier does it. Copies a gradient to its place, once the memory there is free, or
   /// keeps a copy until then. Blocking: until work of earlier buckets has run. Threads: any, concurrently for different
@@ -61,9 +63,6 @@ class StepWork {
 
   /// Collective, blocking: ends the step. @pre all buckets are launched @returns as Step::finish
   virtual bool finish(C& channel, Stream stream) = 0;
-
-  /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
-  virtual bool skips_buffer_broadcast() const { return false; }
 
  protected:
   ~StepWork() = default;

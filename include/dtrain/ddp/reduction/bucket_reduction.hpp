@@ -157,15 +157,16 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     step_ = std::move(options);  // once nothing refuses the step: the program owns what its function holds
     check_.begin();
     sums_or_checks_ = check_.is_on() || sums_.is_allocated();
-    work_->begin(*this, step_);
-    buffers_.begin_step(work_->skips_buffer_broadcast());
+    const StepNeeds needs = work_->begin(*this, step_);
+    unpacks_ = needs.unpacks;
+    buffers_.begin_step(needs.skips_buffer_broadcast);
     meter_.begin();
     norms_.begin_step(measures);
     pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
     } else {
-      copier_.reserve(work_->items_per_bucket() + (check_.is_on() ? 2 : 0));
+      copier_.reserve(needs.items_per_bucket + (check_.is_on() ? 2 : 0));
     }
   }
 
@@ -382,7 +383,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (check_.is_on() && work_ == &own_work()) {
       check_.after_collective(plan().buckets[bucket].parameters, copier_.stream());
     }
-    copier_.after_collective(bucket, work_->unpacks());
+    copier_.after_collective(bucket, unpacks_);
   }
 
   Communicator communicator_;
@@ -399,6 +400,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   ReadyCheck check_;
   GradientSums sums_;
   StepOptions step_;             ///< the open step's
+  bool unpacks_ = true;          ///< StepNeeds::unpacks of the open step
   bool sums_or_checks_ = false;  ///< whether this step does either: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;

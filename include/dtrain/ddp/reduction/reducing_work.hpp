@@ -41,7 +41,6 @@ class ReducingWork : public StepWork<C> {
   void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const final {
     require_reducible(plan, gradients, caller);
   }
-  void begin(Buckets& buckets, const StepOptions&) final { buckets_ = &buckets; }
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
   bool finish(C&, Stream) final {
@@ -51,6 +50,8 @@ class ReducingWork : public StepWork<C> {
 
  protected:
   ~ReducingWork() = default;
+
+  void set_buckets(Buckets& buckets) noexcept { buckets_ = &buckets; }
 
   /// Address for the bucket's sum of squares; null if the step does not measure the norm.
   double* sum_of(std::size_t bucket) noexcept { return norms_->sum_of(bucket); }
@@ -72,9 +73,13 @@ template <backend::Communicator C>
 class AllReduceWork final : public ReducingWork<C> {
  public:
   using typename ReducingWork<C>::Stream;
+  using typename ReducingWork<C>::Buckets;
   using ReducingWork<C>::ReducingWork;
 
-  std::uint64_t items_per_bucket() const noexcept override { return 2; }  // the all-reduce, and the sum of squares
+  StepNeeds begin(Buckets& buckets, const StepOptions&) override {
+    this->set_buckets(buckets);
+    return {.items_per_bucket = 2};  // the all-reduce, and the sum of squares
+  }
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     if (range.count == 0) return;
@@ -109,6 +114,7 @@ class HookWork final : public ReducingWork<C> {
  public:
   using typename ReducingWork<C>::Stream;
   using typename ReducingWork<C>::Norms;
+  using typename ReducingWork<C>::Buckets;
 
   /// Calls hook.prepare. @pre hook.reduce is not empty
   HookWork(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers,
@@ -117,9 +123,10 @@ class HookWork final : public ReducingWork<C> {
     if (hook_.prepare) hook_.prepare(parameters, buffers);
   }
 
-  std::uint64_t items_per_bucket() const noexcept override { return items_ + 1; }  // and the sum of squares
-  bool skips_buffer_broadcast() const override {
-    return hook_.skips_buffer_broadcast && hook_.skips_buffer_broadcast();
+  StepNeeds begin(Buckets& buckets, const StepOptions&) override {
+    this->set_buckets(buckets);
+    return {.items_per_bucket = items_ + 1,  // and the sum of squares
+            .skips_buffer_broadcast = hook_.skips_buffer_broadcast && hook_.skips_buffer_broadcast()};
   }
 
   /// Sets the buckets. Collective, blocking if the hook is. Between steps.

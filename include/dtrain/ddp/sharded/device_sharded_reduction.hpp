@@ -126,16 +126,14 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   /// Bytes of gradients outside the arena.
   std::size_t gradient_bytes() const noexcept { return memory_->parts.bytes() + memory_->shards->scratch_bytes(); }
 
-  std::uint64_t items_per_bucket() const noexcept override { return 0; }  // streams of a device run no work of the host
-  bool unpacks() const noexcept override { return false; }
-
-  void begin(Buckets& buckets, const StepOptions& options) override {
+  StepNeeds begin(Buckets& buckets, const StepOptions& options) override {
     buckets_ = &buckets;
     step_ = &options;
     scaler_ = options.scaler.on_device();
     is_live_ = is_live_ || scaler_ != nullptr;
     factor_ = 1;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
+    return {.unpacks = false};  // streams of a device run no work of the host
   }
 
   /// Between steps. Collective, enqueued: each collective of a step, also of one that clips: of blocks and of rests for

@@ -54,16 +54,15 @@ class ShardedReduction final : public ShardedWork<C> {
   /// Bytes of gradients outside the arena.
   std::size_t gradient_bytes() const noexcept { return divided_ ? divided_->bytes() : 0; }
 
-  /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
-  std::uint64_t items_per_bucket() const noexcept override { return 7; }
-
-  void begin(Buckets& buckets, const StepOptions& options) override {
+  StepNeeds begin(Buckets& buckets, const StepOptions& options) override {
     buckets_ = &buckets;
     step_ = &options;
     values_are_free_ = false;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
     if (divided_) divided_->begin_step();
+    // Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
+    return {.items_per_bucket = 7};
   }
 
   void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) override {
