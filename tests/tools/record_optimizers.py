@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints tests/unit/public_interface/optimizer_values.hpp: the weights after each of ten steps of PyTorch's optimizers.
+"""Prints tests/unit/public_interface/sharded/optimizer_values.hpp: the weights after each of ten steps of PyTorch's optimizers.
 
-  /usr/bin/python3 tests/tools/record_optimizers.py > tests/unit/public_interface/optimizer_values.hpp
+  /usr/bin/python3 tests/tools/record_optimizers.py > tests/unit/public_interface/sharded/optimizer_values.hpp
 
 Needs PyTorch (Debian's python3-torch, 1.13, made the committed file). PyTorch has no LAMB: its values are computed here,
 in f64, by algorithm 2 of You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR

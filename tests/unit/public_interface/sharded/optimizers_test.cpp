@@ -1,7 +1,7 @@
 // The rules of optimizers, beside values that other programs have computed.
 
 #include "dtrain/ddp/sharded/optimizers.hpp"
-#include "unit/public_interface/optimizer_values.hpp"
+#include "unit/public_interface/sharded/optimizer_values.hpp"
 #include "unit/public_interface/prelude.hpp"
 
 namespace optimizers_test {
