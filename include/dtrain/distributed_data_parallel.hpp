@@ -174,9 +174,7 @@ class DistributedDataParallel {
   /// and blocking as backward(). @throws Error (unsupported) for gradients on a device; (invalid_argument) if gradients
   /// of passes under no_sync() wait for a step; (unsupported) with hooks::LocalSgd; as backward()
   bool step_without_data(StepOptions options = {}) {
-    driver_->begin_without_data();
-    const ddp::ZeroGradients zeros(driver_->parameters);
-    return backward(zeros, std::move(options));
+    return driver_->step_without_data(group::GroupAccess::of(group_), std::move(options));
   }
   template <class R>
   bool step_without_data(ShardedOptimizer<R, Communicator>& optimizer, StepOptions options = {}) {
@@ -259,7 +257,7 @@ class DistributedDataParallel {
   }
 
   /// Whether backward() reduces: outside the scope of every NoSync.
-  bool reduces() const noexcept { return driver_->wrapped->no_sync_depth == 0; }
+  bool reduces() const noexcept { return driver_->reduces(); }
 
   /// Statistics of this rank; ddp::to_string formats them as a line.
   ddp::ReducerStatistics statistics() const noexcept {
@@ -342,31 +340,13 @@ class DistributedDataParallel {
     try {
       act();
     } catch (...) {
-      if (!group::GroupAccess::of(group_).failure()->failed()) {  // else the exception may be caused by that failure
-        group::GroupAccess::of(group_).rank_context()->report_exception(exception_text());
-      }
+      driver_->report_exception(group::GroupAccess::of(group_));
       throw;
     }
   }
 
-  /// A step that reduces has begun.
-  void count_step() noexcept {
-    driver_->wrapped->has_unreduced = false;
-    if (--driver_->wrapped->steps_to_reminder == 0) group::GroupAccess::of(group_).rank_context()->remind_of_commit();
-  }
-
   Step begin(const char* caller, StepOptions options) {
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
-    if (!reduces()) {
-      driver_->reducer->throw_if_unusable(caller);
-      driver_->wrapped->has_unreduced = true;
-      return driver_->accumulation->begin();
-    }
-    driver_->compare_if_due(group::GroupAccess::of(group_), caller);
-    if (options.master != nullptr) options.master->require_of(driver_->parameters, caller);
-    Step step = driver_->reducer->begin(caller, std::move(options));
-    count_step();
-    return step;
+    return driver_->begin(group::GroupAccess::of(group_), caller, std::move(options));
   }
 
   template <class R>
@@ -382,7 +362,7 @@ class DistributedDataParallel {
     optimizer.require_usable(options, caller);
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, std::move(options), &optimizer.work());
-    count_step();
+    driver_->count_step(group::GroupAccess::of(group_));
     or_report([&] { optimizer.renew_values(); });
     return step;
   }

@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What a step needs, by its work.
+/// Needs of a step, by its work.
 struct StepNeeds {
   /// The largest number of work items that launch enqueues for a bucket. The stream has room for this number in each
   /// bucket, so that ready() never runs work. A host stream runs work in a thread that finds its queue full.

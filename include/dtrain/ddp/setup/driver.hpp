@@ -38,6 +38,7 @@
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
 #include "dtrain/ddp/planning/measured_plan.hpp"
+#include "dtrain/ddp/precision/master_weights.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
@@ -46,6 +47,8 @@
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/setup/backend_check.hpp"
 #include "dtrain/ddp/setup/scaled_averages.hpp"
+#include "dtrain/ddp/step.hpp"
+#include "dtrain/ddp/step_options.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/group_state.hpp"
@@ -109,6 +112,27 @@ struct Driver {
       parameters[i].value = read_value(i).view;
     return parameters;
   }
+
+  /// Whether steps reduce: outside the scope of every NoSync.
+  bool reduces() const noexcept { return wrapped->no_sync_depth == 0; }
+
+  /// Begins a step without an optimizer, or a pass under no_sync(). @throws as DistributedDataParallel::begin
+  Step begin(const Group& group, const char* caller, StepOptions options);
+
+  /// A step that reduces has begun.
+  void count_step(const Group& group) noexcept {
+    wrapped->has_unreduced = false;
+    if (--wrapped->steps_to_reminder == 0) group.rank_context()->remind_of_commit();
+  }
+
+  /// In a handler of an exception of an open step: reports it to the job, unless a failure of the job may have caused
+  /// it.
+  void report_exception(const Group& group) {
+    if (!group.failure()->failed()) group.rank_context()->report_exception(exception_text());
+  }
+
+  /// As DistributedDataParallel::step_without_data, without an optimizer.
+  bool step_without_data(const Group& group, StepOptions options);
 
   /// Begins a step of a rank that has no samples. @throws Error (unsupported) for hooks::LocalSgd
   void begin_without_data();
@@ -176,6 +200,35 @@ void Driver<Backend, Group>::begin_without_data() {
                 "the same number of steps (DistributedSampler), or use another hook");
   }
   if (std::exchange(sends_buffers_, false)) warn_of_constant_buffers();
+}
+
+template <class Backend, class Group>
+Step Driver<Backend, Group>::begin(const Group& group, const char* caller, StepOptions options) {
+  group.rank_context()->require_may_block();
+  if (!reduces()) {
+    reducer->throw_if_unusable(caller);
+    wrapped->has_unreduced = true;
+    return accumulation->begin();
+  }
+  compare_if_due(group, caller);
+  if (options.master != nullptr) options.master->require_of(parameters, caller);
+  Step step = reducer->begin(caller, std::move(options));
+  count_step(group);
+  return step;
+}
+
+template <class Backend, class Group>
+bool Driver<Backend, Group>::step_without_data(const Group& group, StepOptions options) {
+  begin_without_data();
+  const ZeroGradients zeros(parameters);
+  Step step = begin(group, "backward()", std::move(options));
+  try {
+    zeros(step.ready());
+  } catch (...) {
+    report_exception(group);
+    throw;
+  }
+  return step.finish();
 }
 
 template <class Backend, class Group>
