@@ -181,7 +181,7 @@ class LocalSgd {
 
 DTRAIN_DEFINED LocalSgd::LocalSgd(LocalSgdOptions options) : options_(options) {
   if (options.every == 0) {
-    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
+    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps");
   }
 }
 
