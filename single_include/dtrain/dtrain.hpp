@@ -29580,7 +29580,7 @@ class LocalSgd {
 
 DTRAIN_DEFINED LocalSgd::LocalSgd(LocalSgdOptions options) : options_(options) {
   if (options.every == 0) {
-    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
+    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps");
   }
 }
 
@@ -36070,6 +36070,15 @@ bool scale_by_options(const StepOptions& options, const GradientTable& gradients
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Needs of a step, by its work.
+struct StepNeeds {
+  /// The largest number of work items that launch enqueues for a bucket. The stream has room for this number in each
+  /// bucket, so that ready() never runs work. A host stream runs work in a thread that finds its queue full.
+  std::uint64_t items_per_bucket = 0;
+  bool unpacks = true;                  ///< whether the model gets the reduced gradients of a bucket after launch
+  bool skips_buffer_broadcast = false;  ///< whether each rank keeps its own buffers; equal on all ranks
+};
+
 /// BucketReduction calls begin; pack for each gradient if the plan reuses memory; launch for each bucket of a step, in
 /// the order of the buckets; and finish. Errors: an exception ends the job, as an exception of the backward pass does.
 /// Lifetime: the object outlives the step's work.
@@ -36089,18 +36098,11 @@ class StepWork {
     ~Buckets() = default;
   };
 
-  /// The largest number of work items that launch enqueues for a bucket. The stream has room for this number in each
-  /// bucket, so that ready() never runs work. A host stream runs work in a thread that finds its queue full.
-  virtual std::uint64_t items_per_bucket() const noexcept = 0;
-
   /// @throws Error (invalid_argument) if the work cannot take the buckets of this plan. @param caller the user's call
   virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
 
   /// Begins a step. Lifetime: both outlive the step.
-  virtual void begin(Buckets& buckets, const StepOptions& options) = 0;
-
-  /// Whether the model gets the reduced gradients of the bucket after launch().
-  virtual bool unpacks() const noexcept { return true; }
+  virtual StepNeeds begin(Buckets& buckets, const StepOptions& options) = 0;
 
   /// Not on CUDA, where the gradient copier does it. Copies a gradient to its place, once the memory there is free, or
   /// keeps a copy until then. Blocking: until work of earlier buckets has run. Threads: any, concurrently for different
@@ -36114,9 +36116,6 @@ class StepWork {
 
   /// Collective, blocking: ends the step. @pre all buckets are launched @returns as Step::finish
   virtual bool finish(C& channel, Stream stream) = 0;
-
-  /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
-  virtual bool skips_buffer_broadcast() const { return false; }
 
  protected:
   ~StepWork() = default;
@@ -36166,7 +36165,6 @@ class ReducingWork : public StepWork<C> {
   void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const final {
     require_reducible(plan, gradients, caller);
   }
-  void begin(Buckets& buckets, const StepOptions&) final { buckets_ = &buckets; }
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
   bool finish(C&, Stream) final {
@@ -36176,6 +36174,8 @@ class ReducingWork : public StepWork<C> {
 
  protected:
   ~ReducingWork() = default;
+
+  void set_buckets(Buckets& buckets) noexcept { buckets_ = &buckets; }
 
   /// Address for the bucket's sum of squares; null if the step does not measure the norm.
   double* sum_of(std::size_t bucket) noexcept { return norms_->sum_of(bucket); }
@@ -36197,9 +36197,13 @@ template <backend::Communicator C>
 class AllReduceWork final : public ReducingWork<C> {
  public:
   using typename ReducingWork<C>::Stream;
+  using typename ReducingWork<C>::Buckets;
   using ReducingWork<C>::ReducingWork;
 
-  std::uint64_t items_per_bucket() const noexcept override { return 2; }  // the all-reduce, and the sum of squares
+  StepNeeds begin(Buckets& buckets, const StepOptions&) override {
+    this->set_buckets(buckets);
+    return {.items_per_bucket = 2};  // the all-reduce, and the sum of squares
+  }
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     if (range.count == 0) return;
@@ -36234,6 +36238,7 @@ class HookWork final : public ReducingWork<C> {
  public:
   using typename ReducingWork<C>::Stream;
   using typename ReducingWork<C>::Norms;
+  using typename ReducingWork<C>::Buckets;
 
   /// Calls hook.prepare. @pre hook.reduce is not empty
   HookWork(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers,
@@ -36242,9 +36247,10 @@ class HookWork final : public ReducingWork<C> {
     if (hook_.prepare) hook_.prepare(parameters, buffers);
   }
 
-  std::uint64_t items_per_bucket() const noexcept override { return items_ + 1; }  // and the sum of squares
-  bool skips_buffer_broadcast() const override {
-    return hook_.skips_buffer_broadcast && hook_.skips_buffer_broadcast();
+  StepNeeds begin(Buckets& buckets, const StepOptions&) override {
+    this->set_buckets(buckets);
+    return {.items_per_bucket = items_ + 1,  // and the sum of squares
+            .skips_buffer_broadcast = hook_.skips_buffer_broadcast && hook_.skips_buffer_broadcast()};
   }
 
   /// Sets the buckets. Collective, blocking if the hook is. Between steps.
@@ -36463,15 +36469,16 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     step_ = std::move(options);  // once nothing refuses the step: the program owns what its function holds
     check_.begin();
     sums_or_checks_ = check_.is_on() || sums_.is_allocated();
-    work_->begin(*this, step_);
-    buffers_.begin_step(work_->skips_buffer_broadcast());
+    const StepNeeds needs = work_->begin(*this, step_);
+    unpacks_ = needs.unpacks;
+    buffers_.begin_step(needs.skips_buffer_broadcast);
     meter_.begin();
     norms_.begin_step(measures);
     pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
     } else {
-      copier_.reserve(work_->items_per_bucket() + (check_.is_on() ? 2 : 0));
+      copier_.reserve(needs.items_per_bucket + (check_.is_on() ? 2 : 0));
     }
   }
 
@@ -36688,7 +36695,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (check_.is_on() && work_ == &own_work()) {
       check_.after_collective(plan().buckets[bucket].parameters, copier_.stream());
     }
-    copier_.after_collective(bucket, work_->unpacks());
+    copier_.after_collective(bucket, unpacks_);
   }
 
   Communicator communicator_;
@@ -36705,6 +36712,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   ReadyCheck check_;
   GradientSums sums_;
   StepOptions step_;             ///< the open step's
+  bool unpacks_ = true;          ///< StepNeeds::unpacks of the open step
   bool sums_or_checks_ = false;  ///< whether this step does either: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
@@ -37120,6 +37128,27 @@ struct Driver {
     return parameters;
   }
 
+  /// Whether steps reduce: outside the scope of every NoSync.
+  bool reduces() const noexcept { return wrapped->no_sync_depth == 0; }
+
+  /// Begins a step without an optimizer, or a pass under no_sync(). @throws as DistributedDataParallel::begin
+  Step begin(const Group& group, const char* caller, StepOptions options);
+
+  /// A step that reduces has begun.
+  void count_step(const Group& group) noexcept {
+    wrapped->has_unreduced = false;
+    if (--wrapped->steps_to_reminder == 0) group.rank_context()->remind_of_commit();
+  }
+
+  /// In a handler of an exception of an open step: reports it to the job, unless a failure of the job may have caused
+  /// it.
+  void report_exception(const Group& group) {
+    if (!group.failure()->failed()) group.rank_context()->report_exception(exception_text());
+  }
+
+  /// As DistributedDataParallel::step_without_data, without an optimizer.
+  bool step_without_data(const Group& group, StepOptions options);
+
   /// Begins a step of a rank that has no samples. @throws Error (unsupported) for hooks::LocalSgd
   void begin_without_data();
 
@@ -37186,6 +37215,35 @@ void Driver<Backend, Group>::begin_without_data() {
                 "the same number of steps (DistributedSampler), or use another hook");
   }
   if (std::exchange(sends_buffers_, false)) warn_of_constant_buffers();
+}
+
+template <class Backend, class Group>
+Step Driver<Backend, Group>::begin(const Group& group, const char* caller, StepOptions options) {
+  group.rank_context()->require_may_block();
+  if (!reduces()) {
+    reducer->throw_if_unusable(caller);
+    wrapped->has_unreduced = true;
+    return accumulation->begin();
+  }
+  compare_if_due(group, caller);
+  if (options.master != nullptr) options.master->require_of(parameters, caller);
+  Step step = reducer->begin(caller, std::move(options));
+  count_step(group);
+  return step;
+}
+
+template <class Backend, class Group>
+bool Driver<Backend, Group>::step_without_data(const Group& group, StepOptions options) {
+  begin_without_data();
+  const ZeroGradients zeros(parameters);
+  Step step = begin(group, "backward()", std::move(options));
+  try {
+    zeros(step.ready());
+  } catch (...) {
+    report_exception(group);
+    throw;
+  }
+  return step.finish();
 }
 
 template <class Backend, class Group>
@@ -37581,16 +37639,14 @@ class DeviceShardedReduction final : public ShardedWork<C> {
   /// Bytes of gradients outside the arena.
   std::size_t gradient_bytes() const noexcept { return memory_->parts.bytes() + memory_->shards->scratch_bytes(); }
 
-  std::uint64_t items_per_bucket() const noexcept override { return 0; }  // streams of a device run no work of the host
-  bool unpacks() const noexcept override { return false; }
-
-  void begin(Buckets& buckets, const StepOptions& options) override {
+  StepNeeds begin(Buckets& buckets, const StepOptions& options) override {
     buckets_ = &buckets;
     step_ = &options;
     scaler_ = options.scaler.on_device();
     is_live_ = is_live_ || scaler_ != nullptr;
     factor_ = 1;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
+    return {.unpacks = false};  // streams of a device run no work of the host
   }
 
   /// Between steps. Collective, enqueued: each collective of a step, also of one that clips: of blocks and of rests for
@@ -37894,16 +37950,15 @@ class ShardedReduction final : public ShardedWork<C> {
   /// Bytes of gradients outside the arena.
   std::size_t gradient_bytes() const noexcept { return divided_ ? divided_->bytes() : 0; }
 
-  /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
-  std::uint64_t items_per_bucket() const noexcept override { return 7; }
-
-  void begin(Buckets& buckets, const StepOptions& options) override {
+  StepNeeds begin(Buckets& buckets, const StepOptions& options) override {
     buckets_ = &buckets;
     step_ = &options;
     values_are_free_ = false;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
     if (divided_) divided_->begin_step();
+    // Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
+    return {.items_per_bucket = 7};
   }
 
   void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) override {
@@ -39278,9 +39333,7 @@ class DistributedDataParallel {
   /// and blocking as backward(). @throws Error (unsupported) for gradients on a device; (invalid_argument) if gradients
   /// of passes under no_sync() wait for a step; (unsupported) with hooks::LocalSgd; as backward()
   bool step_without_data(StepOptions options = {}) {
-    driver_->begin_without_data();
-    const ddp::ZeroGradients zeros(driver_->parameters);
-    return backward(zeros, std::move(options));
+    return driver_->step_without_data(group::GroupAccess::of(group_), std::move(options));
   }
   template <class R>
   bool step_without_data(ShardedOptimizer<R, Communicator>& optimizer, StepOptions options = {}) {
@@ -39363,7 +39416,7 @@ class DistributedDataParallel {
   }
 
   /// Whether backward() reduces: outside the scope of every NoSync.
-  bool reduces() const noexcept { return driver_->wrapped->no_sync_depth == 0; }
+  bool reduces() const noexcept { return driver_->reduces(); }
 
   /// Statistics of this rank; ddp::to_string formats them as a line.
   ddp::ReducerStatistics statistics() const noexcept {
@@ -39446,31 +39499,13 @@ class DistributedDataParallel {
     try {
       act();
     } catch (...) {
-      if (!group::GroupAccess::of(group_).failure()->failed()) {  // else the exception may be caused by that failure
-        group::GroupAccess::of(group_).rank_context()->report_exception(exception_text());
-      }
+      driver_->report_exception(group::GroupAccess::of(group_));
       throw;
     }
   }
 
-  /// A step that reduces has begun.
-  void count_step() noexcept {
-    driver_->wrapped->has_unreduced = false;
-    if (--driver_->wrapped->steps_to_reminder == 0) group::GroupAccess::of(group_).rank_context()->remind_of_commit();
-  }
-
   Step begin(const char* caller, StepOptions options) {
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
-    if (!reduces()) {
-      driver_->reducer->throw_if_unusable(caller);
-      driver_->wrapped->has_unreduced = true;
-      return driver_->accumulation->begin();
-    }
-    driver_->compare_if_due(group::GroupAccess::of(group_), caller);
-    if (options.master != nullptr) options.master->require_of(driver_->parameters, caller);
-    Step step = driver_->reducer->begin(caller, std::move(options));
-    count_step();
-    return step;
+    return driver_->begin(group::GroupAccess::of(group_), caller, std::move(options));
   }
 
   template <class R>
@@ -39486,7 +39521,7 @@ class DistributedDataParallel {
     optimizer.require_usable(options, caller);
     context.sharded.begin_step(caller, optimizer.is_loaded());
     Step step = driver_->reducer->begin(caller, std::move(options), &optimizer.work());
-    count_step();
+    driver_->count_step(group::GroupAccess::of(group_));
     or_report([&] { optimizer.renew_values(); });
     return step;
   }
