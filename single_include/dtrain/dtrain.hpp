@@ -36402,13 +36402,14 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       }
     }
     if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
-      if (communicator_.size() == 1) return;
-      arena_.for_extreme_ranges([this](const BufferView& zeros) {
-        hook_ ? hook_->connect(zeros, op_, communicator_, copier_.stream())
-              : all_reduce_.connect(zeros, op_, communicator_, copier_.stream());
-      });
-      copier_.synchronize(waiting());
+      if (communicator_.size() > 1) {
+        arena_.for_extreme_ranges([this](const BufferView& zeros) {
+          hook_ ? hook_->connect(zeros, op_, communicator_, copier_.stream())
+                : all_reduce_.connect(zeros, op_, communicator_, copier_.stream());
+        });
+      }
     }
+    wait_for_loads();
   }
 
   BucketReduction(const BucketReduction&) = delete;
@@ -36606,23 +36607,24 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// whose content is lost, in the arena or, where that has bound gradients, in memory for this call.
   template <class Work>
   void connect([[maybe_unused]] Work& work) {
+    std::optional<typename Communicator::Allocation> apart;
     if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
-      if (communicator_.size() == 1) return;
-      std::vector<BufferView> ranges;
-      std::size_t most = 0;
-      for (std::size_t bucket = 0; bucket < arena_.buckets(); ++bucket) {
-        ranges.push_back(arena_.range(bucket));
-        most = std::max(most, ranges.back().bytes());
+      if (communicator_.size() > 1) {
+        std::vector<BufferView> ranges;
+        std::size_t most = 0;
+        for (std::size_t bucket = 0; bucket < arena_.buckets(); ++bucket) {
+          ranges.push_back(arena_.range(bucket));
+          most = std::max(most, ranges.back().bytes());
+        }
+        if (gradients_.first_bound()) {
+          apart.emplace(communicator_.allocate_blocking(most, Deadline::after(context_.timeout)));
+          for (BufferView& range : ranges)
+            range.data = apart->data();
+        }
+        work.connect(ranges, op_, communicator_, copier_.stream());
       }
-      std::optional<typename Communicator::Allocation> apart;
-      if (gradients_.first_bound()) {
-        apart.emplace(communicator_.allocate_blocking(most, Deadline::after(context_.timeout)));
-        for (BufferView& range : ranges)
-          range.data = apart->data();
-      }
-      work.connect(ranges, op_, communicator_, copier_.stream());
-      copier_.synchronize(waiting());
     }
+    wait_for_loads();
   }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
@@ -36638,6 +36640,12 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// A function that waits for an event, and throws if the job fails.
   auto waiting() {
     return [this](typename Stream::Event& event) { wait_for_event(event); };
+  }
+
+  /// Blocking, on CUDA only: until the kernels that load others have run. They write numbers that the graph of a
+  /// captured step writes, too, and the program's streams, which run the graph, do not wait for this stream.
+  void wait_for_loads() {
+    if constexpr (GradientCopier::copies_on_stream) copier_.synchronize(waiting());
   }
 
   /// Work of steps without an optimizer.

@@ -18,6 +18,7 @@
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
+#include "support/sanitized.hpp"
 
 namespace support {
 
@@ -30,7 +31,7 @@ using dtrain::stream::cuda::DeviceBuffer;
 using dtrain::stream::cuda::StreamRef;
 
 /// Blocking: until the stream has run what it holds. @returns whether it did in time
-inline bool completes(StreamRef stream, std::chrono::seconds patience = std::chrono::seconds(20)) {
+inline bool completes(StreamRef stream, std::chrono::seconds patience = std::chrono::seconds(is_sanitized ? 240 : 60)) {
   dtrain::stream::cuda::Event event;
   stream.record(event);
   return event.block_until_complete(dtrain::Deadline::after(patience)) == dtrain::stream::WaitResult::complete;

@@ -17,6 +17,7 @@
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "support/nccl_rank.hpp"
+#include "support/sanitized.hpp"
 
 namespace support {
 
@@ -30,7 +31,7 @@ class CudaTrainingRank {
     dtrain::ddp::BucketCaps caps{0, 0};  ///< a bucket for each
     bool bound = false;
     std::size_t streams = 1;
-    std::chrono::nanoseconds timeout = std::chrono::seconds(10);
+    std::chrono::nanoseconds timeout = std::chrono::seconds(is_sanitized ? 60 : 10);
     dtrain::DdpOptions options{};
     dtrain::ddp::ReducerParts parts{};
     dtrain::ddp::HookFunctions<dtrain::backend::Nccl::Communicator> hook{};

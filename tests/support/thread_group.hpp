@@ -17,6 +17,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/process_group.hpp"
+#include "support/sanitized.hpp"
 #include "support/thread_ranks.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
@@ -35,7 +36,9 @@ using GroupBody = std::type_identity_t<std::function<void(const dtrain::ProcessG
 
 /// What a launcher tells `rank`, where the store listens on this machine.
 inline dtrain::launch::RankProcess rank_process_of(int rank, int world_size, std::uint16_t port,
-                                                   std::chrono::seconds timeout = std::chrono::seconds(20)) {
+                                                   std::chrono::seconds timeout = std::chrono::seconds(is_sanitized
+                                                                                                           ? 60
+                                                                                                           : 20)) {
   dtrain::launch::RankProcess process;
   process.identity.rank = rank;
   process.identity.world_size = world_size;

@@ -227,6 +227,23 @@ TEST_CASE("gradients of whole numbers have no norm: the step is refused before i
   });
 }
 
+TEST_CASE("a reducer is there when the kernels that load its kernels have run: a graph does not wait for them") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  std::atomic<bool> constructed{false};
+  std::atomic<bool> came_too_early{false};
+  support::NcclRank opened(std::make_shared<support::FakeJob>(1), 0, 1, "ddp");
+  support::enqueue_on_host(opened.stream.ref(), [&] {  // in front of these kernels
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+    while (!constructed && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    came_too_early = constructed.load();
+  });
+  support::CudaTrainingRank rank(std::move(opened), {});
+  constructed = true;
+  REQUIRE(support::completes(rank.nccl.stream.ref()));
+  CHECK_FALSE(came_too_early);
+}
+
 TEST_CASE("each replay of a captured step measures") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   for (const int warm_up : {0, 1}) {
