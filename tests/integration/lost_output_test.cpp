@@ -16,7 +16,7 @@ long lines_with(const Result& result, const std::string& text) {
   return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) { return contains(line, text); });
 }
 
-const std::string lost = " takes nothing more: ";
+const std::string lost = "cannot write to ";
 const std::string job = probe + " --nproc-per-node=2 '*:join' '*:lines:3000' '*:stderr:done'";
 
 }  // namespace
@@ -26,7 +26,7 @@ TEST_CASE("a full disk under stdout is said once, with its file and why, and the
   INFO(result.error);
   support::check_ended(result, 0,
                        {"[0] done\n", "[1] done\n",
-                        "dtrain: stdout ('/dev/full') takes nothing more: No space left on device; the job goes "
+                        "dtrain: cannot write to stdout ('/dev/full'): No space left on device; the job goes "
                         "on, and what the ranks print there is lost from here on"});
   CHECK(lines_with(result, lost) == 1);
 }
@@ -35,7 +35,7 @@ TEST_CASE("a reader of stdout that goes away is said once, and the job goes on")
   const Result result = run_in_shell(job + " | head -n 1");
   INFO(result.error);
   CHECK_CONTAINS(result.error, "[0] done\n", "[1] done\n",
-                 "dtrain: stdout (a pipe) takes nothing more: Broken pipe; the job goes on");
+                 "dtrain: cannot write to stdout (a pipe): Broken pipe; the job goes on");
   CHECK(lines_with(result, lost) == 1);
   CHECK(lines_of(result.output).size() == 1);
 }
@@ -44,7 +44,7 @@ TEST_CASE("a stdout at the limit of its size does not end the launcher") {
   const support::TemporaryFile file;
   const Result result = run_in_shell("ulimit -f 8; exec " + job + " > " + file.path);
   INFO(result.error);
-  support::check_ended(result, 0, {"dtrain: stdout ('" + file.path + "') takes nothing more: File too large"});
+  support::check_ended(result, 0, {"dtrain: cannot write to stdout ('" + file.path + "'): File too large"});
   CHECK(lines_with(result, lost) == 1);
   CHECK_CONTAINS(content(file.path), "] line 0 of ");
 }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
@@ -53,6 +54,9 @@ bool is_complete_beside_capture(const E& event) noexcept {
   }
 }
 
+/// @param stream as the sentence names it: "the communication stream" @throws Error (timeout)
+[[noreturn]] void throw_stalled(const char* stream, std::chrono::nanoseconds timeout);
+
 /// Blocking: until the work before `event` is complete. Each operation has its own timeout, which starts when it begins
 /// to run. The wait's deadline is for a stream that no thread runs; the deadline restarts as long as operations
 /// complete.
@@ -68,11 +72,20 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
       return;
     }
     if (progress_of(event, communicator) == before) {
-      throw_error(Errc::timeout,
-                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
-                  "of another thread still using it?");
+      throw_stalled("the communication stream", timeout);
     }
   }
 }
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_stalled(const char* stream, std::chrono::nanoseconds timeout) {
+  throw_error(Errc::timeout,
+              "waiting for {}, which made no progress for {}, twice the timeout (DTRAIN_TIMEOUT_SECONDS); is a step of "
+              "another thread still using it?",
+              {stream, duration_text(2 * timeout)});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -281,10 +281,11 @@ DTRAIN_DEFINED void check_blocks(const char* operation, const char* whole_is, co
                                  const char* part_is, const ConstBufferView& part, RankPlace place) {
   const std::size_t ranks = static_cast<std::size_t>(place.size);
   if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
-    throw_error(
-        Errc::invalid_argument,
-        "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
-        {operation, place.size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
+    throw_error(Errc::invalid_argument,
+                "{} on {} ranks: the {} has {} {}, the {} {} {}; give an {} that is {} times as long as the {}, of the "
+                "same type",
+                {operation, place.size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype),
+                 whole_is, place.size, part_is});
   }
   check_memory(operation, whole);
   check_memory(operation, part);
@@ -341,12 +342,12 @@ DTRAIN_DEFINED void Broadcast::check(RankPlace place) const {
 }
 
 DTRAIN_DEFINED void ReduceScatter::check(RankPlace place) const {
-  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, place);
+  detail::check_blocks("reduce_scatter", "input", input, "output", output, place);
   detail::check_is_reduced("reduce_scatter", output);
 }
 
 DTRAIN_DEFINED void AllGather::check(RankPlace place) const {
-  detail::check_blocks("all_gather", "an output", output, "an input", input, place);
+  detail::check_blocks("all_gather", "output", output, "input", input, place);
 }
 
 DTRAIN_DEFINED void ReadBlocks::check(RankPlace /*place*/) const {

@@ -44,9 +44,8 @@ inline std::string warning_about(const identity::Environment& environment) {
     return {};
   }
   return format_text(
-      "{}={} lets streams share hardware queues, where a copy of backend::Staged that waits for the host holds up "
-      "other streams, also those that the host or another rank waits for; then they end by the timeout; unset it "
-      "(dtrain sets it to {}), or set it to {}",
+      "{}={} is too low for backend::Staged; unset it (dtrain sets it to {}), or set it to {}. Streams that share a "
+      "hardware queue hold each other up, and a job may wait until its timeout",
       {queues_variable, *queues, hardware_queues, hardware_queues});
 }
 

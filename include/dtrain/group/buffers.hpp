@@ -304,10 +304,7 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning,
                 {name(op)});
   }
   if (meaning == ElementMeaning::part_of_complex && !adds) {
-    throw_error(Errc::unsupported,
-                "complex numbers were given to a reduction by {}, which would reduce real and imaginary parts apart; "
-                "give sum or average",
-                {name(op)});
+    throw_error(Errc::unsupported, "complex numbers cannot be reduced by {}; use sum or average", {name(op)});
   }
 }
 

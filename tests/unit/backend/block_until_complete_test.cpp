@@ -50,8 +50,8 @@ TEST_CASE("a stream on which nothing ends within twice the timeout is given up, 
   const auto error = support::error_of([&] { rank.wait(100ms); });
   CHECK(error.code() == dtrain::Errc::timeout);
   CHECK(std::string(error.what()) ==
-        "waiting for the communication stream, none of whose work ended within twice the timeout; is a step of another "
-        "thread still using it?");
+        "waiting for the communication stream, which made no progress for 0.2 s, twice the timeout "
+        "(DTRAIN_TIMEOUT_SECONDS); is a step of another thread still using it?");
   gate.open();
   CHECK_NOTHROW(rank.wait(20s));
 }

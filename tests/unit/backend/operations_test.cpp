@@ -48,10 +48,11 @@ TEST_CASE("a reduce_scatter's input has a block for each rank, of which the outp
   CHECK_NOTHROW(check(floats(6), floats(2, 6), {0, 3}));
   CHECK_NOTHROW(check(floats(6), floats(2, 4), {2, 3}));
   CHECK_THROWS_WITH_AS(check(floats(6), floats(2, 4), {1, 3}), doctest::Contains("overlap"), Error);
-  CHECK_THROWS_WITH_AS(check(floats(7), floats(2, 8), {0, 3}),
-                       "reduce_scatter on 3 ranks with an input of 7 f32 and an output of 2 f32; the first has a block "
-                       "like the second for each rank",
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      check(floats(7), floats(2, 8), {0, 3}),
+      "reduce_scatter on 3 ranks: the input has 7 f32, the output 2 f32; give an input that is 3 times "
+      "as long as the output, of the same type",
+      Error);
   CHECK_THROWS_AS(check(floats(6), of(DType::i32, 2), {0, 3}), Error);
   CHECK_NOTHROW(check(BufferView{}, BufferView{}, {0, 3}));
 }
@@ -64,7 +65,7 @@ TEST_CASE("an all_gather's output has a block for each rank, of which the input 
   CHECK_NOTHROW(check(floats(2, 2), floats(6), {1, 3}));
   CHECK_THROWS_AS(check(floats(2, 3), floats(6), {1, 3}), Error);
   CHECK_THROWS_WITH_AS(check(floats(2, 6), floats(4), {0, 3}),
-                       doctest::Contains("all_gather on 3 ranks with an output of 4 f32 and an input of 2 f32"), Error);
+                       doctest::Contains("all_gather on 3 ranks: the output has 4 f32, the input 2 f32"), Error);
 }
 
 TEST_CASE("roots and peers are ranks of the channel, and a rank sends nothing to itself") {

@@ -244,7 +244,7 @@ class Mesh {
     const std::size_t ranks = peers_.size();
     if (info.address_bytes != own_.address_bytes || info.addresses.size() != (ranks - 1) * info.address_bytes) {
       throw_error(Errc::disagreement,
-                  "channel '{}': {} writes its addresses otherwise than rank {}; use one version of Gloo on all hosts",
+                  "channel '{}': {} uses another address format than rank {}; use one version of Gloo on all hosts",
                   {name_, to_string(peer), own_.job_rank});
     }
     const auto offset = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * info.address_bytes;

@@ -64,7 +64,9 @@ class EngineRegistry {
   std::shared_ptr<E> shared_blocking(Make make, Deadline deadline) {
     std::unique_lock lock(mutex_);
     if (!block_until(changed_, lock, deadline, [this] { return !making_; })) {
-      throw_error(Errc::timeout, "another thread of this process has not come to an end of starting MPI");
+      throw_error(Errc::timeout,
+                  "another thread of this process is still initialising MPI; see whether all ranks run, since MPI_Init "
+                  "waits for them, or raise DTRAIN_TIMEOUT_SECONDS");
     }
     if (disabled_) {
       throw_error(Errc::unsupported,

@@ -114,11 +114,11 @@ class Watchdog {
     if (channel_->launches == Launches::none) return;  // the group's channel has said so
     try {
       log(LogLevel::warning,
-          format_text("NCCL had not ended the communicator of channel '{}' in time (10 s, 1 s after the first such) "
-                      "and is left behind with it, in a thread; it waits until all ranks of a node close theirs: "
-                      "destroy wrappers and groups in one order on all ranks, and CUDA graphs with their operations "
-                      "before them",
-                      {channel_->context.name}));
+          format_text(
+              "NCCL did not end the communicator of channel '{}' within 10 s (1 s after an earlier delay); "
+              "its thread is abandoned. NCCL waits until all ranks of a node close theirs: destroy wrappers and "
+              "groups in one order on all ranks, and CUDA graphs with their operations before them",
+              {channel_->context.name}));
     } catch (...) {
       // No memory for the message.
     }

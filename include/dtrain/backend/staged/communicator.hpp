@@ -215,7 +215,7 @@ class Communicator {
   /// See CanSplit. Work that was enqueued runs first.
   Communicator split_blocking(int color, int key, Deadline deadline) requires CanSplit<Inner> {
     const stream::cuda::DeviceGuard guard(pipeline_->device());
-    drain("a channel was split", deadline);
+    drain("splitting", deadline);
     Inner inner_channel = inner().split_blocking(color, key, deadline);
     ChannelContext context = pipeline_->context();
     context.members = inner_channel.members();
@@ -227,7 +227,7 @@ class Communicator {
   /// @throws Error (cuda: no memory of the device, or none to pin), and as the inner allocate_blocking
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     const stream::cuda::DeviceGuard guard(pipeline_->device());
-    drain("memory was allocated", deadline);
+    drain("allocating memory of", deadline);
     return reporting_failure(pipeline_->context(), [&] {
       stream::cuda::DeviceBuffer device(bytes, pipeline_->device());
       stream::cuda::zero_blocking(device.data(), bytes, pipeline_->upload(), deadline);
@@ -307,7 +307,7 @@ class Communicator {
   }
 
   /// Blocking. @throws the job's first cause, or this channel's; Error (timeout)
-  void drain(const char* what_was_done, Deadline deadline) {
+  void drain(const char* doing, Deadline deadline) {
     const bool drained = pipeline_->drain(deadline);
     const ChannelContext& context = pipeline_->context();
     context.failure->throw_if_failed(context.reporting_rank());
@@ -315,8 +315,9 @@ class Communicator {
       throw_cause(*cause);
     }
     if (!drained) {
-      throw_error(Errc::timeout, "{} while operations on channel '{}' had not run by the deadline; wait for them first",
-                  {what_was_done, context.name});
+      throw_error(Errc::timeout,
+                  "{} channel '{}': operations on it are still pending at the deadline; wait for them first",
+                  {doing, context.name});
     }
   }
 

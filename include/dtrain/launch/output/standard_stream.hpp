@@ -47,10 +47,10 @@ inline std::string stream_name(const std::string& name, int descriptor) {
   return format_text("{} ({})", {name, in_quotes(target, 256)});
 }
 
-/// "stdout (a pipe) takes nothing more: Broken pipe; ..." @param error an errno
+/// "cannot write to stdout (a pipe): Broken pipe; ..." @param error an errno
 inline std::string lost_output(const std::string& name, int descriptor, int error) {
   return format_text(
-      "{} takes nothing more: {}; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR "
+      "cannot write to {}: {}; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR "
       "keeps it in files)",
       {stream_name(name, descriptor), std::generic_category().message(error)});
 }

@@ -49,8 +49,8 @@ TEST_CASE("a rank that stages asks for a hardware queue for each stream, unless 
 TEST_CASE("a variable that lets streams share hardware queues is warned of") {
   for (const std::string queues : {"1", "8", "31"}) {
     const std::string warning = warning_about({{SavedVariable::name, queues}});
-    CHECK(warning.find("CUDA_DEVICE_MAX_CONNECTIONS=" + queues + " lets streams share hardware queues") == 0);
-    CHECK(warning.find("unset it (dtrain sets it to 32), or set it to 32") != std::string::npos);
+    CHECK(warning.find("CUDA_DEVICE_MAX_CONNECTIONS=" + queues +
+                       " is too low for backend::Staged; unset it (dtrain sets it to 32), or set it to 32. ") == 0);
   }
   for (const std::string fine : {"32", "64", "", "many"})
     CHECK(warning_about({{SavedVariable::name, fine}}).empty());
