@@ -55,6 +55,9 @@ void report_failed_opening(const ChannelContext& context, const Error* error);
 
 }  // namespace detail
 
+/// @throws Error (invalid_argument) for a negative color of a split
+void check_color(int color);
+
 /// Returns `make()`. @throws its exceptions; all but JobFailed are first reported to the job
 template <class Make>
 auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
@@ -80,6 +83,13 @@ Communicator open_and_report_blocking(const ChannelContext& context, Deadline de
 }
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void check_color(int color) {
+  if (color < 0) {
+    throw_error(Errc::invalid_argument,
+                "split with color {}; colors begin at 0: give ranks that need no group a color of their own", {color});
+  }
+}
 
 DTRAIN_DEFINED void detail::report_failed_opening(const ChannelContext& context, const Error* error) {
   const bool is_late = error != nullptr && error->code() == make_error_code(Errc::timeout);

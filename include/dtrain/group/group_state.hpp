@@ -193,8 +193,7 @@ class GroupState final : public GroupStateBase {
         progress = *now;
         stalled = Deadline::after(2 * rank_context_->timeout);
       } else if (stalled.passed()) {
-        throw_error(Errc::timeout,
-                    "waiting for a collective of a stream, none of whose work ended within twice the timeout");
+        backend::throw_stalled("a collective's stream", rank_context_->timeout);
       }
     }
     const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store decides which came first
@@ -224,10 +223,7 @@ class GroupState final : public GroupStateBase {
 
   /// Collective, blocking: the group of the ranks that pass the same color, ordered by key, then by rank.
   std::shared_ptr<GroupState> split_blocking(int color, int key) {
-    if (color < 0) {
-      throw_error(Errc::invalid_argument,
-                  "splitting a process group with color {}; every rank gives a color of at least 0", {color});
-    }
+    backend::check_color(color);
     Communicator& parent = live();
     run_unattended();  // other ranks may wait for this work before they call this
     std::optional<Communicator> child;

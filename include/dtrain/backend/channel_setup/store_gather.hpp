@@ -367,10 +367,7 @@ DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& c
 
 DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
                                             Deadline deadline) {
-  if (color < 0) {
-    throw_error(Errc::invalid_argument,
-                "split with color {}; colors begin at 0: give ranks that need no group a color of their own", {color});
-  }
+  check_color(color);
   const std::string split = format_text("{}/split-{}", {context.name, number});
   const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
   const auto own = [=] { return ColorAndKey{color, key}; };
