@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +15,7 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/nearest_name.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/identity/choose_start.hpp"
@@ -127,20 +127,6 @@ inline constexpr std::array<std::string_view, 13> flag_names{
     "--log-dir",        "--wrap",   "--wrap-rank", "--bind",        "--in-process",  "--help-launch",
 };
 
-/// Levenshtein distance: number of insertions, deletions and replacements of one letter that change `b` into `a`.
-inline std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
 /// Whether the flag is another launcher's name of --nproc-per-node.
 inline bool is_short_for_workers(std::string_view flag) {
   return flag == "--nproc" || flag == "--nprocs";
@@ -155,22 +141,15 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
   }
   std::string spelling(given);
   std::replace(spelling.begin(), spelling.end(), '_', '-');
-  std::string_view closest;
-  for (const std::string_view flag : flag_names) {
-    if (spelling == flag) {
-      return flag;
-    }
-    const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
-    if (flag.size() < 8 && spelling.size() > 2 && spelling[2] != flag[2]) {
-      continue;  // --find and --kind are one letter from --bind
-    }
-    if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && is_short_for_workers(spelling))) {
-      closest = flag;
-    }
+  const auto exact = std::find(flag_names.begin(), flag_names.end(), spelling);
+  if (exact != flag_names.end()) {
+    return *exact;
   }
-  if (!closest.empty()) {
+  const std::string_view nearest =
+      is_short_for_workers(spelling) ? "--nproc-per-node" : nearest_name(spelling, flag_names, 2);
+  if (!nearest.empty()) {
     throw_error(Errc::usage, "unknown flag {}; did you mean {}? (put the program's own flags of that name after --)",
-                {given, closest});
+                {given, nearest});
   }
   return std::nullopt;
 }

@@ -103,14 +103,6 @@ TEST_CASE("--in-process is for one rank without a launcher: what only a launcher
   }
 }
 
-TEST_CASE("the edit distance counts insertions, deletions and replacements") {
-  using dtrain::launch::detail::edit_distance;
-  CHECK(edit_distance("", "") == 0);
-  CHECK(edit_distance("abc", "") == 3);
-  CHECK(edit_distance("kitten", "sitting") == 3);
-  CHECK(edit_distance("ab", "ba") == 2);
-}
-
 TEST_CASE("a program without a launcher of its own refuses that launcher's flags, in any spelling, but not after --") {
   using dtrain::launch::refuse_launcher_flags;
   for (const char* flag :
