@@ -104,7 +104,7 @@ TEST_CASE("bad command lines and surroundings are one sentence and exit code 2")
 
 TEST_CASE("--help-launch lists the launcher's flags and starts nothing") {
   const Result result = support::run(probe, {"--help-launch", "*:stdout:started\n"});
-  support::check_printed(result, {"--nproc-per-node"});
+  support::check_printed(result, {"Usage: " + probe + " [launcher flags] [your flags]\n", "--nproc-per-node"});
   CHECK(!contains(result.output, "[0]"));
 }
 

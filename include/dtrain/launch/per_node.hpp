@@ -92,7 +92,8 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     }
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
-      if (std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0) {
+      const std::string page = help_text(arguments.empty() ? "" : arguments.front());
+      if (std::fputs(page.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
         const Error lost =
             errno_error(format_text("printing the launcher's flags on {}", {stream_name("stdout", STDOUT_FILENO)}));
         log(LogLevel::error, lost.what());

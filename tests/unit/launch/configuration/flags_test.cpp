@@ -103,6 +103,26 @@ TEST_CASE("--in-process is for one rank without a launcher: what only a launcher
   }
 }
 
+TEST_CASE("the page of flags begins with a usage line and an example, and has every flag in one of four groups") {
+  const std::string page = help_text("./bin/train");
+  CHECK(page.find("Usage: ./bin/train [launcher flags] [your flags]\n"
+                  "Example: ./bin/train --nproc-per-node=4 --epochs=3\n") == 0);
+  std::size_t last = 0;
+  for (const std::string group : {"One node", "Several nodes", "Failures and elastic jobs", "Debugging"}) {
+    const std::size_t at = page.find("\n\n" + group);
+    REQUIRE(at != page.npos);
+    CHECK(at > last);
+    last = at;
+  }
+  for (const auto& flag : dtrain::launch::detail::flag_names)
+    CHECK_CONTAINS(page, "\n  " + std::string(flag));
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);)
+    CHECK(line.size() <= 110);
+  CHECK_CONTAINS(help_text("a\x1b[2J"), "Usage: a\\x1b[2J [launcher flags]");
+  CHECK_CONTAINS(help_text(""), "Example: PROGRAM --nproc-per-node=4");
+}
+
 TEST_CASE("a program without a launcher of its own refuses that launcher's flags, in any spelling, but not after --") {
   using dtrain::launch::refuse_launcher_flags;
   for (const char* flag :
