@@ -2,7 +2,7 @@
 // ctest: LABELS no-tsan
 // Elastic jobs over Gloo on two virtual hosts: workers, launchers, a link and a host are lost, and come back. (Gloo's
 // library is not instrumented.)
-//   DTRAIN_FROZEN_SECONDS=20 integration --source-file='*/elastic_hosts_test.cpp'    for how long a host is frozen
+//   DTRAIN_TEST_FROZEN_SECONDS=20 integration --source-file='*/elastic_hosts_test.cpp'    for how long a host is frozen
 
 #include "support/elastic_hosts.hpp"
 
@@ -121,7 +121,7 @@ TEST_CASE("a host that is frozen for longer than the liveness time is left out, 
     REQUIRE(frozen.size() == 3);
     support::signal_all(frozen, SIGSTOP);
     CHECK(job.trains_with(2));
-    const char* const seconds = std::getenv("DTRAIN_FROZEN_SECONDS");
+    const char* const seconds = std::getenv("DTRAIN_TEST_FROZEN_SECONDS");
     std::this_thread::sleep_for(std::chrono::seconds(seconds == nullptr ? 1 : std::atoi(seconds)));
     support::signal_all(frozen, SIGCONT);
     CHECK(job.trains_with(4));

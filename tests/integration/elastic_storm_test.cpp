@@ -1,8 +1,9 @@
 // ctest: TIMEOUT 300
 // Elastic jobs whose workers are killed and stopped at seeded moments; each job's commits are replayed without losses.
-//   DTRAIN_ELASTIC_KILLS=1000 DTRAIN_ELASTIC_HOST_KILLS=200 DTRAIN_ELASTIC_SEED=1 integration_elastic_storm
-// In half of the jobs the ranks evaluate in their own code for DTRAIN_ELASTIC_EVALUATION_MS, and are hit meanwhile,
-// too.
+//   DTRAIN_TEST_ELASTIC_KILLS=1000 DTRAIN_TEST_ELASTIC_HOST_KILLS=200 DTRAIN_TEST_ELASTIC_SEED=1
+//   integration_elastic_storm
+// In half of the jobs the ranks evaluate in their own code for DTRAIN_TEST_ELASTIC_EVALUATION_MS, and are hit
+// meanwhile, too.
 
 #include <regex>
 
@@ -163,7 +164,7 @@ int storm(std::uint32_t seed, int blows) {
   } else {
     arguments.push_back("gloo");
   }
-  const std::chrono::milliseconds evaluation(setting("DTRAIN_ELASTIC_EVALUATION_MS", 1500));
+  const std::chrono::milliseconds evaluation(setting("DTRAIN_TEST_ELASTIC_EVALUATION_MS", 1500));
   if (below(2) == 0) {
     arguments.push_back("evaluate=" + std::to_string(10 + below(50)));
     arguments.push_back("evaluation=" + std::to_string(evaluation.count()));
@@ -353,8 +354,8 @@ class HostStorm {
 }  // namespace
 
 TEST_CASE("workers that are killed and stopped at any moment lose, repeat and fork no step") {
-  const int kills = setting("DTRAIN_ELASTIC_KILLS", 60);
-  const int seed = setting("DTRAIN_ELASTIC_SEED", 1);
+  const int kills = setting("DTRAIN_TEST_ELASTIC_KILLS", 60);
+  const int seed = setting("DTRAIN_TEST_ELASTIC_SEED", 1);
   constexpr int each = 8;
   int hit = 0;
 #if !DTRAIN_WITH_GLOO
@@ -375,8 +376,8 @@ TEST_CASE("workers that are killed and stopped at any moment lose, repeat and fo
 
 #if DTRAIN_WITH_GLOO
 TEST_CASE("workers, a node and a link that are lost at any moment on two hosts lose, repeat and fork no step") {
-  const int kills = setting("DTRAIN_ELASTIC_HOST_KILLS", 8);
-  const int seed = setting("DTRAIN_ELASTIC_SEED", 1);
+  const int kills = setting("DTRAIN_TEST_ELASTIC_HOST_KILLS", 8);
+  const int seed = setting("DTRAIN_TEST_ELASTIC_SEED", 1);
   const support::VirtualCluster cluster(2);
   if (!cluster.problem.empty()) std::printf("no link is cut, for lack of virtual hosts: %s\n", cluster.problem.c_str());
   std::vector<std::chrono::milliseconds> pauses;

@@ -2,7 +2,7 @@
 // Minutes of training under a sanitizer; elastic_storm does the same with a small model.
 // ctest: LABELS long no-asan no-tsan
 // fashion_mnist --elastic, whose workers are killed again and again, is the undisturbed training.
-//   DTRAIN_FASHION_KILLS=20 integration --source-file='*/fashion_mnist_losses_test.cpp'
+//   DTRAIN_TEST_FASHION_KILLS=20 integration --source-file='*/fashion_mnist_losses_test.cpp'
 
 #include "integration/prelude.hpp"
 #include "support/fashion_mnist_program.hpp"
@@ -137,7 +137,7 @@ Trained train(int epochs, int kills) {
 
 TEST_CASE("workers that are killed again and again change nothing of a training") {
   if (!fashion_mnist_program::can_run()) return;
-  const char* const wanted = std::getenv("DTRAIN_FASHION_KILLS");
+  const char* const wanted = std::getenv("DTRAIN_TEST_FASHION_KILLS");
   const int kills = wanted == nullptr ? 4 : std::atoi(wanted);
   const int epochs = kills < 10 ? 1 : kills;  // a place is filled later, the more often its worker was lost
   const Trained undisturbed = train(epochs, 0);

@@ -1,8 +1,8 @@
 // ctest: TIMEOUT 300 RUN_SERIAL ON
 // Jobs that are hit at seeded moments of their lives, on one node and on two virtual ones, and what is left of them.
-//   DTRAIN_STORM_ROUNDS=100 DTRAIN_STORM_SEED=1 integration --source-file='*/kill_storm_test.cpp'
-// tools/kill_storm.py runs 1,000, in batches. Each round prints a line that begins with its seed; DTRAIN_STORM_ROUNDS=1
-// and that seed repeat it alone.
+//   DTRAIN_TEST_STORM_ROUNDS=100 DTRAIN_TEST_STORM_SEED=1 integration --source-file='*/kill_storm_test.cpp'
+// tools/kill_storm.py runs 1,000, in batches. Each round prints a line that begins with its seed; this seed and
+// DTRAIN_TEST_STORM_ROUNDS=1 repeat it alone.
 
 #include "integration/prelude.hpp"
 #include "support/leftovers.hpp"
@@ -188,8 +188,8 @@ void check_leftovers(const StormRound& round, const StormJob& job, Findings& fin
 }  // namespace
 
 TEST_CASE("a job that is hit at any moment ends as the rules say, says whom it hit, and leaves nothing behind") {
-  const int rounds = support::setting("DTRAIN_STORM_ROUNDS", 20);
-  const int seed = support::setting("DTRAIN_STORM_SEED", 1);
+  const int rounds = support::setting("DTRAIN_TEST_STORM_ROUNDS", 20);
+  const int seed = support::setting("DTRAIN_TEST_STORM_SEED", 1);
   for (int i = 0; i < rounds; ++i) {
     const StormRound round = support::drawn(static_cast<std::uint32_t>(seed + i));
     StormJob job(round);

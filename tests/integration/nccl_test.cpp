@@ -48,7 +48,7 @@ bool can_run(int ranks) {
 /// Variables of a rank of two that somebody else starts.
 Program::Variables one_of_two(int rank, const std::string& kind) {
   return {{"DTRAIN_EMULATED_DEVICES", "2"},
-          {"DTRAIN_PROBE_PER_PROCESS", kind},
+          {"DTRAIN_TEST_PROBE_PER_PROCESS", kind},
           {"DTRAIN_RANK", std::to_string(rank)},
           {"DTRAIN_WORLD_SIZE", "2"},
           {"DTRAIN_LOCAL_RANK", std::to_string(rank)},

@@ -1,8 +1,8 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
 //   nccl_probe --nproc-per-node=3
 //   hello|graph|kill|throw|late|leave|stop|stop_once|endless|early|states|gradients|hang|race
-// With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts; where it is "threads", NCCL starts one
-// for each operation. With the argument absent, rank 1 then stops before its first operation.
+// With DTRAIN_TEST_PROBE_PER_PROCESS set it is one rank, which somebody else starts; where it is "threads", NCCL starts
+// one for each operation. With the argument absent, rank 1 then stops before its first operation.
 #include "programs/prelude.hpp"
 #if DTRAIN_WITH_NCCL
 
@@ -277,7 +277,7 @@ int job(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (const char* const kind = std::getenv("DTRAIN_PROBE_PER_PROCESS")) {
+  if (const char* const kind = std::getenv("DTRAIN_TEST_PROBE_PER_PROCESS")) {
     return std::string_view(kind) == "threads" ? job<dtrain::launch::PerProcess, ThreadedNccl>(argc, argv)
                                                : job<dtrain::launch::PerProcess, Nccl>(argc, argv);
   }

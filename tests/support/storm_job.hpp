@@ -26,7 +26,7 @@ inline int setting(const char* name, int otherwise) {
 }
 
 /// Multiplies what may take its time, for machines that are busy with other things.
-inline const int patience = setting("DTRAIN_STORM_PATIENCE", 1);
+inline const int patience = setting("DTRAIN_TEST_STORM_PATIENCE", 1);
 
 /// DTRAIN_TIMEOUT_SECONDS: how long a launcher waits for one that never comes.
 inline const int formation_seconds = 8 * patience * (DTRAIN_THREAD_SANITIZER ? 3 : 1);

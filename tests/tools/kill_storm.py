@@ -5,8 +5,8 @@
   kill_storm.py --selftest
 
 PROGRAM is `build/test/tests/integration --source-file=*/kill_storm_test.cpp`, or where sources are not joined
-build/test/tests/integration_kill_storm. What a failed round said is printed; `DTRAIN_STORM_SEED=N DTRAIN_STORM_ROUNDS=1
-PROGRAM` repeats it. --patience multiplies the bounds in time: others may be using the machine.
+build/test/tests/integration_kill_storm. What a failed round said is printed;
+`DTRAIN_TEST_STORM_SEED=N DTRAIN_TEST_STORM_ROUNDS=1 PROGRAM` repeats it. --patience multiplies the bounds in time: others may be using the machine.
 """
 
 import argparse
@@ -78,7 +78,8 @@ def storm(arguments):
             print(f"the time is over before seed {seed}")
             break
         rounds = min(BATCH, last - seed)
-        variables = {"DTRAIN_STORM_ROUNDS": rounds, "DTRAIN_STORM_SEED": seed, "DTRAIN_STORM_PATIENCE": arguments.patience}
+        variables = {"DTRAIN_TEST_STORM_ROUNDS": rounds, "DTRAIN_TEST_STORM_SEED": seed,
+                     "DTRAIN_TEST_STORM_PATIENCE": arguments.patience}
         environment = os.environ | {name: str(value) for name, value in variables.items()}
         batch = subprocess.run(["nice", "-n", "19", *arguments.program], env=environment, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", timeout=3600)

@@ -1,6 +1,6 @@
 // Two workers as threads, one of which fails at a named point of its attempt, again and again: the other one goes on
 // with the same weights, and holds nothing of the attempts that have failed.
-//   DTRAIN_FORMATIONS=1000 unit_elastic --source-file='*formed_again*'
+//   DTRAIN_TEST_FORMATIONS=1000 unit_elastic --source-file='*formed_again*'
 
 #include <malloc.h>
 
@@ -147,7 +147,7 @@ std::pair<support::ProcessHoldings, support::ProcessHoldings> form_again(int for
 
 TEST_CASE("a worker goes on, whatever the other one was doing when it failed, and holds nothing of it") {
   static_cast<void>(::mallopt(M_MMAP_THRESHOLD, 1 << 17));  // by itself glibc raises it, and keeps what is freed
-  const char* const wanted = std::getenv("DTRAIN_FORMATIONS");
+  const char* const wanted = std::getenv("DTRAIN_TEST_FORMATIONS");
   const auto [early, late] = form_again(wanted == nullptr ? 40 : std::atoi(wanted), false);
   CHECK(late.descriptors <= early.descriptors + 8);  // the last attempt may not be over
   CHECK(late.threads <= early.threads + 4);

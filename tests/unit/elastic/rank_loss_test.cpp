@@ -1,8 +1,8 @@
 // ctest: TIMEOUT 240
 // Ranks as threads, one or two of which are lost at each of the points of rank_loss.hpp: the others and the
 // replacements train on as if nothing had happened.
-//   DTRAIN_RANK_LOSSES=300 DTRAIN_ELASTIC_SEED=1 unit_elastic --source-file='*rank_loss*'   so many cases, or "all"
-//   DTRAIN_RANK_LOSS=17 unit_elastic --source-file='*rank_loss*'                            one case
+//   DTRAIN_TEST_RANK_LOSSES=300 DTRAIN_TEST_ELASTIC_SEED=1 unit_elastic --source-file='*rank_loss*'   so many, or "all"
+//   DTRAIN_TEST_RANK_LOSS=17 unit_elastic --source-file='*rank_loss*'                                 one case
 
 #include "unit/elastic/rank_loss.hpp"
 
@@ -31,10 +31,11 @@ std::vector<std::size_t> sample(std::size_t count, std::size_t seed) {
 }  // namespace
 
 TEST_CASE("ranks that are lost at any point, one after the other, lose, repeat and fork no step") {
-  const std::size_t seed = setting("DTRAIN_ELASTIC_SEED", 1);
-  const std::size_t one = setting("DTRAIN_RANK_LOSS", rank_loss::Case::count);
-  const std::vector<std::size_t> cases =
-      one < rank_loss::Case::count ? std::vector<std::size_t>{one} : sample(setting("DTRAIN_RANK_LOSSES", 200), seed);
+  const std::size_t seed = setting("DTRAIN_TEST_ELASTIC_SEED", 1);
+  const std::size_t one = setting("DTRAIN_TEST_RANK_LOSS", rank_loss::Case::count);
+  const std::vector<std::size_t> cases = one < rank_loss::Case::count
+                                             ? std::vector<std::size_t>{one}
+                                             : sample(setting("DTRAIN_TEST_RANK_LOSSES", 200), seed);
   MESSAGE(cases.size() << " of " << rank_loss::Case::count << " cases, seed " << seed);
   std::atomic<std::size_t> next{0};
   std::mutex mutex;

@@ -5,9 +5,9 @@ using formation_model::ModelJob;
 
 namespace {
 
-/// How many schedules a run tries: DTRAIN_SCHEDULES, for longer runs by hand.
+/// How many schedules a run tries: DTRAIN_TEST_SCHEDULES, for longer runs by hand.
 std::uint64_t schedules() {
-  const char* const wanted = std::getenv("DTRAIN_SCHEDULES");
+  const char* const wanted = std::getenv("DTRAIN_TEST_SCHEDULES");
   return wanted != nullptr ? std::stoull(wanted) : support::is_sanitized ? 50000 : 1000000;
 }
 

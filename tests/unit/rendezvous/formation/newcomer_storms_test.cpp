@@ -1,5 +1,5 @@
 // Many workers that come to a job within a minute, and a host whose new workers crash again and again.
-//   DTRAIN_STORMS=1000 unit_rendezvous --source-file=*newcomer_storms*     # longer, by hand
+//   DTRAIN_TEST_STORMS=1000 unit_rendezvous --source-file=*newcomer_storms*     # longer, by hand
 
 #include "dtrain/rendezvous/formation/formation_state.hpp"
 #include "unit/rendezvous/prelude.hpp"
@@ -201,7 +201,7 @@ class CrowdedJob {
 };
 
 int storms() {
-  const char* const wanted = std::getenv("DTRAIN_STORMS");
+  const char* const wanted = std::getenv("DTRAIN_TEST_STORMS");
   return wanted != nullptr ? std::atoi(wanted) : support::is_sanitized ? 10 : 100;
 }
 
