@@ -108,6 +108,17 @@ TEST_CASE("--help-launch lists the launcher's flags and starts nothing") {
   CHECK(!contains(result.output, "[0]"));
 }
 
+TEST_CASE("the launcher names a variable that dtrain does not read once, and its workers do not") {
+  const std::string line =
+      "dtrain: DTRAIN_TIMEOUT_SECOND is not a variable of dtrain; did you mean DTRAIN_TIMEOUT_SECONDS?\n";
+  const Program::Variables variables{{"DTRAIN_TIMEOUT_SECOND", "5"}, {"DTRAIN_USER_EPOCHS", "3"}};
+  const Result result = support::run(probe, {"--nproc-per-node=2", "*:join"}, variables);
+  CHECK(result.exit_code == 0);
+  CHECK(result.error == line);
+  const Result refused = support::run(probe, {"--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.1"}, variables);
+  support::check_ended(refused, 2, {line, "need a secret that they share"});
+}
+
 TEST_CASE("the first failing worker's exit code is the launcher's, and its last words are repeated") {
   const Result result = support::run(
       probe, {"--nproc-per-node=3", "*:join", "1:stderr:it hurts here", "1:exit:42", "*:wait-for-failure"});

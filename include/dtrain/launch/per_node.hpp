@@ -48,6 +48,7 @@ struct PerNode {
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
+#include "dtrain/launch/configuration/known_variables.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/node_launcher.hpp"
@@ -105,8 +106,13 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
     refuse_initialised_runtimes();
-    NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
-                                                        available_cores(), backend.visible_devices, &backend);
+    NodeLauncherOptions options = reading_variables(environment, [&] {
+      return node_launcher_options(std::move(flags), without_outer_job(environment), available_cores(),
+                                   backend.visible_devices, &backend);
+    });
+    if (options.node.node_rank == 0) {
+      warn_of_unknown_variables(environment);
+    }
     check_most_workers(options.workers, backend);
     check_min_ranks(options, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;

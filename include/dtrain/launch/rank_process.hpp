@@ -76,7 +76,8 @@ struct JoinOptions {
 enum class Takes : bool { group, elastic };
 
 /// The worker that this process's environment describes. Rank 0 hosts the store. Rank 0 also prints its identity on
-/// stderr if there are several ranks, or warnings. Closed standard descriptors become /dev/null.
+/// stderr if there are several ranks, or warnings, and warns of unknown variables (unknown_variables()). Closed
+/// standard descriptors become /dev/null.
 ///
 /// DTRAIN_WORLD_SIZE=MIN:MAX describes a worker of an elastic job. MASTER_ADDR and MASTER_PORT (or DTRAIN_MASTER_*) are
 /// the address of the job's store, which the process with index 0 hosts (StoreHost). The index is DTRAIN_RANK,
@@ -117,6 +118,7 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
 #include "dtrain/launch/configuration/job_identity.hpp"
+#include "dtrain/launch/configuration/known_variables.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/diagnostics/network_report.hpp"
@@ -225,19 +227,12 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
   }
 }
 
-}  // namespace detail
-
-DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
-  const identity::Environment environment = identity::snapshot_environment();
-  return rank_process_of(std::move(options), takes, identity::Variables(environment));
-}
-
-DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, const identity::Variables& variables) {
-  open_standard_descriptors();
+/// rank_process_of() without its warning.
+inline RankProcess read_rank_process(JoinOptions options, Takes takes, const identity::Variables& variables) {
   check_log_setting(variables);
   refuse_launcher_flags(options.arguments);
   if (!options.identity && takes == Takes::elastic && identity::states_elastic_range(variables)) {
-    RankProcess worker = detail::elastic_process(variables);
+    RankProcess worker = elastic_process(variables);
     worker.argument_vector = ArgumentVector(std::move(options.arguments));
     worker.timeout = options.timeout.value_or(worker.timeout);
     return worker;
@@ -246,7 +241,7 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, con
   for (const std::string& argument : options.arguments) {
     pointers.push_back(argument.c_str());
   }
-  RankProcess worker = detail::rank_process_with(
+  RankProcess worker = rank_process_with(
       options.identity ? std::move(*options.identity) : identity::process_identity(variables.environment(), pointers),
       variables);
   if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still applies
@@ -265,7 +260,24 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, con
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
-    detail::log_identity(worker.identity, variables);
+    log_identity(worker.identity, variables);
+  }
+  return worker;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
+  const identity::Environment environment = identity::snapshot_environment();
+  return rank_process_of(std::move(options), takes, identity::Variables(environment));
+}
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, const identity::Variables& variables) {
+  open_standard_descriptors();
+  RankProcess worker = reading_variables(
+      variables.environment(), [&] { return detail::read_rank_process(std::move(options), takes, variables); });
+  if (worker.identity.rank == 0) {
+    warn_of_unknown_variables(variables.environment());
   }
   return worker;
 }
@@ -279,6 +291,7 @@ DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Variables& variabl
       detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
   worker.argument_vector = ArgumentVector(std::move(arguments));
   worker.hosts_store = true;
+  warn_of_unknown_variables(variables.environment());
   return worker;
 }
 
