@@ -34,7 +34,7 @@ inline constexpr std::array<std::string_view, 6> worker_variables{
 };
 
 /// Variables of dtrain's own build, tests and benches, which a shell that built dtrain may still export.
-inline constexpr std::array<std::string_view, 17> development_variables{
+inline constexpr std::array<std::string_view, 18> development_variables{
     "DTRAIN_ALL_EXAMPLES",
     "DTRAIN_CARRY_NCCL",
     "DTRAIN_CUDA_HEADERS",
@@ -49,6 +49,7 @@ inline constexpr std::array<std::string_view, 17> development_variables{
     "DTRAIN_NCCL_INCLUDE_DIR",
     "DTRAIN_NCCL_LIBRARY",
     "DTRAIN_PEER_PYTHON",
+    "DTRAIN_PRECOMPILE_HEADERS",
     "DTRAIN_TESTS_WITHOUT",
     "DTRAIN_TORCH_PREFIX",
     "DTRAIN_WARNINGS_AS_ERRORS",
@@ -104,6 +105,14 @@ inline bool is_known_variable(std::string_view name) {
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
+/// Whether Kubernetes sets the variable in a pod for a service whose name begins with "dtrain", as DTRAIN_SERVICE_HOST,
+/// DTRAIN_PORT and DTRAIN_PORT_80_TCP. Source: "Environment variables" of Kubernetes' page on services.
+inline bool is_of_kubernetes(std::string_view name, std::string_view value) {
+  const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  return has("_SERVICE_HOST") || has("_SERVICE_PORT") || has("_PORT_") ||
+         (name.ends_with("_PORT") && value.find("://") != std::string_view::npos);
+}
+
 /// Whether `longer` is `shorter` and further words: DTRAIN_LOG_LEVEL and DTRAIN_LOG.
 inline bool continues(std::string_view longer, std::string_view shorter) {
   return longer.size() > shorter.size() && longer.starts_with(shorter) && longer[shorter.size()] == '_';
@@ -130,7 +139,7 @@ DTRAIN_DEFINED std::vector<std::string> unknown_variables(const identity::Enviro
     if (!name.starts_with(detail::variable_prefix)) {
       break;
     }
-    if (at->second.empty() || detail::is_known_variable(name)) {
+    if (at->second.empty() || detail::is_known_variable(name) || detail::is_of_kubernetes(name, at->second)) {
       continue;
     }
     if (sentences.size() == most) {

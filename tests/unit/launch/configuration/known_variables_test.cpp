@@ -54,6 +54,14 @@ TEST_CASE("nothing is said of variables that are known, free, empty or others'")
   CHECK(said_of("DTRAIN_TIMEOUT_SECOND", "") == "");
 }
 
+TEST_CASE("nothing is said of what Kubernetes sets for a service that is named after dtrain") {
+  const Environment of_services{{"DTRAIN_SERVICE_HOST", "10.0.0.1"},     {"DTRAIN_SERVICE_PORT_STORE", "29500"},
+                                {"DTRAIN_PORT", "tcp://10.0.0.1:29500"}, {"DTRAIN_PORT_29500_TCP_ADDR", "10.0.0.1"},
+                                {"DTRAIN_B_SERVICE_PORT", "29500"},      {"DTRAIN_B_PORT", "udp://10.0.0.1:29500"}};
+  CHECK(unknown_variables(of_services).empty());
+  CHECK_CONTAINS(said_of("DTRAIN_MASTR_PORT", "29500"), "did you mean DTRAIN_MASTER_PORT?");
+}
+
 TEST_CASE("names from the environment are shown without what a terminal would interpret, and not at any length") {
   CHECK_CONTAINS(said_of("DTRAIN_\x1b[2J\nLOG"), "DTRAIN_\\x1b[2J\\nLOG is not a variable of dtrain");
   const std::string longest = said_of("DTRAIN_" + std::string(100'000, 'X'));
