@@ -10150,9 +10150,12 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
   if (facts.sharing) {
     return {rank % facts.visible, {}};
   }
-  return {-1, format_text("rank {} of the {} on this node finds {} devices; start at most one rank for each device, or "
-                          "set DTRAIN_SHARE_DEVICES=1 to share them",
-                          {rank, ranks, facts.visible})};
+  return {-1,
+          format_text(
+              "rank {} of the {} on this node finds {} devices; start at most one rank for each device, or "
+              "set DTRAIN_SHARE_DEVICES=1 to share them (with NCCL also NCCL_MULTI_RANK_GPU_ENABLE=1, which needs NCCL "
+              "2.30.3)",
+              {rank, ranks, facts.visible})};
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -14449,10 +14452,11 @@ DTRAIN_DEFINED void check_blocks(const char* operation, const char* whole_is, co
                                  const char* part_is, const ConstBufferView& part, RankPlace place) {
   const std::size_t ranks = static_cast<std::size_t>(place.size);
   if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
-    throw_error(
-        Errc::invalid_argument,
-        "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
-        {operation, place.size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
+    throw_error(Errc::invalid_argument,
+                "{} on {} ranks: the {} has {} {}, the {} {} {}; give an {} that is {} times as long as the {}, of the "
+                "same type",
+                {operation, place.size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype),
+                 whole_is, place.size, part_is});
   }
   check_memory(operation, whole);
   check_memory(operation, part);
@@ -14509,12 +14513,12 @@ DTRAIN_DEFINED void Broadcast::check(RankPlace place) const {
 }
 
 DTRAIN_DEFINED void ReduceScatter::check(RankPlace place) const {
-  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, place);
+  detail::check_blocks("reduce_scatter", "input", input, "output", output, place);
   detail::check_is_reduced("reduce_scatter", output);
 }
 
 DTRAIN_DEFINED void AllGather::check(RankPlace place) const {
-  detail::check_blocks("all_gather", "an output", output, "an input", input, place);
+  detail::check_blocks("all_gather", "output", output, "input", input, place);
 }
 
 DTRAIN_DEFINED void ReadBlocks::check(RankPlace /*place*/) const {
@@ -14801,6 +14805,9 @@ bool is_complete_beside_capture(const E& event) noexcept {
   }
 }
 
+/// @param stream as the sentence names it: "the communication stream" @throws Error (timeout)
+[[noreturn]] void throw_stalled(const char* stream, std::chrono::nanoseconds timeout);
+
 /// Blocking: until the work before `event` is complete. Each operation has its own timeout, which starts when it begins
 /// to run. The wait's deadline is for a stream that no thread runs; the deadline restarts as long as operations
 /// complete.
@@ -14816,12 +14823,21 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
       return;
     }
     if (progress_of(event, communicator) == before) {
-      throw_error(Errc::timeout,
-                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
-                  "of another thread still using it?");
+      throw_stalled("the communication stream", timeout);
     }
   }
 }
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_stalled(const char* stream, std::chrono::nanoseconds timeout) {
+  throw_error(Errc::timeout,
+              "waiting for {}, which made no progress for {}, twice the timeout (DTRAIN_TIMEOUT_SECONDS); is a step of "
+              "another thread still using it?",
+              {stream, duration_text(2 * timeout)});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -15435,6 +15451,9 @@ void report_failed_opening(const ChannelContext& context, const Error* error);
 
 }  // namespace detail
 
+/// @throws Error (invalid_argument) for a negative color of a split
+void check_color(int color);
+
 /// Returns `make()`. @throws its exceptions; all but JobFailed are first reported to the job
 template <class Make>
 auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
@@ -15460,6 +15479,13 @@ Communicator open_and_report_blocking(const ChannelContext& context, Deadline de
 }
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void check_color(int color) {
+  if (color < 0) {
+    throw_error(Errc::invalid_argument,
+                "split with color {}; colors begin at 0: give ranks that need no group a color of their own", {color});
+  }
+}
 
 DTRAIN_DEFINED void detail::report_failed_opening(const ChannelContext& context, const Error* error) {
   const bool is_late = error != nullptr && error->code() == make_error_code(Errc::timeout);
@@ -15956,10 +15982,7 @@ DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& c
 
 DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
                                             Deadline deadline) {
-  if (color < 0) {
-    throw_error(Errc::invalid_argument,
-                "split with color {}; colors begin at 0: give ranks that need no group a color of their own", {color});
-  }
+  check_color(color);
   const std::string split = format_text("{}/split-{}", {context.name, number});
   const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
   const auto own = [=] { return ColorAndKey{color, key}; };
@@ -16112,7 +16135,8 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
   if (both != assignments.end()) {
     return format_text(
         "ranks {} and {} on host {} both compute on device {}; give each rank its own (LOCAL_RANK, "
-        "CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1",
+        "CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1 (with NCCL also "
+        "NCCL_MULTI_RANK_GPU_ENABLE=1, which needs NCCL 2.30.3)",
         {both->rank, (both + 1)->rank, both->host, both->device});
   }
   const auto threads = first_pair(
@@ -16517,7 +16541,7 @@ class Mesh {
     const std::size_t ranks = peers_.size();
     if (info.address_bytes != own_.address_bytes || info.addresses.size() != (ranks - 1) * info.address_bytes) {
       throw_error(Errc::disagreement,
-                  "channel '{}': {} writes its addresses otherwise than rank {}; use one version of Gloo on all hosts",
+                  "channel '{}': {} uses another address format than rank {}; use one version of Gloo on all hosts",
                   {name_, to_string(peer), own_.job_rank});
     }
     const auto offset = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * info.address_bytes;
@@ -17484,7 +17508,9 @@ class EngineRegistry {
   std::shared_ptr<E> shared_blocking(Make make, Deadline deadline) {
     std::unique_lock lock(mutex_);
     if (!block_until(changed_, lock, deadline, [this] { return !making_; })) {
-      throw_error(Errc::timeout, "another thread of this process has not come to an end of starting MPI");
+      throw_error(Errc::timeout,
+                  "another thread of this process is still initialising MPI; see whether all ranks run, since MPI_Init "
+                  "waits for them, or raise DTRAIN_TIMEOUT_SECONDS");
     }
     if (disabled_) {
       throw_error(Errc::unsupported,
@@ -19307,11 +19333,11 @@ class Watchdog {
     if (channel_->launches == Launches::none) return;  // the group's channel has said so
     try {
       log(LogLevel::warning,
-          format_text("NCCL had not ended the communicator of channel '{}' in time (10 s, 1 s after the first such) "
-                      "and is left behind with it, in a thread; it waits until all ranks of a node close theirs: "
-                      "destroy wrappers and groups in one order on all ranks, and CUDA graphs with their operations "
-                      "before them",
-                      {channel_->context.name}));
+          format_text(
+              "NCCL did not end the communicator of channel '{}' within 10 s (1 s after an earlier delay); "
+              "its thread is abandoned. NCCL waits until all ranks of a node close theirs: destroy wrappers and "
+              "groups in one order on all ranks, and CUDA graphs with their operations before them",
+              {channel_->context.name}));
     } catch (...) {
       // No memory for the message.
     }
@@ -22747,7 +22773,7 @@ class Communicator {
   /// See CanSplit. Work that was enqueued runs first.
   Communicator split_blocking(int color, int key, Deadline deadline) requires CanSplit<Inner> {
     const stream::cuda::DeviceGuard guard(pipeline_->device());
-    drain("a channel was split", deadline);
+    drain("splitting", deadline);
     Inner inner_channel = inner().split_blocking(color, key, deadline);
     ChannelContext context = pipeline_->context();
     context.members = inner_channel.members();
@@ -22759,7 +22785,7 @@ class Communicator {
   /// @throws Error (cuda: no memory of the device, or none to pin), and as the inner allocate_blocking
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     const stream::cuda::DeviceGuard guard(pipeline_->device());
-    drain("memory was allocated", deadline);
+    drain("allocating memory of", deadline);
     return reporting_failure(pipeline_->context(), [&] {
       stream::cuda::DeviceBuffer device(bytes, pipeline_->device());
       stream::cuda::zero_blocking(device.data(), bytes, pipeline_->upload(), deadline);
@@ -22839,7 +22865,7 @@ class Communicator {
   }
 
   /// Blocking. @throws the job's first cause, or this channel's; Error (timeout)
-  void drain(const char* what_was_done, Deadline deadline) {
+  void drain(const char* doing, Deadline deadline) {
     const bool drained = pipeline_->drain(deadline);
     const ChannelContext& context = pipeline_->context();
     context.failure->throw_if_failed(context.reporting_rank());
@@ -22847,8 +22873,9 @@ class Communicator {
       throw_cause(*cause);
     }
     if (!drained) {
-      throw_error(Errc::timeout, "{} while operations on channel '{}' had not run by the deadline; wait for them first",
-                  {what_was_done, context.name});
+      throw_error(Errc::timeout,
+                  "{} channel '{}': operations on it are still pending at the deadline; wait for them first",
+                  {doing, context.name});
     }
   }
 
@@ -22894,9 +22921,8 @@ inline std::string warning_about(const identity::Environment& environment) {
     return {};
   }
   return format_text(
-      "{}={} lets streams share hardware queues, where a copy of backend::Staged that waits for the host holds up "
-      "other streams, also those that the host or another rank waits for; then they end by the timeout; unset it "
-      "(dtrain sets it to {}), or set it to {}",
+      "{}={} is too low for backend::Staged; unset it (dtrain sets it to {}), or set it to {}. Streams that share a "
+      "hardware queue hold each other up, and a job may wait until its timeout",
       {queues_variable, *queues, hardware_queues, hardware_queues});
 }
 
@@ -24407,7 +24433,8 @@ struct JoinOptions {
 enum class Takes : bool { group, elastic };
 
 /// The worker that this process's environment describes. Rank 0 hosts the store. Rank 0 also prints its identity on
-/// stderr if there are several ranks, or warnings. Closed standard descriptors become /dev/null.
+/// stderr if there are several ranks, or warnings, and warns of unknown variables (unknown_variables()). Closed
+/// standard descriptors become /dev/null.
 ///
 /// DTRAIN_WORLD_SIZE=MIN:MAX describes a worker of an elastic job. MASTER_ADDR and MASTER_PORT (or DTRAIN_MASTER_*) are
 /// the address of the job's store, which the process with index 0 hosts (StoreHost). The index is DTRAIN_RANK,
@@ -24860,10 +24887,7 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning,
                 {name(op)});
   }
   if (meaning == ElementMeaning::part_of_complex && !adds) {
-    throw_error(Errc::unsupported,
-                "complex numbers were given to a reduction by {}, which would reduce real and imaginary parts apart; "
-                "give sum or average",
-                {name(op)});
+    throw_error(Errc::unsupported, "complex numbers cannot be reduced by {}; use sum or average", {name(op)});
   }
 }
 
@@ -26199,8 +26223,7 @@ class GroupState final : public GroupStateBase {
         progress = *now;
         stalled = Deadline::after(2 * rank_context_->timeout);
       } else if (stalled.passed()) {
-        throw_error(Errc::timeout,
-                    "waiting for a collective of a stream, none of whose work ended within twice the timeout");
+        backend::throw_stalled("a collective's stream", rank_context_->timeout);
       }
     }
     const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store decides which came first
@@ -26230,10 +26253,7 @@ class GroupState final : public GroupStateBase {
 
   /// Collective, blocking: the group of the ranks that pass the same color, ordered by key, then by rank.
   std::shared_ptr<GroupState> split_blocking(int color, int key) {
-    if (color < 0) {
-      throw_error(Errc::invalid_argument,
-                  "splitting a process group with color {}; every rank gives a color of at least 0", {color});
-    }
+    backend::check_color(color);
     Communicator& parent = live();
     run_unattended();  // other ranks may wait for this work before they call this
     std::optional<Communicator> child;
@@ -40563,6 +40583,63 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const c
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/text/nearest_name.hpp
+
+/// @file
+/// nearest_name(): the known name that a misspelt one may mean. edit_distance() of two texts.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Levenshtein distance: number of insertions, deletions and replacements of one letter that change `b` into `a`.
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+/// The known name with the fewest edits from `given`: two at most, and one, but not of the first letter, for a name of
+/// fewer than six letters. Empty if there is none. @param prefix bytes that all names begin with, which do not count
+std::string_view nearest_name(std::string_view given, std::span<const std::string_view> known, std::size_t prefix);
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/text/nearest_name.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+DTRAIN_DEFINED std::string_view nearest_name(std::string_view given, std::span<const std::string_view> known,
+                                             std::size_t prefix) {
+  if (given.size() <= prefix) {
+    return {};
+  }
+  std::string_view nearest;
+  std::size_t fewest = 3;
+  for (const std::string_view name : known) {
+    const bool is_short = name.size() - prefix < 6;  // --map and --drop are two letters from --wrap
+    if (is_short && given[prefix] != name[prefix]) {
+      continue;  // --find and --kind are one letter from --bind
+    }
+    // A longer text, whose length nothing bounds, has more than two edits.
+    const std::size_t edits = given.size() > name.size() + 2 ? fewest : edit_distance(given, name);
+    if (edits < std::min<std::size_t>(fewest, is_short ? 2 : 3)) {
+      nearest = name;
+      fewest = edits;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/types/tensor_view.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE {
@@ -53239,42 +53316,51 @@ inline std::optional<std::vector<std::string>> command_words(std::string_view te
   return words;
 }
 
-inline constexpr const char* help_text =
-    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
-    "  --nproc-per-node=N|auto  workers to start (default 1); auto: one for each visible GPU where the program\n"
-    "                           computes on GPUs, else for each core this process may use\n"
-    "  --nnodes=N               nodes of the job; start this program once on each of them (default 1)\n"
-    "  --nnodes=MIN:MAX         nodes come and go, if the program is elastic (see --min-ranks, by default the workers "
-    "of\n"
-    "                           MIN nodes); the job ends with node 0's launcher\n"
-    "  --node-rank=R            which of them this one is, from 0 (MIN:MAX: any number but 0 on all others)\n"
-    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
-    "  --master-port=P          the port of the job's store (one node: chosen by the system; several: 29500)\n"
-    "  --max-restarts=N         how often all workers are started again after one failed (default 0; several nodes:\n"
-    "                           node 0's counts); exit code 2 and a job ended by a signal are not tried again\n"
-    "  --min-ranks=N            the job goes on with N ranks or more where workers are lost, if the program is "
-    "elastic\n"
-    "                           (dtrain::Elastic); --max-restarts is then how many workers each launcher replaces\n"
-    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr, that of\n"
-    "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr; an elastic job of\n"
-    "                           several nodes has a folder DIR/HOST for each host\n"
-    "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
-    "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
-    "  --wrap-rank=R            in front of rank R alone (elastic: of this launcher's worker R)\n"
-    "  --bind=HOW               where workers run. core: each on cores of its own; numa: each on a NUMA node; none:\n"
-    "                           anywhere; auto (default): core where workers compute on the host and cores suffice,\n"
-    "                           and near each worker's GPU where the system names its NUMA node\n"
-    "  --in-process             starts nothing: this process is rank 0 of 1, for a debugger\n"
-    "  --help-launch            prints this\n"
-    "  --                       everything after it is the program's\n"
-    "Several nodes share a secret: the same DTRAIN_SECRET, or a file that DTRAIN_SECRET_FILE names, on each of them.\n"
-    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node, or to\n"
-    "the one that --wrap-rank names. SIGINT, SIGTERM,\n"
-    "SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded; SIGINT and SIGTERM end the job on all "
-    "nodes:\n"
-    "workers that are still there DTRAIN_GRACE_SECONDS later (default 30) are killed, 1 second after a second signal.\n"
-    "A launcher that is killed takes its workers with it, but not what these have started; as PID 1 of a container it\n"
-    "takes everything.\n";
+/// The page that --help-launch prints. @param program as the user called it
+inline std::string help_text(std::string_view program) {
+  const std::string name = excerpt(program.empty() ? std::string_view("PROGRAM") : program, 256);
+  return format_text(
+      "Usage: {} [launcher flags] [your flags]\n"
+      "Example: {} --nproc-per-node=4 --epochs=3\n"
+      "Your program does not see the launcher's flags; --flag=v, --flag v and underscores are the same.\n"
+      "\n"
+      "One node\n"
+      "  --nproc-per-node=N|auto  workers to start (default 1); auto: one for each visible GPU if the program\n"
+      "                           computes on GPUs, else one for each core that this process may use\n"
+      "  --bind=HOW               where workers run. core: each on cores of its own; numa: each on a NUMA node;\n"
+      "                           none: anywhere; auto (default): core if workers compute on the host and cores\n"
+      "                           suffice, and near each worker's GPU if the system names its NUMA node\n"
+      "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr,\n"
+      "                           that of the K-th restart to DIR/attempt-K; an elastic job of several nodes has\n"
+      "                           a folder DIR/HOST for each host\n"
+      "\n"
+      "Several nodes (start the program once on each, with one DTRAIN_SECRET, or a file in DTRAIN_SECRET_FILE)\n"
+      "  --nnodes=N               nodes of the job (default 1)\n"
+      "  --node-rank=R            which of them this one is, from 0\n"
+      "  --master-addr=HOST       the host of node 0\n"
+      "  --master-port=P          the port of the job's store there (default 29500; one node: a free one)\n"
+      "\n"
+      "Failures and elastic jobs\n"
+      "  --max-restarts=N         how often all workers are started again after one failed (default 0; several\n"
+      "                           nodes: node 0's counts); not after exit code 2 or a signal to the job\n"
+      "  --min-ranks=N            the job goes on with N ranks or more if workers are lost; for a program with\n"
+      "                           dtrain::Elastic; --max-restarts is then how many each launcher replaces\n"
+      "  --nnodes=MIN:MAX         nodes come and go, with --node-rank=0 on the one that stays, and any other\n"
+      "                           number on the others; --min-ranks is by default the workers of MIN nodes\n"
+      "\n"
+      "Debugging\n"
+      "  --in-process             starts nothing: this process is rank 0 of 1, for a debugger\n"
+      "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf,\n"
+      "                           strace, or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
+      "  --wrap-rank=R            in front of rank R alone (elastic: of this launcher's worker R)\n"
+      "  --help-launch            prints this page\n"
+      "  --                       everything after it is the program's\n"
+      "\n"
+      "Each line of a worker is shown after '[rank] '; stdin goes to the node's first worker, or to --wrap-rank's.\n"
+      "SIGINT and SIGTERM end the job on all nodes: workers that are left after DTRAIN_GRACE_SECONDS (default 30)\n"
+      "are killed, 1 second after a second signal. A killed launcher takes its workers with it.\n",
+      {name, name});
+}
 
 /// Values of the launcher's flags, and the arguments that remain for the program.
 struct Flags {
@@ -53298,20 +53384,6 @@ inline constexpr std::array<std::string_view, 13> flag_names{
     "--log-dir",        "--wrap",   "--wrap-rank", "--bind",        "--in-process",  "--help-launch",
 };
 
-/// Levenshtein distance: number of insertions, deletions and replacements of one letter that change `b` into `a`.
-inline std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
 /// Whether the flag is another launcher's name of --nproc-per-node.
 inline bool is_short_for_workers(std::string_view flag) {
   return flag == "--nproc" || flag == "--nprocs";
@@ -53326,22 +53398,15 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
   }
   std::string spelling(given);
   std::replace(spelling.begin(), spelling.end(), '_', '-');
-  std::string_view closest;
-  for (const std::string_view flag : flag_names) {
-    if (spelling == flag) {
-      return flag;
-    }
-    const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
-    if (flag.size() < 8 && spelling.size() > 2 && spelling[2] != flag[2]) {
-      continue;  // --find and --kind are one letter from --bind
-    }
-    if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && is_short_for_workers(spelling))) {
-      closest = flag;
-    }
+  const auto exact = std::find(flag_names.begin(), flag_names.end(), spelling);
+  if (exact != flag_names.end()) {
+    return *exact;
   }
-  if (!closest.empty()) {
+  const std::string_view nearest =
+      is_short_for_workers(spelling) ? "--nproc-per-node" : nearest_name(spelling, flag_names, 2);
+  if (!nearest.empty()) {
     throw_error(Errc::usage, "unknown flag {}; did you mean {}? (put the program's own flags of that name after --)",
-                {given, closest});
+                {given, nearest});
   }
   return std::nullopt;
 }
@@ -53467,6 +53532,160 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
                   "program's own, or build the program with launch::Any",
                   {flag});
     }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/configuration/known_variables.hpp
+
+/// @file
+/// Known variables: the one list of environment variables of dtrain. Warnings about a DTRAIN_ variable that dtrain does
+/// not read.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Variables that a user may set.
+inline constexpr std::array<std::string_view, 21> user_variables{
+    "DTRAIN_CHECK_VALUES",     "DTRAIN_GRACE_SECONDS", "DTRAIN_HOST_ID",          "DTRAIN_INTERFACE",
+    "DTRAIN_JOB_ID",           "DTRAIN_LAUNCHER",      "DTRAIN_LIVENESS_SECONDS", "DTRAIN_LOCAL_RANK",
+    "DTRAIN_LOCAL_WORLD_SIZE", "DTRAIN_LOG",           "DTRAIN_MASTER_ADDR",      "DTRAIN_MASTER_PORT",
+    "DTRAIN_NODE_CORES",       "DTRAIN_NODE_COUNT",    "DTRAIN_NODE_RANK",        "DTRAIN_RANK",
+    "DTRAIN_SECRET",           "DTRAIN_SECRET_FILE",   "DTRAIN_SHARE_DEVICES",    "DTRAIN_TIMEOUT_SECONDS",
+    "DTRAIN_WORLD_SIZE",
+};
+
+/// Variables that a launcher of dtrain sets for its workers.
+inline constexpr std::array<std::string_view, 6> worker_variables{
+    "DTRAIN_ATTEMPT",
+    "DTRAIN_LAUNCHER_PROCESS",
+    "DTRAIN_REPORT_DESCRIPTOR",
+    "DTRAIN_STDERR_IS_TERMINAL",
+    "DTRAIN_STDOUT_IS_TERMINAL",
+    "DTRAIN_WRAPPED",
+};
+
+/// Variables of dtrain's own build, tests and benches, which a shell that built dtrain may still export.
+inline constexpr std::array<std::string_view, 18> development_variables{
+    "DTRAIN_ALL_EXAMPLES",
+    "DTRAIN_CARRY_NCCL",
+    "DTRAIN_CUDA_HEADERS",
+    "DTRAIN_EMULATE_CUDA",
+    "DTRAIN_FUZZERS",
+    "DTRAIN_GLOO_HEADERS",
+    "DTRAIN_GLOO_INCLUDE_DIR",
+    "DTRAIN_GLOO_LIBRARY",
+    "DTRAIN_INSTALL",
+    "DTRAIN_JOIN_SOURCES",
+    "DTRAIN_NCCL_HEADERS",
+    "DTRAIN_NCCL_INCLUDE_DIR",
+    "DTRAIN_NCCL_LIBRARY",
+    "DTRAIN_PEER_PYTHON",
+    "DTRAIN_PRECOMPILE_HEADERS",
+    "DTRAIN_TESTS_WITHOUT",
+    "DTRAIN_TORCH_PREFIX",
+    "DTRAIN_WARNINGS_AS_ERRORS",
+};
+
+/// Beginnings of names that dtrain leaves to others: programs, its own tests, and the options of its build.
+inline constexpr std::array<std::string_view, 5> free_prefixes{
+    "DTRAIN_USER_", "DTRAIN_TEST_", "DTRAIN_EMULATED_", "DTRAIN_BUILD_", "DTRAIN_WITH_",
+};
+
+/// A sentence for each variable whose name begins with DTRAIN_ and is not known, with the name that may be meant; the
+/// first eight, and how many more there are. An empty variable counts as unset. Pure.
+std::vector<std::string> unknown_variables(const identity::Environment& environment);
+
+/// Logs unknown_variables() as warnings.
+void warn_of_unknown_variables(const identity::Environment& environment);
+
+/// Returns `read()`. If it throws, warns of unknown variables first: a misspelt one may be the reason.
+template <class Read>
+auto reading_variables(const identity::Environment& environment, Read read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (...) {
+    warn_of_unknown_variables(environment);
+    throw;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/configuration/known_variables.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+inline constexpr std::string_view variable_prefix = "DTRAIN_";
+
+inline bool is_known_variable(std::string_view name) {
+  const auto is_name = [&](std::string_view known) { return name == known; };
+  return std::any_of(user_variables.begin(), user_variables.end(), is_name) ||
+         std::any_of(worker_variables.begin(), worker_variables.end(), is_name) ||
+         std::any_of(development_variables.begin(), development_variables.end(), is_name) ||
+         std::any_of(free_prefixes.begin(), free_prefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+/// Whether Kubernetes sets the variable in a pod for a service whose name begins with "dtrain", as DTRAIN_SERVICE_HOST,
+/// DTRAIN_PORT and DTRAIN_PORT_80_TCP. Source: "Environment variables" of Kubernetes' page on services.
+inline bool is_of_kubernetes(std::string_view name, std::string_view value) {
+  const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  return has("_SERVICE_HOST") || has("_SERVICE_PORT") || has("_PORT_") ||
+         (name.ends_with("_PORT") && value.find("://") != std::string_view::npos);
+}
+
+/// Whether `longer` is `shorter` and further words: DTRAIN_LOG_LEVEL and DTRAIN_LOG.
+inline bool continues(std::string_view longer, std::string_view shorter) {
+  return longer.size() > shorter.size() && longer.starts_with(shorter) && longer[shorter.size()] == '_';
+}
+
+/// The user's variable that a name may mean: the nearest one, else one with more or fewer words; empty if none is near.
+inline std::string_view intended_variable(std::string_view name) {
+  const std::string_view nearest = nearest_name(name, user_variables, variable_prefix.size());
+  const auto related = std::find_if(user_variables.begin(), user_variables.end(), [&](std::string_view known) {
+    return continues(known, name) || continues(name, known);
+  });
+  return !nearest.empty() || related == user_variables.end() ? nearest : *related;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<std::string> unknown_variables(const identity::Environment& environment) {
+  constexpr std::size_t most = 8;
+  constexpr std::size_t longest = 64;
+  std::vector<std::string> sentences;
+  std::size_t further = 0;
+  for (auto at = environment.lower_bound(detail::variable_prefix); at != environment.end(); ++at) {
+    const std::string_view name = at->first;
+    if (!name.starts_with(detail::variable_prefix)) {
+      break;
+    }
+    if (at->second.empty() || detail::is_known_variable(name) || detail::is_of_kubernetes(name, at->second)) {
+      continue;
+    }
+    if (sentences.size() == most) {
+      ++further;
+      continue;
+    }
+    const std::string_view intended = detail::intended_variable(name);
+    sentences.push_back(format_text(
+        "{} is not a variable of dtrain; {}{}",
+        {excerpt(name, longest),
+         intended.empty() ? "unset it, or begin the names of your own variables with DTRAIN_USER_" : "did you mean ",
+         intended.empty() ? "" : format_text("{}?", {intended})}));
+  }
+  if (further != 0) {
+    sentences.push_back(format_text("{} further variables that begin with DTRAIN_ are none of dtrain", {further}));
+  }
+  return sentences;
+}
+
+DTRAIN_DEFINED void warn_of_unknown_variables(const identity::Environment& environment) {
+  for (const std::string& sentence : unknown_variables(environment)) {
+    log(LogLevel::warning, sentence);
   }
 }
 
@@ -54486,10 +54705,10 @@ inline std::string stream_name(const std::string& name, int descriptor) {
   return format_text("{} ({})", {name, in_quotes(target, 256)});
 }
 
-/// "stdout (a pipe) takes nothing more: Broken pipe; ..." @param error an errno
+/// "cannot write to stdout (a pipe): Broken pipe; ..." @param error an errno
 inline std::string lost_output(const std::string& name, int descriptor, int error) {
   return format_text(
-      "{} takes nothing more: {}; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR "
+      "cannot write to {}: {}; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR "
       "keeps it in files)",
       {stream_name(name, descriptor), std::generic_category().message(error)});
 }
@@ -56925,19 +57144,12 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
   }
 }
 
-}  // namespace detail
-
-DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
-  const identity::Environment environment = identity::snapshot_environment();
-  return rank_process_of(std::move(options), takes, identity::Variables(environment));
-}
-
-DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, const identity::Variables& variables) {
-  open_standard_descriptors();
+/// rank_process_of() without its warning.
+inline RankProcess read_rank_process(JoinOptions options, Takes takes, const identity::Variables& variables) {
   check_log_setting(variables);
   refuse_launcher_flags(options.arguments);
   if (!options.identity && takes == Takes::elastic && identity::states_elastic_range(variables)) {
-    RankProcess worker = detail::elastic_process(variables);
+    RankProcess worker = elastic_process(variables);
     worker.argument_vector = ArgumentVector(std::move(options.arguments));
     worker.timeout = options.timeout.value_or(worker.timeout);
     return worker;
@@ -56946,7 +57158,7 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, con
   for (const std::string& argument : options.arguments) {
     pointers.push_back(argument.c_str());
   }
-  RankProcess worker = detail::rank_process_with(
+  RankProcess worker = rank_process_with(
       options.identity ? std::move(*options.identity) : identity::process_identity(variables.environment(), pointers),
       variables);
   if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still applies
@@ -56965,7 +57177,24 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, con
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
-    detail::log_identity(worker.identity, variables);
+    log_identity(worker.identity, variables);
+  }
+  return worker;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes) {
+  const identity::Environment environment = identity::snapshot_environment();
+  return rank_process_of(std::move(options), takes, identity::Variables(environment));
+}
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options, Takes takes, const identity::Variables& variables) {
+  open_standard_descriptors();
+  RankProcess worker = reading_variables(
+      variables.environment(), [&] { return detail::read_rank_process(std::move(options), takes, variables); });
+  if (worker.identity.rank == 0) {
+    warn_of_unknown_variables(variables.environment());
   }
   return worker;
 }
@@ -56979,6 +57208,7 @@ DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Variables& variabl
       detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
   worker.argument_vector = ArgumentVector(std::move(arguments));
   worker.hosts_store = true;
+  warn_of_unknown_variables(variables.environment());
   return worker;
 }
 
@@ -59029,7 +59259,8 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     }
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
-      if (std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0) {
+      const std::string page = help_text(arguments.empty() ? "" : arguments.front());
+      if (std::fputs(page.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
         const Error lost =
             errno_error(format_text("printing the launcher's flags on {}", {stream_name("stdout", STDOUT_FILENO)}));
         log(LogLevel::error, lost.what());
@@ -59041,8 +59272,13 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
     refuse_initialised_runtimes();
-    NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
-                                                        available_cores(), backend.visible_devices, &backend);
+    NodeLauncherOptions options = reading_variables(environment, [&] {
+      return node_launcher_options(std::move(flags), without_outer_job(environment), available_cores(),
+                                   backend.visible_devices, &backend);
+    });
+    if (options.node.node_rank == 0) {
+      warn_of_unknown_variables(environment);
+    }
     check_most_workers(options.workers, backend);
     check_min_ranks(options, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;

@@ -63,7 +63,8 @@ TEST_CASE("ranks that may share a device only as processes are refused as thread
   }
   CHECK(first_conflict({rank(0, processes, "a"), rank(1, DeviceSharing::none, "a")}) ==
         "ranks 0 and 1 on host node both compute on device GPU-1; give each rank its own (LOCAL_RANK, "
-        "CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1");
+        "CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1 (with NCCL also "
+        "NCCL_MULTI_RANK_GPU_ENABLE=1, which needs NCCL 2.30.3)");
 }
 
 TEST_CASE("devices are compared when a job's first channel opens, and not again") {

@@ -50,9 +50,12 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
   if (facts.sharing) {
     return {rank % facts.visible, {}};
   }
-  return {-1, format_text("rank {} of the {} on this node finds {} devices; start at most one rank for each device, or "
-                          "set DTRAIN_SHARE_DEVICES=1 to share them",
-                          {rank, ranks, facts.visible})};
+  return {-1,
+          format_text(
+              "rank {} of the {} on this node finds {} devices; start at most one rank for each device, or "
+              "set DTRAIN_SHARE_DEVICES=1 to share them (with NCCL also NCCL_MULTI_RANK_GPU_ENABLE=1, which needs NCCL "
+              "2.30.3)",
+              {rank, ranks, facts.visible})};
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -150,7 +150,8 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
   if (both != assignments.end()) {
     return format_text(
         "ranks {} and {} on host {} both compute on device {}; give each rank its own (LOCAL_RANK, "
-        "CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1",
+        "CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1 (with NCCL also "
+        "NCCL_MULTI_RANK_GPU_ENABLE=1, which needs NCCL 2.30.3)",
         {both->rank, (both + 1)->rank, both->host, both->device});
   }
   const auto threads = first_pair(
