@@ -99,6 +99,22 @@ TEST_CASE("the smallest LibTorch program ends with nothing to say, on 1 and 3 ra
   }
 }
 
+TEST_CASE("a DataLoader with a BatchSampler trains to one loss, whose weights LibTorch can load, on 1, 2 and 3 ranks") {
+  if (!can_run()) return;
+  const support::TemporaryDirectory files;
+  std::string first;
+  for (const char* ranks : {"1", "2", "3"}) {
+    CAPTURE(ranks);
+    const std::string file = files.path + "/" + ranks + ".pt";
+    const Result result = run("data_loader_libtorch", {std::string("--nproc-per-node=") + ranks, file});
+    support::check_quiet(result);
+    CHECK(std::filesystem::file_size(file) > 1000);
+    if (first.empty()) first = result.output;
+    CHECK_CONTAINS(first, "[0] mean squared error 0.0");
+    CHECK(result.output == first);
+  }
+}
+
 TEST_CASE("an elastic job keeps a LibTorch module, its buffers, its optimizer and its scheduler through a loss") {
   if (!can_run()) return;
   const support::TemporaryDirectory files;
