@@ -160,10 +160,10 @@ bool load_training(const Group& group, const std::string& path, const TrainingPa
 }
 
 /// The parameters that need gradients.
-inline std::vector<torch::Tensor> trained_parameters_of(const Modules& modules) {
-  std::vector<torch::Tensor> parameters;
+inline std::vector<ModuleTensor> trained_parameters_of(const Modules& modules) {
+  std::vector<ModuleTensor> parameters;
   for (const ModuleTensor& named : parameters_of(modules)) {
-    if (named.tensor.requires_grad()) parameters.push_back(named.tensor);
+    if (named.tensor.requires_grad()) parameters.push_back(named);
   }
   return parameters;
 }
@@ -176,11 +176,18 @@ inline void require_number_of_parameters(const std::string& path, std::size_t pa
                                   "; give it the modules that it was saved with");
 }
 
-/// Number of state arrays of the optimizer that has the updated parameters; 0: no parameter was updated.
-inline std::size_t arrays_of_owner(const std::vector<torch::optim::Optimizer*>& optimizers,
-                                   const std::unordered_map<const void*, std::size_t>& index_of,
-                                   const std::vector<std::int64_t>& updates, const std::string& task) {
-  std::size_t arrays = 0;
+/// Names of the state arrays in shard files, which are the first tensors of the optimizer's state.
+template <class O>
+std::vector<std::string> array_names(StateOf<O>) {
+  using State = typename RuleOf<O>::template Rule<float>::State;
+  return std::vector<std::string>(std::begin(State::names), std::end(State::names));
+}
+
+/// State arrays of the optimizer that has the updated parameters; none: no parameter was updated.
+inline std::vector<std::string> arrays_of_owner(const std::vector<torch::optim::Optimizer*>& optimizers,
+                                                const std::unordered_map<const void*, std::size_t>& index_of,
+                                                const std::vector<std::int64_t>& updates, const std::string& task) {
+  std::vector<std::string> arrays;
   for (torch::optim::Optimizer* const optimizer : optimizers) {
     bool is_owner = false;
     for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
@@ -190,7 +197,7 @@ inline std::size_t arrays_of_owner(const std::vector<torch::optim::Optimizer*>& 
                  });
     }
     if (!is_owner) continue;
-    with_state_of(*optimizer, task, [&](auto of) { arrays = std::max(arrays, decltype(of)::arrays); });
+    with_state_of(*optimizer, task, [&](auto of) { arrays = array_names(of); });
   }
   return arrays;
 }
@@ -200,26 +207,29 @@ inline std::size_t arrays_of_owner(const std::vector<torch::optim::Optimizer*>& 
 template <class Group>
 void load_whole_state(const Group& group, const std::string& path, const TrainingParts& parts,
                       const ddp::ShardIndex& index, const std::vector<std::int64_t>& updates) {
-  const std::vector<torch::Tensor> parameters = trained_parameters_of(parts.modules);
+  const std::vector<ModuleTensor> parameters = trained_parameters_of(parts.modules);
   std::unordered_map<const void*, std::size_t> index_of;
   for (std::size_t i = 0; i < parameters.size(); ++i)
-    index_of.emplace(parameters[i].unsafeGetTensorImpl(), i);
+    index_of.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
   constexpr const char* task = "load_checkpoint() of a sharded optimizer's state";
-  const std::size_t arrays = arrays_of_owner(parts.optimizers, index_of, updates, task);
-  std::vector<std::vector<torch::Tensor>> state(arrays);
-  ddp::WholeState memory(arrays);
+  ddp::WholeState whole;
+  whole.arrays = arrays_of_owner(parts.optimizers, index_of, updates, task);
+  for (const ModuleTensor& parameter : parameters)
+    whole.parameters.push_back(parameter.name);
+  std::vector<std::vector<torch::Tensor>> state(whole.arrays.size());
+  whole.memory.resize(whole.arrays.size());
   std::vector<torch::Tensor> all;
-  for (std::size_t array = 0; array < arrays; ++array) {
-    for (const torch::Tensor& parameter : parameters) {
+  for (std::size_t array = 0; array < state.size(); ++array) {
+    for (const auto& [name, parameter] : parameters) {
       const bool is_double = parameter.scalar_type() == torch::kDouble;
       const torch::Tensor made = torch::empty({parameter.numel()}, is_double ? torch::kDouble : torch::kFloat);
       state[array].push_back(made);
-      memory[array].push_back(view_of(made).flat());
+      whole.memory[array].push_back(view_of(made).flat());
       all.push_back(made);
     }
   }
   static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "reading the shard files of " + path, [&] {
-    if (arrays != 0) ddp::read_whole_state(ddp::detail::behind_link(path), index, memory);
+    if (!state.empty()) ddp::read_whole_state(ddp::detail::behind_link(path), index, whole);
     return true;
   }));
   broadcast_tensors(group, all);

@@ -32,11 +32,12 @@ struct FileExtents {
 /// @param extents with a place for each optimizer of the program @returns false if there is no file
 /// @throws as load_checkpoint
 inline bool read_extents(const std::string& path, FileExtents& extents) {
-  const std::optional<std::vector<ddp::ParameterSignature>> list = ddp::read_checkpoint_list(path);
+  const std::optional<std::vector<ddp::FileTensor>> list = ddp::read_checkpoint_list(path);
   if (!list) return false;
-  for (const ddp::ParameterSignature& tensor : *list) {
+  for (const ddp::FileTensor& tensor : *list) {
+    if (!tensor.shape) continue;
     const std::string_view name = tensor.name;
-    const auto& shape = tensor.shape.extents();
+    const auto& shape = tensor.shape->extents();
     for (std::size_t i = 0; i < extents.optimizers.size(); ++i) {
       if (name.starts_with(optimizer_prefix(i)) && shape.size() == 1) extents.optimizers[i] = shape[0];
     }

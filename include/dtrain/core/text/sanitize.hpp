@@ -27,6 +27,9 @@ std::size_t printable_character_bytes(std::string_view text) noexcept;
 /// unchanged.
 std::string sanitize(std::string_view text);
 
+/// Position of the first byte that is not UTF-8 (RFC 3629); npos if there is none.
+std::size_t first_invalid_utf8(std::string_view text) noexcept;
+
 /// The longest prefix of at most `longest` bytes that does not end inside a UTF-8 character.
 std::string_view truncate_utf8(std::string_view text, std::size_t longest);
 
@@ -40,27 +43,33 @@ std::string in_quotes(std::string_view text, std::size_t longest = 128);
 
 namespace detail {
 
-DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
+/// Size in bytes of the first character of `text`, which `code` gets; 0 if it is not UTF-8.
+inline std::size_t utf8_character_bytes(std::string_view text, std::uint32_t& code) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
-  if (first < 0x80) {
-    return first >= 0x20 && first != 0x7f ? 1 : 0;
-  }
+  code = first;
+  if (first < 0x80) return 1;
   const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
   constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
   if (first < 0xc0 || first > 0xf4 || text.size() < length) {
     return 0;
   }
-  std::uint32_t code = first & (0x7fU >> length);
+  code = first & (0x7fU >> length);
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0U) != 0x80U) {
       return 0;
     }
     code = (code << 6) | (byte(i) & 0x3fU);
   }
-  const bool hidden = code < smallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) || code < 0xa0 ||
-                      (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
-                      (code >= 0x2066 && code <= 0x2069);
+  const bool is_character = code >= smallest[length] && code <= 0x10ffff && (code < 0xd800 || code >= 0xe000);
+  return is_character ? length : 0;
+}
+
+DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
+  std::uint32_t code = 0;
+  const std::size_t length = utf8_character_bytes(text, code);
+  const bool hidden = code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200e && code <= 0x200f) ||
+                      (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
   return hidden ? 0 : length;
 }
 
@@ -86,6 +95,16 @@ DTRAIN_DEFINED std::string sanitize(std::string_view text) {
     }
   }
   return shown;
+}
+
+DTRAIN_DEFINED std::size_t first_invalid_utf8(std::string_view text) noexcept {
+  std::uint32_t code = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = detail::utf8_character_bytes(text.substr(at), code);
+    if (length == 0) return at;
+    at += length;
+  }
+  return std::string_view::npos;
 }
 
 DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t longest) {

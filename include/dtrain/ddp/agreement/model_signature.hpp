@@ -190,13 +190,6 @@ inline void fields(Serializer& of, Shape& shape) {
   }
 }
 
-/// Fields of a tensor that checkpoint files have as well.
-inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
-  of.raw_text(tensor.name, max_parameter_name_bytes);
-  of.choice(tensor.dtype, first_dtype, last_dtype);
-  fields(of, tensor.shape);
-}
-
 DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.constant("dtrain ddp 8\n");
   of.number(signature.bucket_bytes);
@@ -212,7 +205,9 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.flag(signature.measures_plan);
   of.number(signature.check_values_every);
   of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
-    tensor_fields(of, parameter);
+    of.raw_text(parameter.name, max_parameter_name_bytes);
+    of.choice(parameter.dtype, first_dtype, last_dtype);
+    fields(of, parameter.shape);
     of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
   });
 }

@@ -67,6 +67,9 @@ class AtomicFile {
   /// Appends `bytes`. @throws as the constructor
   void write(std::span<const std::byte> bytes);
 
+  /// Replaces bytes that are written already. @throws as the constructor
+  void overwrite(std::uint64_t offset, std::span<const std::byte> bytes);
+
   /// Puts the bytes on the disk, so that commit() has less to do. @throws as the constructor
   void sync();
 
@@ -245,6 +248,16 @@ DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
     } else if (errno != EINTR) {
       fail(errno);
     }
+  }
+}
+
+DTRAIN_DEFINED void AtomicFile::overwrite(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(descriptor_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno != EINTR) fail(errno);
+    const auto done = static_cast<std::size_t>(std::max<ssize_t>(written, 0));
+    bytes = bytes.subspan(done);
+    offset += done;
   }
 }
 

@@ -66,6 +66,19 @@ void resize_bytes_blocking(const Group& group, std::span<const NamedTensor> tens
   }
 }
 
+/// Collective, blocking: the tensors get rank 0's values, NamedBytes also its lengths.
+template <class Group>
+void share_values_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  resize_bytes_blocking(group, tensors);
+  std::vector<TensorView> values;
+  for (const NamedTensor& tensor : tensors) {
+    values.push_back(tensor.present());
+  }
+  PackedBroadcast packed(values, group.world_size() > 1);
+  packed.launch(
+      group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
+}
+
 /// For the thread of a checkpoint that is dropped after the attempt of an elastic job has failed: the next attempt does
 /// not wait for it.
 template <class Group>
@@ -106,16 +119,18 @@ void barrier_of_save(const Group& group, const std::string& path) {
 
 }  // namespace detail
 
-/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this with the same `path` and none has
-/// failed. The other ranks' values are not read: save values that all ranks share.
+/// Rank 0 writes its values of `tensors` to `path`, a safetensors file, after every rank has called this with the same
+/// `path` and none has failed. The other ranks' values are not read: save values that all ranks share.
 /// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
+/// - Names are UTF-8, and each tensor has one of its own. The metadata has a digest of the whole file.
 /// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
 /// or is enqueued on the group's stream.
 /// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
 /// @throws Error on every rank, with the same sentence, which names the writing rank, if the file cannot be written
 /// (the job has not failed: a caller may catch it and continue); Error (disagreement) likewise, before anything is
 /// written, for ranks that give different names;
-/// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
+/// Error (unsupported) for tensors of another device than the group's and the host; (invalid_argument) for a name that
+/// two tensors have; the job's first cause
 /// @ingroup checkpoints
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
@@ -126,8 +141,9 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   }));
 }
 
-/// Every rank's `tensors` get the values of rank 0's file at `path`, NamedBytes also its length. Only rank 0 needs
-/// access to the file. Call it before or after wrapping the model. Collective, blocking: as save_checkpoint.
+/// Every rank's `tensors` get the values of rank 0's file at `path`, NamedBytes also its length. The file has these
+/// tensors and no others, in any order; another program may have written it. Only rank 0 needs access to the file. Call
+/// it before or after wrapping the model. Collective, blocking: as save_checkpoint.
 /// @returns false on every rank if rank 0 has no such file
 /// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks; Error
 /// (disagreement) on every rank for ranks that give different names;
@@ -137,18 +153,11 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 template <class Group>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
-  const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
+  const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)).has_value(); };
   if (!group::handle_of(group)->on_rank_0("rank 0", "reading the checkpoint " + sanitize(path), read)) {
     return false;
   }
-  detail::resize_bytes_blocking(group, tensors);
-  std::vector<TensorView> values;
-  for (const NamedTensor& tensor : tensors) {
-    values.push_back(tensor.present());
-  }
-  PackedBroadcast packed(values, group.world_size() > 1);
-  packed.launch(
-      group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
+  detail::share_values_blocking(group, tensors);
   group::GroupAccess::of(group).rank_context()->has_loaded = true;
   return true;
 }

@@ -1,209 +1,80 @@
 #pragma once
 /// @file
-/// Checkpoint file: its format (list of tensors, elements, SHA-256), and one process's reads and writes of it.
+/// Checkpoint file: one process's writes and reads of a program's tensors, in the format safetensors.
 
-#include <bit>
-#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/crypto.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/process/descriptor.hpp"
-#include "dtrain/core/serializer.hpp"
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/ddp/agreement/model_signature.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/ddp/checkpoint/safetensors_header.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Format of a checkpoint file. No gaps; all numbers little-endian:
-///   checkpoint_magic
-///   u32   length of the list, in bytes
-///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
-///   ...   the tensors' elements as they lie in memory, in the order of the list
-///   32    SHA-256 of all bytes before it
-inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
-inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
-inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
-
-/// The longest list that is written or read.
-inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
-
-inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
+/// How load_safetensors() finds the program's tensors in files of other programs.
+/// @ingroup checkpoints
+struct SafetensorsOptions {
+  /// The name in the file of a tensor of the program: `[](const std::string& name) { return "model." + name; }`. Null:
+  /// the same name. Called on rank 0.
+  std::function<std::string(const std::string& name)> rename{};
+  bool missing = false;  ///< whether tensors that the file does not have may keep their values
+  bool extra = false;    ///< whether the file may have tensors that no tensor of the program takes
+  bool convert = true;   ///< whether elements of f16, bf16, f32 and f64 may be converted to the program's type
+};
 
 /// The tensor that only the checkpoint of a ShardedOptimizer has.
-inline constexpr std::string_view shard_id_tensor = "optimizer.shards.id";
-
-/// The bytes before the elements. @throws Error (limit) for a list that a reader would reject
-std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
-
-/// The size of all elements in bytes. @returns nullopt if it is more than `most`
-std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
+inline constexpr std::string_view shard_id_tensor = "dtrain.optimizer.shards.id";
 
 /// Writes the tensors' present values to `path`. If the call is interrupted, `path` has the new or the former content
-/// as a whole. Blocking: the file system. @throws as AtomicFile, write_checkpoint
+/// as a whole. Blocking: the file system. @param sharding as safetensors_header @throws as AtomicFile,
+/// safetensors_header, tensor_signatures, `access`
 void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
-                           WritingAttempt attempt = {});
+                           WritingAttempt attempt = {}, std::string_view sharding = {});
 
-/// Reads the tensors' values from `path`, and gives NamedBytes the file's length. Blocking: the file system. @returns
-/// false if there is no file
+/// Reads the tensors' values from `path`, where they have any order, and gives NamedBytes the file's length. Blocking:
+/// the file system.
+/// @param options null: the file has the program's tensors, and no others @returns whether each tensor was read;
+/// nullopt if there is no file
 /// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
 /// system's code). Where the folder is also missing, a warning in the log says so
-bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
+std::optional<std::vector<std::int64_t>> read_checkpoint_file(const std::string& path,
+                                                              std::span<const NamedTensor> tensors,
+                                                              TensorAccess&& access = {},
+                                                              const SafetensorsOptions* options = nullptr);
 
-/// Reads the list of a file's tensors, and checks that the file's length matches it. @returns nullopt if there is no
-/// file @throws as read_checkpoint_file
-std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path);
+/// Reads the list of a file's tensors, by name, and checks that the file's length matches it. @returns nullopt if there
+/// is no file @throws as read_checkpoint_file
+std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #if DTRAIN_DEFINITIONS
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <cstddef>
+#include <numeric>
+#include <utility>
 
+#include "dtrain/core/crypto.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/ddp/checkpoint/safetensors_file.hpp"
+#include "dtrain/kernels/conversion.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
-
-inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
-  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
-}
-
-/// Reader of a checkpoint file with untrusted content.
-class CheckpointReader {
- public:
-  /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
-  explicit CheckpointReader(std::string path) : path_(std::move(path)) {
-    require_file_name(path_);
-    // O_NONBLOCK, because the name may be that of a pipe.
-    descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!descriptor_ && errno != ENOENT) fail_reading(errno);
-    struct stat status {};
-    if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
-    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file; name another");
-    size_ = static_cast<std::uint64_t>(status.st_size);
-  }
-
-  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
-
-  /// Reads the list of tensors, and checks that the file's length matches it. @throws Error (protocol)
-  std::vector<ParameterSignature> read_list() {
-    std::array<std::byte, checkpoint_preamble_bytes> preamble{};
-    read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
-    const std::string_view text(reinterpret_cast<const char*>(preamble.data()), preamble.size());
-    if (!text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2))) {
-      refuse("it is no checkpoint of dtrain's; name another file");
-    }
-    if (!text.starts_with(checkpoint_magic)) {
-      refuse(
-          "another version of dtrain has written it, in a format that this one cannot read; load it with that version, "
-          "or name another file");
-    }
-    std::uint32_t list_bytes = 0;
-    Serializer(text.substr(checkpoint_magic.size())).number(list_bytes);
-    constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
-    if (size_ < around || list_bytes > size_ - around || list_bytes > max_checkpoint_list_bytes) cut();
-    std::vector<std::byte> list(list_bytes);
-    read(preamble.size(), list);
-    std::vector<ParameterSignature> tensors;  // memory stays below a small multiple of the list's size
-    Serializer reader(list);
-    list_fields(reader, tensors);
-    if (!reader.finished()) refuse("its list of tensors is damaged; load another checkpoint");
-    first_element_ = preamble.size() + list.size();
-    const std::uint64_t bytes_left = size_ - around - list.size();
-    if (element_bytes(tensors, bytes_left) != bytes_left) cut();
-    return tensors;
-  }
-
-  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
-  void check_digest() {
-    std::vector<std::byte> buffer(std::size_t{1} << 20);
-    Sha256 digest;
-    for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
-      const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
-      const auto chunk =
-          std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
-      read(done, chunk);
-      digest.update(chunk);
-      done += chunk.size();
-    }
-    Sha256Digest written;
-    read(size_ - checkpoint_digest_bytes, written);
-    if (written != digest.digest()) {
-      refuse("its content does not have the digest that stands at its end: it is damaged; load another checkpoint");
-    }
-  }
-
-  /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
-  void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
-
-  /// @param what the reason and the remedy. A remedy never is to remove the file: it may be a good one that is copied,
-  /// renamed or replaced meanwhile, or another program's.
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw_error(Errc::protocol, "the checkpoint {} cannot be loaded: {}", {sanitize(path_), what});
-  }
-
- private:
-  void read(std::uint64_t offset, std::span<std::byte> target) const {
-    while (!target.empty()) {
-      const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
-      if (got == 0) cut();  // the file has become shorter
-      if (got < 0 && errno != EINTR) fail_reading(errno);
-      if (got > 0) {
-        target = target.subspan(static_cast<std::size_t>(got));
-        offset += static_cast<std::uint64_t>(got);
-      }
-    }
-  }
-
-  [[noreturn]] void cut() const {
-    refuse(
-        format_text("its length, {} bytes, is not what it says; if it is still being copied, load it again when it "
-                    "is whole, else load another checkpoint",
-                    {size_}));
-  }
-
-  [[noreturn]] void fail_reading(int number) const {
-    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}),
-                      number == ESTALE ? "another process has replaced the file meanwhile; load it again" : "");
-  }
-
-  std::string path_;
-  Descriptor descriptor_;
-  std::uint64_t size_ = 0;
-  std::uint64_t first_element_ = 0;
-};
-
-/// Runs `read()`, which opens a file by its name, and runs it once more if the file is stale: on a network file system
-/// another host has replaced it, and the name is that of the new file.
-template <class Read>
-auto read_past_stale(Read read) {
-  try {
-    return read();
-  } catch (const Error& error) {
-    if (error.code() != std::error_code(ESTALE, std::generic_category())) throw;
-  }
-  return read();
-}
 
 /// Without a folder, `path` is not the name of a first start: a later save would fail.
 inline void warn_of_missing_folder(const std::string& path) {
@@ -215,136 +86,235 @@ inline void warn_of_missing_folder(const std::string& path) {
                                      {sanitize(path), sanitize(folder)}));
 }
 
-/// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
-inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
-                                                     std::span<const ParameterSignature> program) {
-  const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
-  const auto is_sharded = [](std::span<const ParameterSignature> tensors) {
-    return std::any_of(tensors.begin(), tensors.end(),
-                       [](const ParameterSignature& tensor) { return tensor.name == shard_id_tensor; });
-  };
-  if (is_sharded(file) != is_sharded(program)) {
-    return is_sharded(file) ? "it was saved with a ShardedOptimizer; load it with one, as the last argument of "
-                              "load_checkpoint, or name another file"
-                            : "it was saved without a ShardedOptimizer; load it without one, or name another file";
-  }
-  for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
-    if (file[i] != program[i]) {
-      return format_text(
-          "its tensor {} is {}, the program's is {}; load it into what it was saved from, or name another file",
-          {i, shown(file[i]), shown(program[i])});
+/// The fewest bytes that are inserted, removed or replaced between two names (Levenshtein 1966).
+inline std::size_t name_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t k = 0; k < b.size(); ++k) {
+      const std::size_t replaced = diagonal + (a[i] == b[k] ? 0 : 1);
+      diagonal = row[k + 1];
+      row[k + 1] = std::min({replaced, diagonal + 1, row[k] + 1});
     }
   }
-  if (file.size() == program.size()) return std::nullopt;
-  return format_text("it has {} tensors, the program has {}; load it into what it was saved from, or name another file",
-                     {file.size(), program.size()});
+  return row.back();
+}
+
+/// " (the nearest is 'fc1.weight')"; empty if no name is like it.
+template <class Names>
+std::string nearest_name(std::string_view name, const Names& names) {
+  constexpr std::size_t most_bytes = 200;  // of a name, and 100 times as many names: a second at most
+  std::string_view nearest;
+  std::size_t least = most_bytes;
+  for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 100 * most_bytes); ++i) {
+    const std::string_view other = names[i];
+    if (other.size() > most_bytes || name.size() > most_bytes) continue;
+    const std::size_t distance = name_distance(name, other);
+    if (distance >= least || 2 * distance > std::max(name.size(), other.size())) continue;
+    nearest = other;
+    least = distance;
+  }
+  return least == most_bytes ? "" : format_text(" (the nearest is {})", {in_quotes(nearest)});
+}
+
+/// The tensors of a file that a program's tensors take.
+class Matching {
+ public:
+  /// @param options null: the file has the program's tensors, and no others
+  Matching(const TensorFiles& files, std::vector<ParameterSignature> wanted, const SafetensorsOptions* options)
+      : files_(files), options_(options), wanted_(std::move(wanted)) {
+    for (const ParameterSignature& tensor : wanted_) {
+      names_.push_back(options && options->rename ? options->rename(tensor.name) : tensor.name);
+    }
+  }
+
+  /// @returns the place of each tensor; null: it keeps its value @throws Error (protocol)
+  std::vector<const TensorFiles::Place*> places(std::span<const NamedTensor> tensors) const {
+    if (options_ == nullptr) check_sharding();
+    std::vector<const TensorFiles::Place*> places;
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      const TensorFiles::Place* const place = files_.find(names_[i]);
+      if (place != nullptr) {
+        check(wanted_[i], *place->tensor, tensors[i].bytes != nullptr);
+      } else if (options_ == nullptr || !options_->missing) {
+        refuse_missing(i);
+      }
+      places.push_back(place);
+    }
+    if (options_ == nullptr || !options_->extra) check_extra();
+    return places;
+  }
+
+ private:
+  const char* remedy() const noexcept {
+    return options_ == nullptr ? "load it into what it was saved from, or name another file"
+                               : "give the program such a tensor, or name another file";
+  }
+
+  void check_sharding() const {
+    const auto is_id = [](std::string_view name) { return name == shard_id_tensor; };
+    const bool wants = std::any_of(names_.begin(), names_.end(), is_id);
+    if (wants == (files_.find(shard_id_tensor) != nullptr)) return;
+    files_.refuse(wants ? "it was saved without a ShardedOptimizer; load it without one, or name another file"
+                        : "it was saved with a ShardedOptimizer; load it with one, as the last argument of "
+                          "load_checkpoint, or name another file");
+  }
+
+  void check(const ParameterSignature& wanted, const FileTensor& found, bool is_bytes) const {
+    const bool is_float_here = is_float(wanted.dtype) && found.dtype && is_float(*found.dtype);
+    const bool is_type = found.dtype == wanted.dtype || (is_float_here && options_ != nullptr && options_->convert);
+    const bool is_shape = found.shape && (is_bytes ? found.shape->extents().size() == 1 : *found.shape == wanted.shape);
+    if (is_type && is_shape && (!is_bytes || found.end - found.begin <= max_named_bytes)) return;
+    if (is_type && is_shape) {
+      files_.refuse(format_text("its tensor {} has {} bytes, and at most {} are read; name another file",
+                                {in_quotes(found.name), found.end - found.begin, max_named_bytes}));
+    }
+    files_.refuse(format_text("its tensor {} is {} {}, the program's is {}; {}",
+                              {in_quotes(found.name), found.dtype ? name(*found.dtype) : excerpt(found.type),
+                               found.shape ? to_string(*found.shape) : "of more extents or elements than dtrain's",
+                               is_bytes ? "u8 of one extent" : kind(wanted), remedy()}));
+  }
+
+  [[noreturn]] void refuse_missing(std::size_t i) const {
+    std::vector<std::string_view> names;
+    for (const TensorFiles::Place& place : files_.places()) {
+      names.push_back(place.tensor->name);
+    }
+    const std::string& own = wanted_[i].name;
+    files_.refuse(format_text(
+        "it has no tensor {}{}{}; {}",
+        {in_quotes(names_[i]), names_[i] == own ? "" : ", for " + in_quotes(own), nearest_name(names_[i], names),
+         options_ == nullptr ? remedy() : "give rename(), or let tensors keep their values by missing = true"}));
+  }
+
+  void check_extra() const {
+    std::vector<std::string_view> sorted(names_.begin(), names_.end());
+    std::sort(sorted.begin(), sorted.end());
+    for (const TensorFiles::Place& place : files_.places()) {
+      const std::string& name = place.tensor->name;
+      if (std::binary_search(sorted.begin(), sorted.end(), name)) continue;
+      files_.refuse(format_text(
+          "its tensor {} is none of the program's{}; {}",
+          {in_quotes(name), nearest_name(name, sorted), options_ == nullptr ? remedy() : "allow it by extra = true"}));
+    }
+  }
+
+  const TensorFiles& files_;
+  const SafetensorsOptions* options_;
+  std::vector<ParameterSignature> wanted_;
+  std::vector<std::string> names_;  ///< in the file
+};
+
+/// Reads a tensor of another floating-point type, at most 16 MiB at a time.
+inline void read_converted(const TensorFiles::Place& from, std::byte* to, DType to_type) {
+  constexpr std::size_t most_bytes = std::size_t{16} << 20;
+  const DType type = *from.tensor->dtype;
+  const std::size_t most = most_bytes / size_bytes(type);
+  std::uint64_t left = from.tensor->shape->element_count();
+  std::vector<std::byte> piece(std::min<std::uint64_t>(left, most) * size_bytes(type));
+  std::vector<float> floats(std::min<std::uint64_t>(left, most));
+  for (std::uint64_t offset = from.tensor->begin; left != 0;) {
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, most));
+    const auto bytes = std::span(piece).first(count * size_bytes(type));
+    from.file->read_bytes(offset, bytes);
+    auto* const single = reinterpret_cast<std::byte*>(floats.data());
+    if (type == DType::f64) {
+      std::copy_n(reinterpret_cast<const double*>(piece.data()), count, floats.data());
+    } else {
+      kernels::convert(type, piece.data(), DType::f32, single, count);
+    }
+    if (to_type == DType::f64) {
+      std::copy_n(floats.data(), count, reinterpret_cast<double*>(to));
+    } else {
+      kernels::convert(DType::f32, single, to_type, to, count);
+    }
+    offset += bytes.size();
+    to += count * size_bytes(to_type);
+    left -= count;
+  }
+}
+
+/// As read_checkpoint_file, for a file that no other process replaces.
+inline std::optional<std::vector<std::int64_t>> read_tensors(const std::string& path,
+                                                             std::span<const NamedTensor> tensors, TensorAccess& access,
+                                                             const SafetensorsOptions* options) {
+  std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
+  const TensorFiles files(path);
+  if (!files) return std::nullopt;
+  const std::vector<const TensorFiles::Place*> places = Matching(files, std::move(wanted), options).places(tensors);
+  files.check_digests();
+  std::vector<std::string> contents(tensors.size());  // allocated before a value is written
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].bytes != nullptr && places[i] != nullptr) {
+      contents[i].resize(places[i]->tensor->shape->element_count());
+    }
+  }
+  std::vector<std::int64_t> is_read;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    is_read.push_back(places[i] != nullptr ? 1 : 0);
+    if (places[i] == nullptr) continue;
+    if (tensors[i].bytes != nullptr) *tensors[i].bytes = std::move(contents[i]);
+    const TensorView value = tensors[i].present();
+    const std::span<std::byte> place = access.place(value);
+    if (places[i]->tensor->dtype == value.dtype) {
+      places[i]->file->read_bytes(places[i]->tensor->begin, place);
+    } else {
+      read_converted(*places[i], place.data(), value.dtype);
+    }
+    access.put(value);
+  }
+  return is_read;
 }
 
 }  // namespace detail
 
-DTRAIN_DEFINED std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
-  if (tensors.size() > max_checkpoint_tensors) {
-    throw_error(Errc::limit,
-                "a checkpoint of {} tensors was to be written; at most {} are possible, so put several into one",
-                {tensors.size(), max_checkpoint_tensors});
-  }
-  Serializer list;
-  detail::list_fields(list, tensors);
-  if (list.view().size() > max_checkpoint_list_bytes) {
-    throw_error(Errc::limit,
-                "the names and shapes of {} tensors take {} bytes in a checkpoint; at most {} are possible",
-                {tensors.size(), list.view().size(), max_checkpoint_list_bytes});
-  }
-  Serializer header;
-  auto list_bytes = static_cast<std::uint32_t>(list.view().size());
-  header.constant(checkpoint_magic);
-  header.number(list_bytes);
-  header.constant(list.characters());
-  return header.take();
-}
-
-DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors,
-                                                          std::uint64_t most) {
-  std::uint64_t sum = 0;
-  for (const ParameterSignature& tensor : tensors) {
-    const std::uint64_t bytes = BufferView{nullptr, tensor.shape.element_count(), tensor.dtype, {}}.bytes();
-    if (bytes > most - sum) return std::nullopt;
-    sum += bytes;
-  }
-  return sum;
-}
-
 /// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
-/// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
-inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access = {}) {
-  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
+/// @throws Error (the system's code) naming the file; as write_checkpoint_file
+inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
+                             std::string_view sharding = {}) {
   Sha256 digest;
   const auto append = [&](std::span<const std::byte> bytes) {
     digest.update(bytes);
     file.write(bytes);
   };
-  append(checkpoint_header(tensor_signatures(tensors, access.takes_device_memory())));
-  for (const NamedTensor& tensor : tensors) {
-    append(access.fetch(tensor.present()));
+  const std::vector<ParameterSignature> list = tensor_signatures(tensors, access.takes_device_memory());
+  const std::vector<std::size_t> order = safetensors_order(list);
+  const std::string header = safetensors_header(list, order, sharding);
+  append(std::as_bytes(std::span(header)));
+  for (const std::size_t i : order) {
+    append(access.fetch(tensors[i].present()));
   }
-  const Sha256Digest sum = digest.digest();
-  file.write(sum);
+  const std::string digits = hex(digest.digest());
+  file.overwrite(digest_position, std::as_bytes(std::span(digits)));
 }
 
 DTRAIN_DEFINED void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
-                                          TensorAccess&& access, WritingAttempt attempt) {
+                                          TensorAccess&& access, WritingAttempt attempt, std::string_view sharding) {
   AtomicFile file(path, std::move(attempt));
-  write_checkpoint(file, tensors, std::move(access));
+  write_checkpoint(file, tensors, std::move(access), sharding);
   file.commit();
 }
 
-/// As read_checkpoint_file, for a file that no other process replaces.
-inline bool read_tensors(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess& access) {
-  std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
-  detail::CheckpointReader reader(path);
-  if (!reader) return false;
-  const std::vector<ParameterSignature> found = reader.read_list();
-  for (std::size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
-    if (tensors[i].bytes == nullptr || found[i].dtype != DType::u8 || found[i].shape.extents().size() != 1) continue;
-    if (found[i].shape.element_count() > max_named_bytes) {
-      reader.refuse(format_text("its tensor {} has {} bytes, and at most {} are read; name another file",
-                                {in_quotes(found[i].name), found[i].shape.element_count(), max_named_bytes}));
+DTRAIN_DEFINED std::optional<std::vector<std::int64_t>> read_checkpoint_file(const std::string& path,
+                                                                             std::span<const NamedTensor> tensors,
+                                                                             TensorAccess&& access,
+                                                                             const SafetensorsOptions* options) {
+  auto is_read = detail::read_past_stale([&] { return detail::read_tensors(path, tensors, access, options); });
+  if (!is_read) detail::warn_of_missing_folder(path);
+  return is_read;
+}
+
+DTRAIN_DEFINED std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path) {
+  return detail::read_past_stale([&]() -> std::optional<std::vector<FileTensor>> {
+    const TensorFiles files(path);
+    if (!files) detail::warn_of_missing_folder(path);
+    if (!files) return std::nullopt;
+    std::vector<FileTensor> list;
+    for (const TensorFiles::Place& place : files.places()) {
+      list.push_back(*place.tensor);
     }
-    wanted[i].shape = found[i].shape;
-  }
-  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
-    reader.refuse(*difference);
-  }
-  reader.check_digest();
-  std::vector<std::string> contents;  // allocated before a value is written
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].bytes != nullptr) contents.emplace_back(wanted[i].shape.element_count(), '\0');
-  }
-  std::uint64_t offset = 0;
-  auto content = contents.begin();
-  for (const NamedTensor& tensor : tensors) {
-    if (tensor.bytes != nullptr) *tensor.bytes = std::move(*content++);
-    const TensorView value = tensor.present();
-    reader.read_bytes(offset, access.place(value));
-    access.put(value);
-    offset += value.bytes();
-  }
-  return true;
-}
-
-DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
-                                         TensorAccess&& access) {
-  const bool is_there = detail::read_past_stale([&] { return read_tensors(path, tensors, access); });
-  if (!is_there) detail::warn_of_missing_folder(path);
-  return is_there;
-}
-
-DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path) {
-  return detail::read_past_stale([&]() -> std::optional<std::vector<ParameterSignature>> {
-    detail::CheckpointReader reader(path);
-    if (reader) return reader.read_list();
-    detail::warn_of_missing_folder(path);
-    return std::nullopt;
+    return list;
   });
 }
 

@@ -49,7 +49,7 @@ class DeviceShards final : public Shards {
 
   /// Blocking: allocates zeroed state, loads the kernels, and waits for the values that are being written on the
   /// default stream. @throws Error (unsupported) if the driver does not load the kernels; (cuda)
-  DeviceShards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
+  DeviceShards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, StateArrays arrays,
                ReadValue read_value, Stream stream, std::chrono::nanoseconds timeout)
       : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), stream.device()),
         stream_(stream),

@@ -6,7 +6,9 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -77,7 +79,9 @@ typename StateOf<R>::type,
 
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
 /// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
-/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A rule whose spans are all
+/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A State may name its spans
+/// in checkpoints: `static constexpr std::string_view names[] = {"exp_avg", "exp_avg_sq"}`, without dots; else they are
+/// state0, state1 and so on. A rule whose spans are all
 /// of double in place of float is for models of f64 in host memory. A rule of floats may have a member `doubles`, a
 /// rule of doubles with as many state arrays: models of f64 in host memory are updated by this member.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
@@ -97,6 +101,26 @@ using RuleElement =
 /// The number of elements of state for each weight.
 template <class R>
 inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type, RuleElement<R>>();
+
+/// The state arrays of a rule without its type.
+struct StateArrays {
+  StateArrays(std::size_t arrays, const std::string_view* their_names = nullptr) : count(arrays), names(their_names) {}
+
+  template <class R>
+  static StateArrays of() noexcept {
+    using State = typename detail::StateOf<R>::type;
+    if constexpr (requires { State::names; }) {
+      static_assert(std::size(State::names) == state_arrays<R>,
+                    "dtrain: the names of a rule's State are as many as its spans");
+      return {state_arrays<R>, State::names};
+    } else {
+      return {state_arrays<R>};
+    }
+  }
+
+  std::size_t count;
+  const std::string_view* names;  ///< in checkpoints; null: state0, state1 ...
+};
 
 namespace detail {
 

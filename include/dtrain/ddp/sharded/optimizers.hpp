@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
@@ -40,6 +41,7 @@ struct BasicMomentum {
   bool nesterov = false;
 
   struct State {
+    static constexpr std::string_view names[] = {"momentum_buffer"};
     std::span<E> velocity;
   };
 
@@ -91,6 +93,7 @@ struct BasicAdam {
   E weight_decay = 0;
 
   struct State {
+    static constexpr std::string_view names[] = {"exp_avg", "exp_avg_sq"};
     std::span<E> mean;
     std::span<E> square;
   };
@@ -137,6 +140,7 @@ struct BasicRmsProp {
   E momentum = 0;
 
   struct State {
+    static constexpr std::string_view names[] = {"square_avg", "momentum_buffer"};
     std::span<E> square;
     std::span<E> velocity;
   };
@@ -166,6 +170,7 @@ struct BasicAdagrad {
   E epsilon = E(1e-10);
 
   struct State {
+    static constexpr std::string_view names[] = {"sum"};
     std::span<E> sum;
   };
 

@@ -47,11 +47,15 @@ struct ShardIndex {
 void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank, int ranks,
                       TensorAccess&& access = {});
 
-/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter, f32 or f64.
-using WholeState = std::vector<std::vector<BufferView>>;
+/// Memory of the whole state, not shared out, and its names in the files.
+struct WholeState {
+  std::vector<std::string> parameters;
+  std::vector<std::string> arrays;              ///< Shards::array_name(), at least one
+  std::vector<std::vector<BufferView>> memory;  ///< [arrays][parameters], of all elements of each parameter, f32 or f64
+};
 
 /// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
-/// array, are left out. Blocking: the file system. @pre the rule has at least one state array
+/// array, are left out. Blocking: the file system.
 /// @throws Error (protocol) for files that are damaged, or of other parameters or arrays; (ENOENT) for a missing file
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 
@@ -86,23 +90,20 @@ bool load_past_replacement(Load load) {
   throw Error(*missing);
 }
 
-/// A tensor of a shard file: elements [offset, offset + count) of a parameter's state array.
-struct ShardEntry {
-  std::uint64_t array = 0;
-  std::uint64_t parameter = 0;
-  std::uint64_t offset = 0;
-};
-
-/// @returns nullopt for a name that no entry of a shard file has
-std::optional<ShardEntry> parse_entry_name(std::string_view name);
-
 /// The names of shard files next to `path` that begin with "PATH.shard-" followed by `with`.
 std::vector<std::string> shard_file_names(const std::string& path, const std::string& with);
 
 }  // namespace detail
 
-/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
-std::vector<NamedTensor> shard_entries(Shards& shares, int rank);
+/// Tensors of a shard file, and its value of sharding_key.
+struct ShardContent {
+  std::vector<NamedTensor> tensors;
+  std::string sharding;
+};
+
+/// Content of this rank's file: the state of its blocks, at most one part of a parameter's state array. The last rank's
+/// file also has the state that all ranks hold, which begins where its own blocks end.
+ShardContent shard_content(Shards& shares, int rank, int ranks);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -112,58 +113,85 @@ std::vector<NamedTensor> shard_entries(Shards& shares, int rank);
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <tuple>
 #include <utility>
 
 #include "dtrain/core/log.hpp"
-#include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/json_tokens.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
+#include "dtrain/ddp/checkpoint/safetensors_file.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// "state 0 of parameter 3 from 4096".
-inline std::string entry_name(const ShardEntry& entry) {
-  return format_text("state {} of parameter {} from {}", {entry.array, entry.parameter, entry.offset});
-}
-
-DTRAIN_DEFINED std::optional<ShardEntry> parse_entry_name(std::string_view name) {
-  ShardEntry entry;
-  std::string_view rest = name;
-  const auto number = [&rest](std::string_view before, std::uint64_t& value) {
-    const bool has_word = rest.starts_with(before);
-    rest.remove_prefix(has_word ? before.size() : 0);
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-    return has_word && error == std::errc();
-  };
-  const bool is_whole = number("state ", entry.array) && number(" of parameter ", entry.parameter) &&
-                        number(" from ", entry.offset) && rest.empty();
-  return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
-}
-
-/// Elements [entry.offset, entry.offset + count) of a parameter's state array.
+/// Elements [offset, offset + count) of a parameter's state array, at byte `begin` of a file's elements.
 struct ShardInterval {
-  ShardEntry entry;
+  std::size_t array = 0;
+  std::size_t parameter = 0;
+  std::uint64_t offset = 0;
   std::uint64_t count = 0;
+  std::uint64_t begin = 0;
+};
+
+inline std::string state_name(const std::string& parameter, const std::string& array) {
+  return format_text("dtrain.optimizer.state.{}.{}", {parameter, array});
+}
+
+/// The tensors that shard files may have.
+class StateNames {
+ public:
+  /// @param parameters the whole state of each: type and number of elements
+  StateNames(std::span<const std::string> arrays, std::span<const std::string> names,
+             std::vector<BufferView> parameters)
+      : parameters_(std::move(parameters)) {
+    for (std::size_t array = 0; array < arrays.size(); ++array) {
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        sorted_.push_back({state_name(names[i], arrays[array]), {array, i, 0, 0, 0}});
+      }
+    }
+    std::sort(sorted_.begin(), sorted_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+
+  /// The parts of the state in a file. @throws Error (protocol) if it has anything else
+  std::vector<ShardInterval> intervals_of(const SafetensorsFile& file) const {
+    const auto first = parse_sharding(file.header().sharding);
+    std::vector<ShardInterval> found;
+    std::size_t i = 0;
+    for (const FileTensor& tensor : file.header().tensors) {  // both lists are sorted
+      const auto named = std::lower_bound(sorted_.begin(), sorted_.end(), tensor.name,
+                                          [](const auto& each, const std::string& name) { return each.first < name; });
+      const bool is_named = named != sorted_.end() && named->first == tensor.name;
+      const BufferView parameter = is_named ? parameters_[named->second.parameter] : BufferView{};
+      const bool has_offset = first && i < first->size() && (*first)[i].first == tensor.name;
+      const std::uint64_t offset = has_offset ? (*first)[i++].second : 0;
+      const std::uint64_t count = tensor.shape ? tensor.shape->element_count() : 0;
+      if (!is_named || !has_offset || tensor.dtype != parameter.dtype || !tensor.shape || offset > parameter.count ||
+          count > parameter.count - offset) {
+        file.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
+                                {in_quotes(tensor.name)}));
+      }
+      found.push_back({named->second.array, named->second.parameter, offset, count, tensor.begin});
+    }
+    return found;
+  }
+
+ private:
+  std::vector<BufferView> parameters_;
+  std::vector<std::pair<std::string, ShardInterval>> sorted_;
 };
 
 /// Whether no element is in two of the intervals.
 inline bool are_disjoint(std::vector<ShardInterval> intervals) {
   std::erase_if(intervals, [](const ShardInterval& each) { return each.count == 0; });
-  const auto place = [](const ShardInterval& each) {
-    return std::tuple(each.entry.array, each.entry.parameter, each.entry.offset);
-  };
+  const auto place = [](const ShardInterval& each) { return std::tuple(each.array, each.parameter, each.offset); };
   std::sort(intervals.begin(), intervals.end(),
             [&](const ShardInterval& a, const ShardInterval& b) { return place(a) < place(b); });
   const auto overlap = [](const ShardInterval& a, const ShardInterval& b) {
-    return a.entry.array == b.entry.array && a.entry.parameter == b.entry.parameter &&
-           b.entry.offset - a.entry.offset < a.count;
+    return a.array == b.array && a.parameter == b.parameter && b.offset - a.offset < a.count;
   };
   return std::adjacent_find(intervals.begin(), intervals.end(), overlap) == intervals.end();
 }
@@ -224,39 +252,12 @@ inline void remove_files(const std::vector<std::string>& names) {
   }
 }
 
-/// Reads the state of this rank's elements from one file, and then adds the file's intervals to `intervals`.
-/// @returns the number of elements
-inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
-                                   Shards& shares, std::span<const std::vector<ShardPiece>> own,
-                                   std::vector<ShardInterval>& intervals, TensorAccess& access) {
-  const std::size_t element = size_bytes(shares.element());
-  std::size_t elements = 0;
-  std::uint64_t first = 0;
-  std::vector<ShardInterval> found;
-  for (const ParameterSignature& tensor : entries) {
-    const std::optional<ShardEntry> entry = parse_entry_name(tensor.name);
-    const std::uint64_t count = tensor.shape.element_count();
-    if (!entry || tensor.dtype != shares.element() || entry->array >= shares.arrays() ||
-        entry->parameter >= own.size()) {
-      reader.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
-                                {in_quotes(tensor.name)}));
-    }
-    found.push_back({*entry, count});
-    for (const ShardPiece& piece : own[entry->parameter]) {
-      const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
-      const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
-      if (begin < end) {
-        const ShardPiece part{piece.parameter, begin, 0, piece.in_state + (begin - piece.offset), end - begin};
-        const TensorView state = shares.state(entry->array, part);
-        reader.read_bytes(first + (begin - entry->offset) * element, access.place(state));
-        access.put(state);
-        elements += part.count;
-      }
-    }
-    first += count * element;
-  }
-  intervals.insert(intervals.end(), found.begin(), found.end());
-  return elements;
+/// Opens shard file `file`, and reads its header. @throws as read_shard_files
+inline SafetensorsFile open_shard(const std::string& path, const ShardIndex& index, std::int64_t file) {
+  SafetensorsFile opened(index.file_name(path, file));
+  if (!opened) throw_missing_shard(path, index, file);
+  opened.read_header();
+  return opened;
 }
 
 }  // namespace detail
@@ -277,9 +278,9 @@ DTRAIN_DEFINED ShardIndex ShardIndex::of(const Shards& shares) {
 
 DTRAIN_DEFINED std::vector<NamedTensor> ShardIndex::tensors() {
   return {{std::string(shard_id_tensor), tensor_view(&id, {})},
-          {"optimizer.shards.files", tensor_view(&files, {})},
-          {"optimizer.steps", tensor_view(&steps, {})},
-          {"optimizer.model",
+          {"dtrain.optimizer.shards.files", tensor_view(&files, {})},
+          {"dtrain.optimizer.steps", tensor_view(&steps, {})},
+          {"dtrain.optimizer.model",
            tensor_view(reinterpret_cast<std::uint8_t*>(model.data()), {static_cast<std::int64_t>(model.size())})}};
 }
 
@@ -291,20 +292,29 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
   return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
 }
 
-DTRAIN_DEFINED std::vector<NamedTensor> shard_entries(Shards& shares, int rank) {
-  std::vector<NamedTensor> entries;
-  const auto add = [&](const std::vector<ShardPiece>& pieces) {
-    for (const ShardPiece& piece : pieces) {
-      for (std::size_t array = 0; array < shares.arrays(); ++array) {
-        entries.push_back({detail::entry_name({array, piece.parameter, piece.offset}), shares.state(array, piece)});
+DTRAIN_DEFINED ShardContent shard_content(Shards& shares, int rank, int ranks) {
+  ShardContent content{{}, "{"};
+  for (const BucketShard& shard : shares.layout().buckets) {
+    std::vector<ShardPiece> pieces = shard.own;
+    for (const ShardPiece& piece : rank == ranks - 1 ? shard.rest : std::vector<ShardPiece>()) {
+      if (!pieces.empty() && pieces.back().parameter == piece.parameter) {
+        pieces.back().count += piece.count;  // the rest begins where this rank's block ends, also in the state
+      } else {
+        pieces.push_back(piece);
       }
     }
-  };
-  for (const BucketShard& shard : shares.layout().buckets) {
-    add(shard.own);
-    if (rank == 0) add(shard.rest);
+    for (const ShardPiece& piece : pieces) {
+      for (std::size_t array = 0; array < shares.arrays(); ++array) {
+        std::string name = detail::state_name(shares.parameters()[piece.parameter].name, shares.array_name(array));
+        if (content.sharding.size() > 1) content.sharding += ',';
+        append_json_text(content.sharding, name);
+        append_text(content.sharding, ":{\"saved_offsets\":[{}]}", {piece.offset});
+        content.tensors.push_back({std::move(name), shares.state(array, piece)});
+      }
+    }
   }
-  return entries;
+  content.sharding += '}';
+  return content;
 }
 
 DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank,
@@ -317,16 +327,43 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
       }
     }
   }
+  std::vector<std::string> arrays;
+  std::vector<std::string> parameters;
+  std::vector<BufferView> sizes;
+  for (std::size_t array = 0; array < shares.arrays(); ++array) {
+    arrays.push_back(shares.array_name(array));
+  }
+  for (const Parameter& parameter : shares.parameters()) {
+    parameters.push_back(parameter.name);
+    sizes.push_back({nullptr, parameter.value.shape.element_count(), shares.element(), {}});
+  }
+  const detail::StateNames names(arrays, parameters, std::move(sizes));
+  const std::size_t element = size_bytes(shares.element());
   std::size_t elements = 0;
   std::vector<detail::ShardInterval> intervals;
+  const auto read_file = [&](std::int64_t number) {
+    const SafetensorsFile file = detail::open_shard(path, index, number);
+    std::vector<detail::ShardInterval> found = names.intervals_of(file);
+    if (number % ranks == rank) file.check_digest();
+    std::size_t of_file = 0;
+    for (const detail::ShardInterval& each : found) {
+      for (const ShardPiece& piece : own[each.parameter]) {
+        const std::uint64_t begin = std::max<std::uint64_t>(each.offset, piece.offset);
+        const std::uint64_t end = std::min<std::uint64_t>(each.offset + each.count, piece.offset + piece.count);
+        if (begin >= end) continue;
+        const TensorView state =
+            shares.state(each.array, {piece.parameter, begin, 0, piece.in_state + (begin - piece.offset), end - begin});
+        file.read_bytes(each.begin + (begin - each.offset) * element, access.place(state));
+        access.put(state);
+        of_file += end - begin;
+      }
+    }
+    elements += of_file;  // not before: a file that is stale is read once more
+    return found;
+  };
   for (std::int64_t file = 0; file < index.files; ++file) {
-    elements += detail::read_past_stale([&] {
-      detail::CheckpointReader reader(index.file_name(path, file));
-      if (!reader) detail::throw_missing_shard(path, index, file);
-      const std::vector<ParameterSignature> entries = reader.read_list();
-      if (file % ranks == rank) reader.check_digest();
-      return detail::read_shard_file(reader, entries, shares, own, intervals, access);
-    });
+    const auto found = detail::read_past_stale([&] { return read_file(file); });
+    intervals.insert(intervals.end(), found.begin(), found.end());
   }
   if (elements != shares.arrays() * shares.layout().state_elements || !detail::are_disjoint(std::move(intervals))) {
     detail::refuse_incomplete(path, index);
@@ -334,47 +371,35 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
 }
 
 DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state) {
-  const std::vector<BufferView>& parameters = state.front();
-  std::vector<std::size_t> found(state.size());
+  std::vector<std::string> arrays = state.arrays;
+  arrays.push_back("master");
+  const detail::StateNames names(arrays, state.parameters, state.memory.front());
+  std::vector<std::size_t> elements(arrays.size());
   std::vector<detail::ShardInterval> intervals;
-  const auto read_file = [&](std::int64_t file) {
-    detail::CheckpointReader reader(index.file_name(path, file));
-    if (!reader) detail::throw_missing_shard(path, index, file);
-    const std::vector<ParameterSignature> entries = reader.read_list();
-    reader.check_digest();
-    std::vector<detail::ShardInterval> of_file;
-    std::uint64_t first = 0;
-    for (const ParameterSignature& tensor : entries) {
-      const std::optional<detail::ShardEntry> entry = detail::parse_entry_name(tensor.name);
-      const std::size_t count = tensor.shape.element_count();
-      const bool is_known = entry && entry->array <= state.size() && entry->parameter < parameters.size() &&
-                            tensor.dtype == parameters[entry->parameter].dtype;
-      const std::size_t size = is_known ? parameters[entry->parameter].count : 0;
-      if (!is_known || entry->offset > size || count > size - entry->offset) {
-        reader.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
-                                  {in_quotes(tensor.name)}));
-      }
-      const std::size_t element = size_bytes(tensor.dtype);
-      if (entry->array < state.size()) {
-        std::byte* const place = state[entry->array][entry->parameter].data + entry->offset * element;
-        reader.read_bytes(first, {place, count * element});
-        of_file.push_back({*entry, count});
-      }
-      first += count * element;
+  const auto read_file = [&](std::int64_t number) {
+    const SafetensorsFile file = detail::open_shard(path, index, number);
+    std::vector<detail::ShardInterval> found = names.intervals_of(file);
+    file.check_digest();
+    for (const detail::ShardInterval& each : found) {
+      if (each.array == state.arrays.size()) continue;
+      const BufferView& to = state.memory[each.array][each.parameter];
+      const std::size_t element = size_bytes(to.dtype);
+      file.read_bytes(each.begin, {to.data + each.offset * element, each.count * element});
     }
-    return of_file;
+    return found;
   };
   for (std::int64_t file = 0; file < index.files; ++file) {
     for (const detail::ShardInterval& interval : detail::read_past_stale([&] { return read_file(file); })) {
       intervals.push_back(interval);
-      found[interval.entry.array] += interval.count;
+      elements[interval.array] += interval.count;
     }
   }
   std::size_t wanted = 0;
-  for (const BufferView& parameter : parameters) {
+  for (const BufferView& parameter : state.memory.front()) {
     wanted += parameter.count;
   }
-  if (std::any_of(found.begin(), found.end(), [wanted](std::size_t elements) { return elements != wanted; }) ||
+  elements.pop_back();
+  if (std::any_of(elements.begin(), elements.end(), [wanted](std::size_t count) { return count != wanted; }) ||
       !detail::are_disjoint(std::move(intervals))) {
     detail::refuse_incomplete(path, index);
   }

@@ -92,7 +92,7 @@ class ShardedSave {
   std::string call_;                 ///< the path as given, and the id of this call
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
-  std::vector<NamedTensor> state_;
+  ShardContent state_;
   std::array<TensorSnapshot, 2> copies_;
   std::optional<AtomicFile> file_;
   std::unique_ptr<TensorAccess> access_;
@@ -268,7 +268,7 @@ DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardInde
       call_(format_text("{} with id {}", {path, index.id})),
       index_(index),
       tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
-      state_(shard_entries(shares, rank)),
+      state_(shard_content(shares, rank, static_cast<int>(index.files))),
       access_(std::move(access)),
       attempt_(std::move(attempt)),
       rank_(rank) {}
@@ -278,13 +278,13 @@ DTRAIN_DEFINED ShardedSave::~ShardedSave() {
 }
 
 DTRAIN_DEFINED void ShardedSave::copy() {
-  copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_, std::move(*access_))};
+  copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_.tensors, std::move(*access_))};
   tensors_ = copies_[0].tensors();
-  state_ = copies_[1].tensors();
+  state_.tensors = copies_[1].tensors();
 }
 
 DTRAIN_DEFINED void ShardedSave::write() {
-  write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_), attempt_);
+  write_checkpoint_file(index_.file_name(path_, rank_), state_.tensors, std::move(*access_), attempt_, state_.sharding);
   if (rank_ == 0) {
     file_.emplace(path_, attempt_);
     write_checkpoint(*file_, tensors_, std::move(*access_));

@@ -309,14 +309,14 @@ class ShardedOptimizer<R, C> {
     const auto& group = ddp.group();
     if constexpr (is_on_device) {
       auto shards = std::make_unique<typename Reduction::OwnShards>(
-          ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>, driver.read_value,
+          ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::StateArrays::of<R>(), driver.read_value,
           driver.stream.ref(), group.timeout());
       return new Reduction(std::move(shards), rule_, ddp.plan(), options, driver.reducer->norms(), driver.stream.ref());
     } else {
-      return new Reduction(
-          ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
-                                 erased_rule(element_of(ddp.parameters())), driver.read_value),
-          ddp.plan(), options, driver.reducer->norms());
+      return new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(),
+                                                  ddp::StateArrays::of<R>(), erased_rule(element_of(ddp.parameters())),
+                                                  driver.read_value),
+                           ddp.plan(), options, driver.reducer->norms());
     }
   }
 

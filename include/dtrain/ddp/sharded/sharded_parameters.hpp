@@ -45,9 +45,9 @@ class ShardedParameters final : public Shards {
         measure;  ///< null for a rule without norms
   };
 
-  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values do not move
+  /// Allocates the state. @param arrays state arrays of the rule @param read_value empty: values do not move
   /// @pre check_sharded_parameters(parameters, {}, rule.element)
-  ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
+  ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, StateArrays arrays,
                     Rule rule, ReadValue read_value = {});
 
   TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
@@ -163,7 +163,7 @@ ShardedParameters::Rule ShardedParameters::Rule::of(std::shared_ptr<const R> rul
 namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
-                                                    int ranks, std::size_t arrays, Rule rule, ReadValue read_value)
+                                                    int ranks, StateArrays arrays, Rule rule, ReadValue read_value)
     : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), {}, rule.element),
       counts_rest_(rank == 0),
       arrays_(this->arrays(), std::vector<std::byte>(layout_.state_elements * size_bytes(element()))),

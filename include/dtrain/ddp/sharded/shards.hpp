@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -14,6 +16,7 @@
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -36,9 +39,9 @@ void check_sharded_parameters(std::span<const Parameter> parameters, Device devi
 /// otherwise.
 class Shards {
  public:
-  /// @param rule_arrays number of state arrays of the rule @param read_value empty: values do not move
+  /// @param rule_arrays state arrays of the rule @param read_value empty: values do not move
   /// @pre check_sharded_parameters(parameters, device, element)
-  Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t rule_arrays,
+  Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, StateArrays rule_arrays,
          ReadValue read_value, Device device, DType element = DType::f32);
 
   /// Finds values that have moved, and converts moved 16-bit values to f32 again. @throws as ReadValue and
@@ -66,6 +69,9 @@ class Shards {
   /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }
 
+  /// "exp_avg": the name of a state array in checkpoints.
+  std::string array_name(std::size_t array) const;
+
   Device device() const noexcept { return device_; }
 
   /// Type of the state, which is the rule's: f32, or f64.
@@ -92,6 +98,7 @@ class Shards {
   StreamHandle writer_{};  ///< the stream on which the program writes values that move (PresentValue::stream)
 
  private:
+  const std::string_view* array_names_;  ///< of StateArrays
   ReadValue read_value_;
   std::vector<std::uint64_t> moves_;  ///< moves of each value in parameters_; empty if values do not move
   Device device_;
@@ -105,7 +112,6 @@ class Shards {
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "dtrain/core/error.hpp"
@@ -142,13 +148,14 @@ DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> paramete
 }
 
 DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks,
-                              std::size_t rule_arrays, ReadValue read_value, Device device, DType element)
+                              StateArrays rule_arrays, ReadValue read_value, Device device, DType element)
     : plan_(&plan),
       parameters_(std::move(parameters)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
-      rule_arrays_(rule_arrays),
+      rule_arrays_(rule_arrays.count),
       has_halves_(std::any_of(parameters_.begin(), parameters_.end(),
                               [](const Parameter& each) { return detail::is_half(each.value.dtype); })),
+      array_names_(rule_arrays.names),
       read_value_(std::move(read_value)),
       device_(device),
       element_(element) {
@@ -157,6 +164,11 @@ DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPla
     moves_.push_back(present.moves);
     writer_ = present.stream;
   }
+}
+
+DTRAIN_DEFINED std::string Shards::array_name(std::size_t array) const {
+  if (array == rule_arrays_) return "master";
+  return array_names_ != nullptr ? std::string(array_names_[array]) : "state" + std::to_string(array);
 }
 
 DTRAIN_DEFINED void Shards::renew_values() {

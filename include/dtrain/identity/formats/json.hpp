@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/json_tokens.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -41,21 +42,12 @@ inline constexpr int deepest_json = 32;
 
 namespace detail {
 
-inline void append_utf8(std::string& text, std::uint32_t point) {
-  constexpr std::uint32_t first[] = {0, 0xc0, 0xe0, 0xf0};
-  const int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;  // bytes after the first one
-  text += static_cast<char>(first[more] | (point >> (6 * more)));
-  for (int left = more - 1; left >= 0; --left) {
-    text += static_cast<char>(0x80 | ((point >> (6 * left)) & 0x3f));
-  }
-}
-
 /// Each function consumes the element that it is named after; it returns false if the text has another element.
-class JsonReader {
+class JsonReader : JsonTokens {
  public:
-  explicit JsonReader(std::string_view text) noexcept : text_(text) {}
+  using JsonTokens::JsonTokens;
 
-  bool document(Json& value) { return text_.size() <= longest_json && element(value, 0) && at_ == text_.size(); }
+  bool document(Json& value) { return text().size() <= longest_json && element(value, 0) && at_end(); }
 
  private:
   bool element(Json& value, int depth) {
@@ -67,40 +59,19 @@ class JsonReader {
 
   bool value(Json& value, int depth) {
     const char first = peek();
-    if (take('{') || take('[')) {
+    if (first == '{' || first == '[') {
       value.type = first == '{' ? Json::Type::object : Json::Type::array;
-      return depth < deepest_json && members(value, depth, first == '{' ? '}' : ']');
+      const auto member = [&] {
+        return (first == '[' || key(value.keys.emplace_back())) && element(value.items.emplace_back(), depth + 1);
+      };
+      return depth < deepest_json && members(first, first == '{' ? '}' : ']', member) && all_differ(value.keys);
     }
     if (first == '"') {
       value.type = Json::Type::string;
       return string(value.text);
     }
-    return word(value, "null", Json::Type::null) || word(value, "true", Json::Type::boolean) ||
-           word(value, "false", Json::Type::boolean) || number(value);
-  }
-
-  /// The members of an object or array after its opening bracket, and the closing one, `end`.
-  bool members(Json& value, int depth, char end) {
-    skip_space();
-    if (take(end)) {
-      return true;
-    }
-    do {
-      if (value.is(Json::Type::object) && !key(value.keys.emplace_back())) {
-        return false;
-      }
-      if (!element(value.items.emplace_back(), depth + 1)) {
-        return false;
-      }
-    } while (take(','));
-    return take(end) && all_differ(value.keys);
-  }
-
-  bool key(std::string& text) {
-    skip_space();
-    const bool read = string(text);
-    skip_space();
-    return read && take(':');
+    return named(value, "null", Json::Type::null) || named(value, "true", Json::Type::boolean) ||
+           named(value, "false", Json::Type::boolean) || number(value);
   }
 
   /// Rejects a key that occurs twice: other readers may use its first value or its last.
@@ -108,113 +79,19 @@ class JsonReader {
     return std::set<std::string_view>(keys.begin(), keys.end()).size() == keys.size();
   }
 
-  bool string(std::string& text) {
-    if (!take('"')) {
-      return false;
-    }
-    while (at_ < text_.size() && peek() != '"') {
-      const char byte = text_[at_++];
-      if (static_cast<unsigned char>(byte) < 0x20 || (byte == '\\' && !escape(text))) {
-        return false;
-      }
-      if (byte != '\\') {
-        text += byte;
-      }
-    }
-    return take('"');
-  }
-
-  bool escape(std::string& text) {
-    constexpr std::string_view letters = "\"\\/bfnrt";
-    constexpr std::string_view meant = "\"\\/\b\f\n\r\t";
-    const std::size_t which = letters.find(peek());
-    if (at_ < text_.size() && which != std::string_view::npos) {
-      text += meant[which];
-      ++at_;
-      return true;
-    }
-    std::uint32_t point = 0;
-    if (!take('u') || !four_digits(point)) {
-      return false;
-    }
-    if (point >= 0xd800 && point < 0xe000) {  // UTF-16 surrogate pair, high half first
-      std::uint32_t low = 0;
-      if (point >= 0xdc00 || !take('\\') || !take('u') || !four_digits(low) || low < 0xdc00 || low >= 0xe000) {
-        return false;
-      }
-      point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
-    }
-    append_utf8(text, point);
-    return true;
-  }
-
-  bool four_digits(std::uint32_t& number) {
-    constexpr std::string_view digits = "0123456789abcdef0123456789ABCDEF";
-    for (int i = 0; i < 4; ++i) {
-      const std::size_t digit = digits.find(peek());
-      if (at_ == text_.size() || digit == std::string_view::npos) {
-        return false;
-      }
-      number = number * 16 + static_cast<std::uint32_t>(digit % 16);
-      ++at_;
-    }
-    return true;
-  }
-
   bool number(Json& value) {
-    const std::size_t begin = at_;
-    take('-');
-    if (!take('0') && !digits()) {
-      return false;
-    }
-    if (take('.') && !digits()) {
-      return false;
-    }
-    if (take('e') || take('E')) {
-      static_cast<void>(take('+') || take('-'));
-      if (!digits()) {
-        return false;
-      }
-    }
+    std::string_view characters;
     value.type = Json::Type::number;
-    value.text = text_.substr(begin, at_ - begin);
-    return true;
+    const bool read = JsonTokens::number(characters);
+    value.text = characters;
+    return read;
   }
 
-  bool digits() {
-    const std::size_t begin = at_;
-    while (peek() >= '0' && peek() <= '9') {
-      ++at_;
-    }
-    return at_ != begin;
-  }
-
-  bool word(Json& value, std::string_view word, Json::Type type) {
-    if (text_.substr(at_, word.size()) != word) {
-      return false;
-    }
-    at_ += word.size();
+  bool named(Json& value, std::string_view name, Json::Type type) {
     value.type = type;
-    value.text = word;
-    return true;
+    value.text = name;
+    return word(name);
   }
-
-  void skip_space() {
-    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos) {
-      ++at_;
-    }
-  }
-
-  char peek() const noexcept { return at_ < text_.size() ? text_[at_] : '\0'; }
-
-  bool take(char wanted) {
-    const bool there = at_ < text_.size() && text_[at_] == wanted;
-    at_ += there ? 1 : 0;
-    return there;
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
 };
 
 }  // namespace detail

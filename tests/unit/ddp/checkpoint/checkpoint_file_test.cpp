@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "dtrain/core/crypto.hpp"
 #include "support/denied_call.hpp"
 #include "support/in_child.hpp"
 #include "support/summary_file.hpp"
@@ -43,6 +44,12 @@ Training after(std::int64_t steps) {
 void put(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary);
   file << bytes;
+}
+
+/// The beginning of a file with this header.
+std::string with_length(const std::string& header) {
+  const std::uint64_t length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header;
 }
 
 /// The sentence with which loading `path` into `training` is refused; empty where it is not. Then no value has changed.
@@ -131,15 +138,22 @@ TEST_CASE("no file is no error, and leaves the values as they are") {
   CHECK(training == after(3));
 }
 
-TEST_CASE("the bytes of a checkpoint are those that the format says") {
+TEST_CASE("the bytes of a checkpoint are those that the format says: large elements first, and the digest of all") {
   const support::TemporaryDirectory folder;
   std::int32_t value = 258;
-  write_checkpoint_file(folder.path + "/c", std::vector<NamedTensor>{{"x", dtrain::tensor_view(&value, {1})}});
-  std::string expected("dtrain checkpoint 1\n\x13\0\0\0\1\0\0\0\1\0\0\0x", 33);
-  expected += static_cast<char>(dtrain::DType::i32);
-  expected += std::string("\1\1\0\0\0\0\0\0\0\2\1\0\0", 13);
-  const auto digest = dtrain::Sha256().update(expected).digest();
-  expected.append(reinterpret_cast<const char*>(digest.data()), digest.size());
+  double large = 1;
+  std::string bytes = "ab";
+  write_checkpoint_file(folder.path + "/c", std::vector<NamedTensor>{dtrain::NamedBytes{"b", bytes},
+                                                                     {"x", dtrain::tensor_view(&value, {1, 1})},
+                                                                     {"\"\n", dtrain::tensor_view(&large, {})}});
+  std::string expected = R"({"__metadata__":{"format":"pt","dtrain.sha256":")" + std::string(64, '0') +
+                         R"("},"\"\u000a":{"dtype":"F64","shape":[],"data_offsets":[0,8]},)" +
+                         R"("x":{"dtype":"I32","shape":[1, 1],"data_offsets":[8,12]},)" +
+                         R"("b":{"dtype":"U8","shape":[2],"data_offsets":[12,14]}})";
+  expected.append((8 - expected.size() % 8) % 8, ' ');
+  expected = with_length(expected) + std::string("\0\0\0\0\0\0\xf0\x3f\2\1\0\0ab", 14);
+  const std::string digest = dtrain::hex(dtrain::Sha256().update(expected).digest());
+  expected.replace(expected.find("0000"), 64, digest);
   CHECK(file_content(folder.path + "/c") == expected);
 }
 
@@ -156,12 +170,17 @@ TEST_CASE_FIXTURE(TemporaryFile,
   }
   put(path, whole + '\0');
   CHECK_CONTAINS(refusal(path), "its length, ");
+  const std::size_t key = whole.find("dtrain.sha256");  // under another name it is no digest, and the content is whole
   for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
     std::string flipped = whole;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
     put(path, flipped);
     CAPTURE(bit);
-    CHECK(!refusal(path).empty());
+    if (bit / 8 >= key && bit / 8 < key + 13 && refusal(path).empty()) {
+      check_holds(path, saved);
+    } else {
+      CHECK(!refusal(path).empty());
+    }
   }
 }
 
@@ -174,16 +193,29 @@ TEST_CASE_FIXTURE(TemporaryFile, "a refusal says what is wrong with the file") {
   changed[changed.size() - 40] ^= 1;
   put(path, changed);
   CHECK(refusal(path) == "the checkpoint " + path +
-                             " cannot be loaded: its content does not have the digest that stands at its end: it is "
-                             "damaged; load another checkpoint");
+                             " cannot be loaded: its content does not have the digest in its metadata: it is damaged, "
+                             "or was written again by a program that copied the metadata; load another file, or leave "
+                             "dtrain.sha256 out there");
   put(path, "P5 28 28 255 and so on, as a picture begins");
-  CHECK_CONTAINS(refusal(path), "it is no checkpoint of dtrain's");
-  put(path, "dtrain checkpoint 2\n" + whole.substr(20));
-  CHECK_CONTAINS(refusal(path), "another version of dtrain");
+  CHECK_CONTAINS(refusal(path), "it is no safetensors file; name another");
+  put(path, "dtrain checkpoint 1\n" + whole.substr(20));
+  CHECK_CONTAINS(refusal(path), "an earlier version of dtrain has written it, in a format of its own; go on with that");
   put(path, whole);
   CHECK_CONTAINS(refusal(folder.path), "it is no regular file");
   REQUIRE(::mkfifo((folder.path + "/pipe").c_str(), 0600) == 0);
   CHECK_CONTAINS(refusal(folder.path + "/pipe"), "it is no regular file");
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "a file without a digest is taken, and its tensors are found by name") {
+  std::vector<float> one(1), two(2);
+  const std::vector<NamedTensor> tensors{{"two", dtrain::tensor_view(two)}, {"one", dtrain::tensor_view(one)}};
+  const std::string header =
+      R"( {"one":{"shape":[1],"data_offsets":[0,4],"dtype":"F32"},"two":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})";
+  const float values[] = {1, 2, 3};
+  put(path, with_length(header) + std::string(reinterpret_cast<const char*>(values), sizeof(values)));
+  CHECK(read_checkpoint_file(path, tensors));
+  CHECK(one == std::vector<float>{1});
+  CHECK(two == std::vector<float>{2, 3});
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "a file with other tensors is refused with the first difference") {
@@ -193,30 +225,31 @@ TEST_CASE_FIXTURE(TemporaryFile, "a file with other tensors is refused with the 
     return support::sentence_of([&] { static_cast<void>(read_checkpoint_file(path, tensors)); });
   };
   std::vector<NamedTensor> state = saved.state();
-  state[1].value.shape = {1, 3};
-  CHECK_CONTAINS(refused(state), "its tensor 1 is 'velocity', f64 [3], the program's is 'velocity', f64 [1, 3]; ");
+  std::swap(state[0], state[2]);
+  CHECK(refused(state) == "nothing was thrown");
   state = saved.state();
-  state[0].name = "other";
-  CHECK_CONTAINS(refused(state), "its tensor 0 is 'weights', f32 [3, 4], the program's is 'other', f32 [3, 4]; ");
+  state[1].value.shape = {1, 3};
+  CHECK_CONTAINS(refused(state), "its tensor 'velocity' is f64 [3], the program's is f64 [1, 3]; load it into what");
+  state = saved.state();
+  state[0].name = "weight";
+  CHECK_CONTAINS(refused(state), "it has no tensor 'weight' (the nearest is 'weights'); load it into what");
   state = saved.state();
   state.pop_back();
-  CHECK_CONTAINS(refused(state), "it has 4 tensors, the program has 3; ");
+  CHECK_CONTAINS(refused(state), "its tensor 'nothing' is none of the program's; load it");
   state[0].value.device.kind = dtrain::DeviceKind::cuda;
   CHECK_CONTAINS(refused(state), "copy it to host memory");
 }
 
 TEST_CASE_FIXTURE(TemporaryFile,
-                  "a list that claims more than its file has room for is refused before memory is taken for it") {
-  const std::string magic(dtrain::ddp::checkpoint_magic);
-  const std::string digest(32, '\0');
-  put(path, magic + std::string("\xff\xff\xff\xff", 4) + digest);  // 4 GiB of list
-  CHECK_CONTAINS(refusal(path), "its length, ");
-  put(path, magic + std::string("\x04\0\0\0\xff\xff\xff\xff", 8) + digest);  // 2^32 tensors
-  CHECK_CONTAINS(refusal(path), "its list of tensors is damaged");
-  // One tensor of 2^60 doubles, and one more: the sum of their bytes does not fit 64 bits.
-  const std::string huge("\0\0\0\0\1\1\0\0\0\0\0\0\0\x10", 14);
-  put(path, magic + std::string("\x24\0\0\0\3\0\0\0", 8) + huge + huge + std::string("\0\0\0\0", 4) + digest);
-  CHECK(!refusal(path).empty());
+                  "a header that claims more than its file has room for is refused before memory is taken for it") {
+  put(path, std::string("\xff\xe0\xf5\x05\0\0\0\0{}", 10));  // 99,999,999 bytes of header
+  CHECK_CONTAINS(refusal(path), "its length, 10 bytes, is not what it says");
+  put(path, std::string("\x01\xe1\xf5\x05\0\0\0\0{}", 10));  // more than any has
+  CHECK_CONTAINS(refusal(path), "it is no safetensors file");
+  const std::string huge =
+      R"({"a":{"dtype":"F64","shape":[1152921504606846976],"data_offsets":[0,9223372036854775808]}})";
+  put(path, with_length(huge));
+  CHECK_CONTAINS(refusal(path), "its length, 98 bytes, is not what it says");
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "where the disk is full, writing is refused and the old checkpoint stays whole") {
@@ -670,7 +703,23 @@ TEST_CASE("what could not be read again is not written") {
   const std::vector<NamedTensor> nothing(1);
   CHECK_THROWS_WITH_AS(write_checkpoint_file(folder.path + "/c", nothing),
                        "tensor 0 of a checkpoint has no memory; allocate it before", dtrain::Error);
-  const std::vector<dtrain::ddp::ParameterSignature> many(dtrain::ddp::max_checkpoint_tensors + 1);
-  CHECK_ERROR(static_cast<void>(dtrain::ddp::checkpoint_header(many)), Errc::limit,
-              "a checkpoint of 1048577 tensors was to be written");
+  const auto refused = [&](const char* first, const char* second) {
+    float value = 1;
+    const dtrain::TensorView view = dtrain::tensor_view(&value, {});
+    return support::sentence_of([&] {
+      write_checkpoint_file(folder.path + "/c", std::vector<NamedTensor>{{first, view}, {second, view}});
+    });
+  };
+  CHECK(refused("w", "w") ==
+        "a checkpoint cannot have 'w' as the name of two tensors; give each tensor a name of its own");
+  CHECK(refused("w", "__metadata__") ==
+        "a checkpoint cannot have '__metadata__' as the name of a tensor; give each tensor a name of its own");
+  CHECK(refused("w", "\xff") == "the name '\\xff' of a checkpoint's tensor is not UTF-8; give it another");
+  CHECK(!exists(folder.path + "/c"));
+  const std::vector<dtrain::ddp::ParameterSignature> many(26'000, {std::string(1000, 'n'), {}, DType::f32, {}});
+  std::vector<dtrain::ddp::ParameterSignature> named = many;
+  for (std::size_t i = 0; i < named.size(); ++i)
+    named[i].name += std::to_string(i);
+  CHECK_ERROR(static_cast<void>(dtrain::ddp::safetensors_header(named, dtrain::ddp::safetensors_order(named))),
+              Errc::limit, "the names and shapes of 26000 tensors take ");
 }

@@ -1,5 +1,8 @@
 #include "dtrain/ddp/sharded/shard_files.hpp"
 
+#include <map>
+
+#include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/sharded/optimizers.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "unit/ddp/prelude.hpp"
@@ -19,7 +22,12 @@ struct Model {
 
   ShardedParameters shares(int rank, int ranks) const {
     using Rule = dtrain::optimizers::Momentum;
-    return {parameters, plan, rank, ranks, 1, ShardedParameters::Rule::of<Rule>(std::make_shared<const Rule>())};
+    return {parameters,
+            plan,
+            rank,
+            ranks,
+            StateArrays::of<Rule>(),
+            ShardedParameters::Rule::of<Rule>(std::make_shared<const Rule>())};
   }
 
   std::vector<std::vector<std::byte>> values;
@@ -34,7 +42,8 @@ ShardIndex save(const Model& model, const std::string& path) {
   index.files = 3;
   for (int rank = 0; rank < 3; ++rank) {
     ShardedParameters shares = model.shares(rank, 3);
-    write_checkpoint_file(index.file_name(path, rank), shard_entries(shares, rank));
+    const ShardContent content = shard_content(shares, rank, 3);
+    write_checkpoint_file(index.file_name(path, rank), content.tensors, {}, {}, content.sharding);
   }
   return index;
 }
@@ -75,19 +84,64 @@ TEST_CASE("the index of shard files tells apart names, shapes and types of param
   CHECK(model_of(half) != model_of(renamed));
 }
 
-TEST_CASE("the name of an entry is that which a save writes, and no other") {
-  const auto entry = dtrain::ddp::detail::parse_entry_name("state 1 of parameter 3 from 4096");
-  REQUIRE(entry);
-  CHECK(entry->array == 1);
-  CHECK(entry->parameter == 3);
-  CHECK(entry->offset == 4096);
-  for (const char* const other :
-       {"state 01 of parameter 3 from 4096", "state 1 of parameter 3 from 04096", "state 1 of parameter 3 from 4096 ",
-        "state 1 of parameter 3 from ", "state 1 of parameter -3 from 4096", "state 1 of parameter 3", "",
-        "a state 1 of parameter 3 from 4096", "state 1 of parameter 3 from 18446744073709551616"}) {
-    CAPTURE(other);
-    CHECK_FALSE(dtrain::ddp::detail::parse_entry_name(other));
+TEST_CASE("each file has one part of a parameter's state at most, and all files together have all of it once") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    std::vector<std::int64_t> sizes;
+    for (std::size_t i = 0; i < 1 + random() % 6; ++i)
+      sizes.push_back(static_cast<std::int64_t>(random() % 3 == 0 ? random() % 20 : random() % 3000));
+    sizes.push_back(1);
+    const Model model(sizes);
+    const int ranks = 1 + static_cast<int>(random() % 9);
+    std::map<std::string, std::vector<std::pair<std::uint64_t, std::uint64_t>>> parts;
+    for (int rank = 0; rank < ranks; ++rank) {
+      ShardedParameters shares = model.shares(rank, ranks);
+      const ShardContent content = shard_content(shares, rank, ranks);
+      const auto first = dtrain::ddp::parse_sharding(content.sharding);
+      REQUIRE(first);
+      std::map<std::string, std::uint64_t> counts;
+      for (const dtrain::NamedTensor& tensor : content.tensors)
+        CHECK(counts.emplace(tensor.name, tensor.value.shape.element_count()).second);
+      CHECK(first->size() == counts.size());
+      for (const auto& [name, offset] : *first)
+        parts[name].emplace_back(offset, counts.at(name));
+    }
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      auto& all = parts["dtrain.optimizer.state.p" + std::to_string(i + 1) + ".momentum_buffer"];
+      std::sort(all.begin(), all.end());
+      std::uint64_t end = 0;
+      for (const auto& [offset, count] : all) {
+        CHECK(offset == end);
+        end += count;
+      }
+      CHECK(end == static_cast<std::uint64_t>(sizes[i]));
+    }
   }
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "a shard file with anything but parts of this optimizer's state is refused") {
+  const Model model({4});
+  ShardIndex index = ShardIndex::of(model.shares(0, 1));
+  index.files = 1;
+  std::vector<float> values(5);
+  const auto load = [&](const std::string& name, std::size_t count, const std::string& sharding) {
+    const std::vector<dtrain::NamedTensor> part{{name, tensor_view(std::span(values).first(count))}};
+    write_checkpoint_file(index.file_name(path, 0), part, {}, {}, sharding);
+    ShardedParameters shares = model.shares(0, 1);
+    read_shard_files(path, index, shares, 0, 1);
+  };
+  const std::string name = "dtrain.optimizer.state.p1.momentum_buffer";
+  const auto at = [&](const std::string& offsets) { return "{\"" + name + "\":{\"saved_offsets\":" + offsets + "}}"; };
+  CHECK_NOTHROW(load(name, 4, at("[0]")));
+  CHECK_ERROR(load(name, 3, at("[1]")), Errc::protocol, "do not have all of the optimizer's state once");
+  for (const std::string& sharding : {at("[1]"), at("[4]"), at("[18446744073709551615]"), at("[-1]"), at("[0, 0]"),
+                                      at("[]"), at("0"), std::string("{}"), std::string("{"), std::string()}) {
+    CAPTURE(sharding);
+    CHECK_ERROR(load(name, 4, sharding), Errc::protocol, "is no state of this optimizer; load another checkpoint");
+  }
+  CHECK_ERROR(load(name, 5, at("[0]")), Errc::protocol, "is no state of this optimizer");
+  CHECK_ERROR(load("dtrain.optimizer.state.p1.exp_avg", 4, at("[0]")), Errc::protocol, "is no state of this optimizer");
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "the shard files of a checkpoint are those that a writer of any attempt may leave") {

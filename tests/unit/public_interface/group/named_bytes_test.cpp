@@ -90,13 +90,14 @@ TEST_CASE("a file with a tensor of numbers, or of too many bytes, is no file of 
   const std::vector<dtrain::NamedTensor> tensor{{"solver", dtrain::tensor_view(numbers)}};
   dtrain::ddp::write_checkpoint_file(file.path, tensor);
   CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(file.path, wanted),
-                       doctest::Contains("its tensor 0 is 'solver', f32"), dtrain::Error);
+                       doctest::Contains("its tensor 'solver' is f32 [4], the program's is u8 of one extent"),
+                       dtrain::Error);
 
   const std::int64_t many = (std::int64_t{1} << 32) + 1;
-  const std::vector<std::byte> header = dtrain::ddp::checkpoint_header({{"solver", {many}, dtrain::DType::u8, {}}});
-  std::ofstream(file.path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(header.data()), static_cast<std::streamsize>(header.size()));
-  std::filesystem::resize_file(file.path, header.size() + static_cast<std::uintmax_t>(many) + 32);  // sparse
+  const std::vector<dtrain::ddp::ParameterSignature> list{{"solver", {many}, dtrain::DType::u8, {}}};
+  const std::string header = dtrain::ddp::safetensors_header(list, std::vector<std::size_t>{0});
+  std::ofstream(file.path, std::ios::binary) << header;
+  std::filesystem::resize_file(file.path, header.size() + static_cast<std::uintmax_t>(many));  // sparse
   CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(file.path, wanted),
                        doctest::Contains("has 4294967297 bytes, and at most 4294967296 are read"), dtrain::Error);
   CHECK(bytes == "as before");

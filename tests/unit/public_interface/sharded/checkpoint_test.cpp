@@ -102,7 +102,7 @@ TEST_CASE("a checkpoint that cannot be written is blamed on the rank that writes
 
 TEST_CASE_FIXTURE(TemporaryFile,
                   "a damaged checkpoint is the same Error on every rank, and leaves the values as they were") {
-  std::ofstream(path) << "dtrain checkpoint 1\nand no more";
+  std::ofstream(path, std::ios::binary) << std::string("\x30\0\0\0\0\0\0\0{\"and no more", 20);
   Sentences sentences;
   run_well(2, [&](const dtrain::ProcessGroup<Policy>& group) {
     Training training = trained(group.rank(), 1);
@@ -111,7 +111,7 @@ TEST_CASE_FIXTURE(TemporaryFile,
   });
   CHECK(sentences.texts() ==
         std::vector<std::string>(2, "protocol violation: the checkpoint " + path +
-                                        " cannot be loaded: its length, 31 bytes, is not what it "
+                                        " cannot be loaded: its length, 20 bytes, is not what it "
                                         "says; if it is still being copied, load it again when it is whole, else load "
                                         "another checkpoint" +
                                         rank_0_does_it()));

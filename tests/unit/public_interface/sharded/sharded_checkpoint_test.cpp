@@ -124,15 +124,15 @@ TEST_CASE_TEMPLATE("a whole state is refused if shard files have some elements t
   const std::string& path = file.path;
   std::vector<E> values{1, 2, 3, 4};
   std::vector<E> read(4);
-  const dtrain::ddp::ShardIndex index{.id = 42, .files = 1};
+  const dtrain::ddp::ShardIndex index{.id = 42, .files = 2};
   const auto read_from = [&](std::size_t first, std::size_t second) {
-    const auto entry = [&](std::size_t offset) {
-      return dtrain::NamedTensor{"state 0 of parameter 0 from " + std::to_string(offset),
-                                 dtrain::tensor_view(std::span(values).subspan(offset, 2))};
-    };
-    dtrain::ddp::write_checkpoint_file(index.file_name(path, 0),
-                                       std::vector<dtrain::NamedTensor>{entry(first), entry(second)});
-    dtrain::ddp::read_whole_state(path, index, {{dtrain::buffer_view(std::span(read))}});
+    for (const std::size_t offset : {first, second}) {
+      const std::string name = "dtrain.optimizer.state.w.exp_avg";
+      const std::vector<dtrain::NamedTensor> part{{name, dtrain::tensor_view(std::span(values).subspan(offset, 2))}};
+      dtrain::ddp::write_checkpoint_file(index.file_name(path, offset == first ? 0 : 1), part, {}, {},
+                                         R"({")" + name + R"(":{"saved_offsets":[)" + std::to_string(offset) + "]}}");
+    }
+    dtrain::ddp::read_whole_state(path, index, {{"w"}, {"exp_avg"}, {{dtrain::buffer_view(std::span(read))}}});
   };
   read_from(2, 0);
   CHECK(read == values);
