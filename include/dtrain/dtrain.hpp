@@ -85,7 +85,6 @@
 #include "dtrain/core/types/small_floats.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/checkpoint/safetensors.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
 #include "dtrain/ddp/data/uneven_inputs.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"

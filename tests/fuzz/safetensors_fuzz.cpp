@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
+#include "dtrain/ddp/checkpoint/safetensors_header.hpp"
 
 #include "fuzz/fuzz.hpp"
 

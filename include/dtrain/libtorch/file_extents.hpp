@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <dtrain/ddp/checkpoint/safetensors_header.hpp>
 #include <dtrain/dtrain.hpp>
 #include <exception>
 #include <optional>

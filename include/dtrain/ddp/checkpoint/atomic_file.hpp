@@ -64,11 +64,8 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile() { abandon(); }
 
-  /// Appends `bytes`. @throws as the constructor
-  void write(std::span<const std::byte> bytes);
-
-  /// Replaces bytes that are written already. @throws as the constructor
-  void overwrite(std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Appends `bytes`, or replaces written ones from `offset` on. @throws as the constructor
+  void write(std::span<const std::byte> bytes, std::optional<std::uint64_t> offset = {});
 
   /// Puts the bytes on the disk, so that commit() has less to do. @throws as the constructor
   void sync();
@@ -138,8 +135,9 @@ class AtomicFile {
   std::optional<struct stat> replaced_;  ///< the file that exists already
   mode_t mode_ = 0;                      ///< permissions of the file after commit()
   bool can_chmod_ = true;                ///< false once the file system has denied it
-  Descriptor descriptor_;
   bool has_name_ = false;
+  Descriptor descriptor_;
+  std::uint64_t size_ = 0;  ///< bytes written
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -238,26 +236,19 @@ DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path, WritingAttempt at
   }
 }
 
-DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
+DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes, std::optional<std::uint64_t> offset) {
   const BlockedWriteSignals no_signal;
-  while (!bytes.empty()) {
+  for (std::uint64_t at = offset.value_or(size_); !bytes.empty();) {
     if (attempt_.number != 0) throw_if_attempt_failed();
-    const ssize_t written = ::write(descriptor_.get(), bytes.data(), std::min(bytes.size(), most_at_once));
+    const std::size_t count = std::min(bytes.size(), most_at_once);
+    const ssize_t written = ::pwrite(descriptor_.get(), bytes.data(), count, static_cast<off_t>(at));
     if (written >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
+      at += static_cast<std::uint64_t>(written);
+      size_ = std::max(size_, at);
     } else if (errno != EINTR) {
       fail(errno);
     }
-  }
-}
-
-DTRAIN_DEFINED void AtomicFile::overwrite(std::uint64_t offset, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(descriptor_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno != EINTR) fail(errno);
-    const auto done = static_cast<std::size_t>(std::max<ssize_t>(written, 0));
-    bytes = bytes.subspan(done);
-    offset += done;
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// save_checkpoint(), load_checkpoint(): checkpoints of a job, whose file rank 0 alone accesses. PendingCheckpoint: one
-/// that a thread writes.
+/// save_checkpoint(), load_checkpoint(): checkpoints of a job, whose file rank 0 alone accesses; save_safetensors(),
+/// load_safetensors(): weights for other programs, and from them. PendingCheckpoint: one that a thread writes.
 
 #include <atomic>
 #include <cstddef>
@@ -25,6 +25,7 @@
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/ddp/model.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/kernels/copy.hpp"
 
@@ -79,6 +80,15 @@ void share_values_blocking(const Group& group, std::span<const NamedTensor> tens
       group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
 }
 
+template <Model M>
+std::vector<NamedTensor> values_of(M& model) {
+  std::vector<NamedTensor> values;
+  for (const Parameter& parameter : model.parameters()) {
+    values.push_back({parameter.name, parameter.value});
+  }
+  return values;
+}
+
 /// For the thread of a checkpoint that is dropped after the attempt of an elastic job has failed: the next attempt does
 /// not wait for it.
 template <class Group>
@@ -122,7 +132,7 @@ void barrier_of_save(const Group& group, const std::string& path) {
 /// Rank 0 writes its values of `tensors` to `path`, a safetensors file, after every rank has called this with the same
 /// `path` and none has failed. The other ranks' values are not read: save values that all ranks share.
 /// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
-/// - Names are UTF-8, and each tensor has one of its own. The metadata has a digest of the whole file.
+/// - Names are UTF-8, and no two tensors have the same. The metadata has a digest of the whole file.
 /// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
 /// or is enqueued on the group's stream.
 /// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
@@ -160,6 +170,56 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   detail::share_values_blocking(group, tensors);
   group::GroupAccess::of(group).rank_context()->has_loaded = true;
   return true;
+}
+
+/// Writes the weights alone to a file for other programs, as save_checkpoint of the same tensors, on whose names and
+/// types these programs depend: Python reads it by safetensors.torch.load_file(path). Not all of them have f64 or 8-bit
+/// floats. Collective, blocking, atomic, and @throws as save_checkpoint.
+/// @ingroup checkpoints
+template <class Group>
+void save_safetensors(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  save_checkpoint(group, path, tensors);
+}
+
+/// The same for a model's parameters, by their names.
+/// @ingroup checkpoints
+template <class Group, Model M>
+void save_safetensors(const Group& group, const std::string& path, M& model) {
+  save_checkpoint(group, path, detail::values_of(model));
+}
+
+/// Every rank's `tensors` get the values of rank 0's file at `path`, which any program may have written: a safetensors
+/// file, or an index of several (model.safetensors.index.json) that lie beside it. Only rank 0 needs access to it, and
+/// reads it into its tensors one after the other; conversions take 32 MiB more. Shapes are equal: nothing is
+/// transposed. Call it before or after wrapping the model; construct a ShardedOptimizer after it, since one of a 16-bit
+/// model keeps f32 weights. Collective, blocking: as load_checkpoint.
+/// @param options of rank 0 count: other names, tensors that either side has alone, conversions of floats
+/// @throws Error on every rank, with the same sentence, before a value changes: (ENOENT) if rank 0 has no such file;
+/// (protocol) for a file that is damaged or none, or if a name, shape or type is not the program's; as load_checkpoint
+/// @ingroup checkpoints
+template <class Group>
+void load_safetensors(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
+                      const SafetensorsOptions& options = {}) {
+  detail::agree_on_tensors_blocking(group, tensors);
+  std::vector<std::int64_t> is_read(tensors.size());
+  static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "reading the weights " + sanitize(path), [&] {
+    is_read = *read_checkpoint_file(path, tensors, tensor_access(group), &options);
+    return true;
+  }));
+  if (is_read.empty()) return;
+  group.broadcast(is_read, 0);
+  std::vector<NamedTensor> shared;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (is_read[i] != 0) shared.push_back(tensors[i]);
+  }
+  detail::share_values_blocking(group, shared);
+}
+
+/// The same for a model's parameters, by their names.
+/// @ingroup checkpoints
+template <class Group, Model M>
+void load_safetensors(const Group& group, const std::string& path, M& model, const SafetensorsOptions& options = {}) {
+  load_safetensors(group, path, detail::values_of(model), options);
 }
 
 /// Tensors with copies of their elements in host memory.
@@ -332,7 +392,11 @@ DTRAIN_DEFINED void PendingCheckpoint::wait() {
 
 namespace DTRAIN_NAMESPACE {
 using ddp::load_checkpoint;
+using ddp::load_safetensors;
 using ddp::PendingCheckpoint;
+using ddp::safetensors_names;
+using ddp::SafetensorsOptions;
 using ddp::save_checkpoint;
 using ddp::save_checkpoint_async;
+using ddp::save_safetensors;
 }  // namespace DTRAIN_NAMESPACE

@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <list>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,14 +30,14 @@ class SafetensorsFile {
   /// @throws Error (protocol) for a file that is none, or whose length is not what it says
   void read_header();
 
-  /// What read_header() has read.
+  /// The header, after read_header().
   const SafetensorsHeader& header() const noexcept { return header_; }
 
   /// @throws Error (protocol) if the file has a digest, and other bytes than when it was written. Requires read_header.
   void check_digest() const;
 
-  /// The whole file, which is a text. @throws Error (protocol) if it is longer than `most`
-  std::string read_text(std::size_t most) const;
+  /// The whole file. @throws Error (protocol) if it is longer than a header
+  std::string read_text() const;
 
   /// Reads bytes of the elements. Requires read_header. @param offset from the first tensor's first element; in range
   void read_bytes(std::uint64_t offset, std::span<std::byte> target) const;
@@ -53,16 +54,16 @@ class SafetensorsFile {
   std::string path_;
   Descriptor descriptor_;
   std::uint64_t size_ = 0;
-  std::string text_;  ///< of the header
+  std::string text_;  ///< the header's
   SafetensorsHeader header_;
 };
 
-/// Tensors by name. Not movable.
+/// The tensors of one file, or of the files of an index. Not movable.
 class TensorFiles {
  public:
-  struct Place {
-    const FileTensor* tensor;
-    const SafetensorsFile* file;
+  struct Found {
+    const FileTensor* tensor = nullptr;
+    const SafetensorsFile* file = nullptr;
   };
 
   /// Opens `path`, and if it ends in ".index.json", the files of its weight_map, which lie beside it. Converts to false
@@ -71,25 +72,21 @@ class TensorFiles {
   TensorFiles(TensorFiles&&) = delete;
   TensorFiles& operator=(TensorFiles&&) = delete;
 
-  explicit operator bool() const noexcept { return static_cast<bool>(*files_.front()); }
+  explicit operator bool() const noexcept { return static_cast<bool>(files_.front()); }
 
-  /// By name.
-  std::span<const Place> places() const noexcept { return {places_.data(), places_.size()}; }
-
-  /// @returns nullptr if there is none
-  const Place* find(std::string_view name) const noexcept;
+  const std::map<std::string_view, Found>& tensors() const noexcept { return tensors_; }
 
   /// @throws as SafetensorsFile::check_digest
   void check_digests() const;
 
   /// As SafetensorsFile::refuse, with the name of the file or of the index.
-  [[noreturn]] void refuse(const std::string& what) const { files_.front()->refuse(what); }
+  [[noreturn]] void refuse(const std::string& what) const { files_.front().refuse(what); }
 
  private:
   void open_index(const std::string& path);
 
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  ///< `path` first
-  std::vector<Place> places_;
+  std::list<SafetensorsFile> files_;  ///< `path` first
+  std::map<std::string_view, Found> tensors_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -102,17 +99,16 @@ class TensorFiles {
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
-#include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "dtrain/core/crypto.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/json_tokens.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
+#include "dtrain/identity/formats/json.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -158,17 +154,17 @@ DTRAIN_DEFINED void SafetensorsFile::read_header() {
   text_.resize(static_cast<std::size_t>(length));
   read(sizeof(length), std::as_writable_bytes(std::span(text_)));
   header_ = {};
-  if (const std::optional<std::string> reason = parse_safetensors(text_, header_)) {
-    refuse(*reason + "; it is damaged, or no safetensors file: load another");
-  }
+  const std::string reason = parse_safetensors(text_, header_);
+  if (!reason.empty()) refuse(reason + "; it is damaged, or no safetensors file: load another");
   if (header_.element_bytes != size_ - sizeof(length) - length) cut();
 }
 
 DTRAIN_DEFINED void SafetensorsFile::check_digest() const {
   if (!header_.digest) return;
   const std::uint64_t length = text_.size();
+  const bool is_in_place = text_.starts_with(header_before_digest) && header_.digest->size() == 64;
   std::string text = text_;
-  if (header_.digest_at != 0) text.replace(header_.digest_at, 64, 64, '0');
+  if (is_in_place) text.replace(header_before_digest.size(), 64, 64, '0');
   Sha256 digest;
   digest.update(std::as_bytes(std::span(&length, 1))).update(text);
   std::vector<std::byte> buffer(std::size_t{1} << 20);
@@ -179,15 +175,15 @@ DTRAIN_DEFINED void SafetensorsFile::check_digest() const {
     digest.update(chunk);
     done += chunk.size();
   }
-  if (header_.digest_at == 0 || *header_.digest != hex(digest.digest())) {
+  if (!is_in_place || *header_.digest != hex(digest.digest())) {
     refuse(
         "its content does not have the digest in its metadata: it is damaged, or was written again by a program that "
         "copied the metadata; load another file, or leave dtrain.sha256 out there");
   }
 }
 
-DTRAIN_DEFINED std::string SafetensorsFile::read_text(std::size_t most) const {
-  if (size_ > most) refuse(format_text("it has {} bytes, and at most {} are read; name another file", {size_, most}));
+DTRAIN_DEFINED std::string SafetensorsFile::read_text() const {
+  if (size_ > max_header_bytes_read) refuse("it is longer than any index; name another");
   std::string text(static_cast<std::size_t>(size_), '\0');
   read(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -226,76 +222,56 @@ DTRAIN_DEFINED void SafetensorsFile::fail_reading(int number) const {
 }
 
 DTRAIN_DEFINED TensorFiles::TensorFiles(const std::string& path) {
-  files_.push_back(std::make_unique<SafetensorsFile>(path));
-  if (!*files_.front()) return;
+  SafetensorsFile& file = files_.emplace_back(path);
+  if (!file) return;
   if (path.ends_with(".index.json")) {
     open_index(path);
     return;
   }
-  files_.front()->read_header();
-  for (const FileTensor& tensor : files_.front()->header().tensors) {
-    places_.push_back({&tensor, files_.front().get()});
+  file.read_header();
+  for (const FileTensor& tensor : file.header().tensors) {
+    tensors_.emplace(tensor.name, Found{&tensor, &file});
   }
 }
 
 DTRAIN_DEFINED void TensorFiles::open_index(const std::string& path) {
-  constexpr int deepest = 32;
-  const std::string text = files_.front()->read_text(max_header_bytes_read);
-  std::map<std::string, std::string> file_of;
-  bool is_once = true;
-  JsonTokens json(text);
-  std::string key;
-  const auto entry = [&] {
-    key.clear();
-    std::string file;
-    const bool read = json.key(key) && json.string(file);
-    json.skip_space();
-    is_once = is_once && file_of.emplace(key, std::move(file)).second;
-    return read;
-  };
-  const auto member = [&] {
-    key.clear();
-    if (!json.key(key)) return false;
-    const bool read = key == "weight_map" ? json.members('{', '}', entry) : json.skip_value(deepest);
-    json.skip_space();
-    return read;
-  };
-  const bool read = first_invalid_utf8(text) == std::string_view::npos && json.members('{', '}', member);
-  json.skip_space();
-  if (!read || !json.at_end() || !is_once) {
-    refuse(
-        "it is no index of safetensors files: JSON with a weight_map of names and files, each name once; name another");
-  }
-  std::map<std::string_view, SafetensorsFile*> opened;
-  for (const auto& [name, file] : file_of) {
-    SafetensorsFile*& place = opened[file];
-    if (place == nullptr) {
-      if (file.empty() || file.find('/') != std::string::npos) {
-        refuse(format_text("its weight_map names the file {}, which does not lie beside it; name another index",
-                           {in_quotes(file)}));
-      }
-      place = files_.emplace_back(std::make_unique<SafetensorsFile>(path.substr(0, path.rfind('/') + 1) + file)).get();
-      if (!*place) refuse(format_text("its file {} is missing; copy it to the index's folder", {in_quotes(file)}));
-      place->read_header();
+  std::map<std::string, std::set<std::string>> names_in;  // names of the tensors in each file
+  const std::string text = files_.front().read_text();
+  bool is_map = first_invalid_utf8(text) == std::string_view::npos;
+  const auto wrong = identity::read_json_members(text, [&](const std::string& key, const identity::Json& value) {
+    if (key != "weight_map") return true;
+    is_map = is_map && names_in.empty();
+    for (std::size_t i = 0; i < value.keys.size(); ++i) {
+      is_map = is_map && value.items[i].is(identity::Json::Type::string);
+      names_in[value.items[i].text].insert(value.keys[i]);
     }
-    const FileTensor* const found = place->header().find(name);
-    if (found == nullptr) {
-      refuse(format_text("its weight_map says that {} is in {}, which has no such tensor; copy both again",
-                         {in_quotes(name), in_quotes(file)}));
+    return value.is(identity::Json::Type::object);
+  });
+  if (!is_map || wrong || names_in.empty())
+    refuse("it is no index of safetensors files, which has a weight_map; name another");
+  for (const auto& [name, wanted] : names_in) {
+    if (name.empty() || name.find('/') != std::string::npos) {
+      refuse(format_text("its weight_map has the file {}, and only files beside it are read; name another index",
+                         {in_quotes(name)}));
     }
-    places_.push_back({found, place});
+    SafetensorsFile& file = files_.emplace_back(path.substr(0, path.rfind('/') + 1) + name);
+    if (!file) refuse(format_text("its file {} is missing; copy it beside the index", {in_quotes(name)}));
+    file.read_header();
+    std::size_t found = 0;
+    for (const FileTensor& tensor : file.header().tensors) {
+      if (!wanted.contains(tensor.name)) continue;
+      tensors_.emplace(tensor.name, Found{&tensor, &file});
+      ++found;
+    }
+    if (found == wanted.size()) continue;
+    refuse(format_text("its weight_map has {} tensors in the file {}, which has {} of them; copy both again",
+                       {wanted.size(), in_quotes(name), found}));
   }
-}
-
-DTRAIN_DEFINED const TensorFiles::Place* TensorFiles::find(std::string_view name) const noexcept {
-  const auto found = std::lower_bound(places_.begin(), places_.end(), name,
-                                      [](const Place& place, std::string_view n) { return place.tensor->name < n; });
-  return found != places_.end() && found->tensor->name == name ? &*found : nullptr;
 }
 
 DTRAIN_DEFINED void TensorFiles::check_digests() const {
-  for (const auto& file : files_) {
-    file->check_digest();
+  for (const SafetensorsFile& file : files_) {
+    file.check_digest();
   }
 }
 

@@ -180,18 +180,15 @@ using ddp::write_timeline;
 #include <map>
 #include <tuple>
 
+#include "dtrain/identity/formats/json.hpp"
+
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// A JSON string. `text` is made printable, so only quotes and backslashes are escaped.
+/// A JSON string of printable text.
 inline std::string json_string(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char byte : sanitize(text)) {
-    if (byte == '"' || byte == '\\') quoted += '\\';
-    quoted += byte;
-  }
-  return quoted + '"';
+  return identity::json_string(sanitize(text));
 }
 
 /// Writes events, one a line. Begins and ends of spans are paired; a record whose other half the ring has lost is

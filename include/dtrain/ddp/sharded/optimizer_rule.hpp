@@ -119,7 +119,7 @@ struct StateArrays {
   }
 
   std::size_t count;
-  const std::string_view* names;  ///< in checkpoints; null: state0, state1 ...
+  const std::string_view* names;  ///< names in checkpoints; null: state0, state1 ...
 };
 
 namespace detail {

@@ -119,10 +119,10 @@ ShardContent shard_content(Shards& shares, int rank, int ranks);
 
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/json_tokens.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/safetensors_file.hpp"
+#include "dtrain/identity/formats/json.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -307,8 +307,7 @@ DTRAIN_DEFINED ShardContent shard_content(Shards& shares, int rank, int ranks) {
       for (std::size_t array = 0; array < shares.arrays(); ++array) {
         std::string name = detail::state_name(shares.parameters()[piece.parameter].name, shares.array_name(array));
         if (content.sharding.size() > 1) content.sharding += ',';
-        append_json_text(content.sharding, name);
-        append_text(content.sharding, ":{\"saved_offsets\":[{}]}", {piece.offset});
+        append_text(content.sharding, R"({}:{"saved_offsets":[{}]})", {identity::json_string(name), piece.offset});
         content.tensors.push_back({std::move(name), shares.state(array, piece)});
       }
     }

@@ -98,7 +98,7 @@ class Shards {
   StreamHandle writer_{};  ///< the stream on which the program writes values that move (PresentValue::stream)
 
  private:
-  const std::string_view* array_names_;  ///< of StateArrays
+  const std::string_view* array_names_;  ///< names of StateArrays
   ReadValue read_value_;
   std::vector<std::uint64_t> moves_;  ///< moves of each value in parameters_; empty if values do not move
   Device device_;

@@ -1,4 +1,5 @@
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
+#include "dtrain/ddp/checkpoint/safetensors_header.hpp"
 
 #include <sys/file.h>
 #include <sys/stat.h>

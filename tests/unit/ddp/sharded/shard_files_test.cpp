@@ -3,6 +3,7 @@
 #include <map>
 
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
+#include "dtrain/ddp/checkpoint/safetensors_header.hpp"
 #include "dtrain/ddp/sharded/optimizers.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "unit/ddp/prelude.hpp"

@@ -1,5 +1,6 @@
 // ctest: TIMEOUT 120
 // Bytes of any length in checkpoints: a library's own serialisation.
+#include "dtrain/ddp/checkpoint/safetensors_header.hpp"
 #include "unit/public_interface/prelude.hpp"
 
 namespace {
@@ -90,7 +91,7 @@ TEST_CASE("a file with a tensor of numbers, or of too many bytes, is no file of 
   const std::vector<dtrain::NamedTensor> tensor{{"solver", dtrain::tensor_view(numbers)}};
   dtrain::ddp::write_checkpoint_file(file.path, tensor);
   CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(file.path, wanted),
-                       doctest::Contains("its tensor 'solver' is f32 [4], the program's is u8 of one extent"),
+                       doctest::Contains("its tensor 'solver' is f32 [4], the program's is u8 with one extent"),
                        dtrain::Error);
 
   const std::int64_t many = (std::int64_t{1} << 32) + 1;

@@ -1,0 +1,51 @@
+// ctest: TIMEOUT 300
+// Python reads what dtrain writes, and dtrain what Python writes, to the byte: 2,000 random lists each.
+
+#include "integration/prelude.hpp"
+
+namespace {
+
+const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/safetensors_probe";
+const std::string lists = "2000";
+
+std::string python() {
+  const char* const given = std::getenv("DTRAIN_PEER_PYTHON");
+  return given == nullptr ? "/usr/bin/python3" : given;
+}
+
+Result run(const std::string& program, std::vector<std::string> arguments) {
+  if (program != probe) arguments.insert(arguments.begin(), {"-B", DTRAIN_TEST_SUPPORT_DIR "/safetensors_peer.py"});
+  return support::run(program, arguments, {}, std::chrono::seconds(120));
+}
+
+void check_good(const Result& result) {
+  CAPTURE(result.output);
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 0);
+}
+
+}  // namespace
+
+TEST_CASE("Python and dtrain read each other's files") {
+  const support::TemporaryDirectory folder;
+  check_good(run(probe, {"write", folder.path, lists}));
+  check_good(run(python(), {"read", folder.path, lists}));
+  check_good(run(probe, {"read", folder.path, lists}));
+  check_good(run(python(), {"write", folder.path, lists}));
+  check_good(run(probe, {"read", folder.path, lists}));
+}
+
+TEST_CASE("a file that another program wrote again with the former digest is refused by its sentence") {
+  const support::TemporaryDirectory folder;
+  check_good(run(probe, {"write", folder.path, "1"}));
+  check_good(run(python(), {"stale", folder.path}));
+  const Result refused = run(probe, {"read", folder.path, "1"});
+  CHECK(refused.exit_code == 1);
+  CHECK_CONTAINS(refused.output,
+                 "was written again by a program that copied the metadata; load another file, or leave");
+}
+
+TEST_CASE("the package safetensors took part in these tests") {
+  static_cast<void>(dtrain_test::needs(run(python(), {"package"}).exit_code == 0,
+                                       python() + " has no safetensors; DTRAIN_PEER_PYTHON names one that has"));
+}
