@@ -54,7 +54,8 @@ void write(const std::string& path, std::mt19937& random) {
 bool read(const std::string& path) {
   List list;
   std::vector<dtrain::NamedTensor> tensors;
-  for (const dtrain::ddp::FileTensor& each : *dtrain::ddp::read_checkpoint_list(path)) {
+  const auto found = dtrain::ddp::read_checkpoint_list(path).value();
+  for (const dtrain::ddp::FileTensor& each : found) {
     std::string& bytes = list[each.name];
     bytes.resize(each.end - each.begin);
     tensors.push_back(tensor(each.name, bytes, *each.shape, *each.dtype));

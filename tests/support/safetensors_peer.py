@@ -7,6 +7,7 @@ and by the package safetensors where it is installed.
   safetensors_peer.py package                 prints the package's version; exit code 1 without it
 """
 
+import ctypes
 import hashlib
 import json
 import math
@@ -74,9 +75,13 @@ def random_list(source):
 
 
 def serialized(tensors, metadata, source):
-    if safetensors is not None and source.random() < 0.5:
-        return safetensors.serialize({name: {"dtype": NAMES[dtype], "shape": shape, "data": data} for name, (dtype, shape, data) in tensors.items()},
-                                     metadata)
+    if safetensors is not None and tensors and source.random() < 0.5:  # version 0.8.0 writes no JSON for an empty list with metadata
+        if not hasattr(safetensors, "TensorSpec"):  # before version 0.8
+            return safetensors.serialize({name: {"dtype": NAMES[dtype], "shape": shape, "data": data} for name, (dtype, shape, data) in tensors.items()},
+                                         metadata)
+        buffers = {name: ctypes.create_string_buffer(data, max(len(data), 1)) for name, (_, _, data) in tensors.items()}
+        return bytes(safetensors.serialize({name: safetensors.TensorSpec(dtype=NAMES[dtype], shape=shape, data_ptr=ctypes.addressof(buffers[name]),
+                                                                         data_len=len(data)) for name, (dtype, shape, data) in tensors.items()}, metadata))
     header, elements = {}, b""
     for name, (dtype, shape, data) in tensors.items():  # in any order, not aligned
         header[name] = {"shape": shape, "data_offsets": [len(elements), len(elements) + len(data)], "dtype": dtype}
