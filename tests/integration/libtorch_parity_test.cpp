@@ -101,25 +101,16 @@ TEST_CASE("Python reads the tensors of a checkpoint") {
   if (!std::filesystem::exists(checkpoint_probe)) {
     return dtrain_test::skip("checkpoint_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
   }
-  if (!has_torch(python)) return;
   const support::TemporaryFile file;
   REQUIRE(run(checkpoint_probe, {"--nproc-per-node=2", file.path}).exit_code == 0);
-  const std::string reader = DTRAIN_TEST_SUPPORT_DIR "/../../examples/libtorch/read_checkpoint.py";
-  const Result tensors = run(python, {"-B", reader, file.path});
+  const Result tensors = run(python, {"-B", DTRAIN_TEST_SUPPORT_DIR "/safetensors_peer.py", "print", file.path});
   CAPTURE(tensors.error);
   CAPTURE(tensors.output);
   CHECK(tensors.exit_code == 0);
   const std::vector<double> weight =
       numbers_in(rest_of_line(run(checkpoint_probe, {"--nproc-per-node=1", file.path, "ranks"}).output, "[0] "));
   CHECK(weight.size() == 16);
-  CHECK(numbers_in(rest_of_line(tensors.output, "net.convolution.weight torch.float32 [4, 2, 1, 2] ")) == weight);
-  CHECK(rest_of_line(tensors.output, "sampler torch.int64 [6] ") == "1 2 60 12 3 1");
-  CHECK_CONTAINS(tensors.output, "rng torch.uint8 [2, ");
-  std::FILE* const damaged = std::fopen(file.path.c_str(), "r+");
-  REQUIRE(damaged != nullptr);
-  std::fseek(damaged, 600, SEEK_SET);
-  std::fputs("other", damaged);
-  std::fclose(damaged);
-  const Result refused = run(python, {"-B", reader, file.path});
-  CHECK_CONTAINS(refused.error, "is no whole checkpoint of dtrain's");
+  CHECK(numbers_in(rest_of_line(tensors.output, "net.convolution.weight F32 [4, 2, 1, 2] ")) == weight);
+  CHECK(rest_of_line(tensors.output, "sampler I64 [6] ") == "1 2 60 12 3 1");
+  CHECK_CONTAINS(tensors.output, "rng U8 [2, ");
 }

@@ -1,5 +1,8 @@
 // The small examples, whoami among them, do what their first lines say.
 
+#include <cstdint>
+#include <fstream>
+
 #include "integration/prelude.hpp"
 
 namespace {
@@ -276,6 +279,31 @@ TEST_CASE("write_an_optimizer trains with a part of the state on each rank, and 
                                         " steps the loss is 0.0");
     }
     CHECK_CONTAINS(result.output, ranks == 2 ? "this rank has 208 of 400 bytes" : "this rank has 144 of 400 bytes");
+  }
+}
+
+TEST_CASE("exchange_weights saves a layer, and loads one of other names and types on every rank") {
+  const support::TemporaryDirectory folder;
+  const std::vector<std::string> arguments{"--nproc-per-node=2", folder.path};
+  const Result saved = support::run(examples + "exchange_weights", arguments);
+  support::check_quiet(saved);
+  CHECK(std::filesystem::exists(folder.path + "/weights.safetensors"));
+  const std::string header = R"({"model.fc.weight":{"dtype":"F64","shape":[2,3],"data_offsets":[0,48]},)"
+                             R"("model.fc.bias":{"dtype":"F64","shape":[2],"data_offsets":[48,64]},)"
+                             R"("lm_head":{"dtype":"F64","shape":[],"data_offsets":[64,72]}})";
+  const std::uint64_t length = header.size();
+  const std::vector<double> values{0.5, 2, 3, 4, 5, 6, -1, 8, 9};
+  std::ofstream file(folder.path + "/model.safetensors", std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof(length)) << header;
+  file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(8 * values.size())).close();
+  const Result loaded =
+      support::run(examples + "exchange_weights", {"--nproc-per-node=2", folder.path, "model.safetensors"});
+  CAPTURE(loaded.output);
+  support::check_quiet(loaded);
+  CHECK_CONTAINS(loaded.output, "the file has lm_head\n");
+  for (const char* const rank : {"[0] ", "[1] "}) {
+    CHECK_CONTAINS(saved.output, std::string(rank) + "the weight begins with 1, the bias with 7\n");
+    CHECK_CONTAINS(loaded.output, std::string(rank) + "the weight begins with 0.5, the bias with -1\n");
   }
 }
 

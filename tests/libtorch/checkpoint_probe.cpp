@@ -207,7 +207,7 @@ void check_parts(const Group& group, const std::string& file) {
     }
     require(resumed.of_a.param_groups()[0].options().get_lr() == whole.of_a.param_groups()[0].options().get_lr(),
             "schedules go on");
-    require_error("its tensor 8 is 'optimizer (torch::optim::AdamW)'",
+    require_error("it has no tensor 'optimizer (",
                   [&] { dtrain::load_checkpoint(group, file, others, resumed.of_b, resumed.of_a); });
   }
 }

@@ -4,6 +4,7 @@ and by the package safetensors where it is installed.
   safetensors_peer.py read FOLDER LISTS       files of dtrain's: every tensor has the bytes that follow from its name
   safetensors_peer.py write FOLDER LISTS      files of random lists
   safetensors_peer.py stale FOLDER            the first file again, with its metadata and other bytes
+  safetensors_peer.py print FILE              each tensor's name, type, shape and first elements
   safetensors_peer.py package                 prints the package's version; exit code 1 without it
 """
 
@@ -97,6 +98,12 @@ def main():
         print(safetensors.__version__ if safetensors is not None else "none")
         return 0 if safetensors is not None else 1
     folder = pathlib.Path(sys.argv[2])
+    if sys.argv[1] == "print":
+        for name, (dtype, shape, data) in read(folder.read_bytes())[0].items():
+            layout = {"F64": "d", "F32": "f", "I64": "q", "I32": "i"}.get(dtype, "B")
+            values = struct.unpack(f"<{len(data) // struct.calcsize(layout)}{layout}", data)[:16]
+            print(name, dtype, shape, " ".join(value.hex() if isinstance(value, float) else str(value) for value in values))
+        return 0
     source = random.Random(2027)
     if sys.argv[1] == "stale":  # what a program does that changes a tensor and copies the metadata
         path = folder / "0.safetensors"

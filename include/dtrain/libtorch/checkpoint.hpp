@@ -324,7 +324,7 @@ auto save_training(const Group& group, const std::string& path, Save save, const
 
 /// Writes a file from which a training continues with the same bits. The file has rank 0's parameters and buffers, the
 /// state of `parts`, and every rank's random numbers.
-/// Tensors of the file, a dtrain checkpoint (ddp/checkpoint/checkpoint_file.hpp), in this order:
+/// Tensors of the file, a safetensors file:
 /// - `net.NAME`: each parameter, then each buffer, in the order of indices. Complex elements are pairs; 8- and 16-bit
 ///   integers are bytes named `net.NAME (Char)` or `(Short)`; more than 8 dimensions become one.
 /// - `optimizer (CLASS)`, `optimizer 1 (CLASS)` ..., u8 [bytes]: the bytes that torch::save writes.
