@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory>;
+using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::SharedMemory>;
 
 struct Layer {
   std::vector<float> weight{1, 2, 3, 4, 5, 6};

@@ -170,7 +170,6 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
-#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -1646,6 +1645,9 @@ std::size_t printable_character_bytes(std::string_view text) noexcept;
 /// unchanged.
 std::string sanitize(std::string_view text);
 
+/// Position of the first byte that is not UTF-8 (RFC 3629); npos if there is none.
+std::size_t first_invalid_utf8(std::string_view text) noexcept;
+
 /// The longest prefix of at most `longest` bytes that does not end inside a UTF-8 character.
 std::string_view truncate_utf8(std::string_view text, std::size_t longest);
 
@@ -1659,27 +1661,33 @@ std::string in_quotes(std::string_view text, std::size_t longest = 128);
 
 namespace detail {
 
-DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
+/// Size in bytes of the first character of `text`, which `code` gets; 0 if it is not UTF-8.
+inline std::size_t utf8_character_bytes(std::string_view text, std::uint32_t& code) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
-  if (first < 0x80) {
-    return first >= 0x20 && first != 0x7f ? 1 : 0;
-  }
+  code = first;
+  if (first < 0x80) return 1;
   const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
   constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
   if (first < 0xc0 || first > 0xf4 || text.size() < length) {
     return 0;
   }
-  std::uint32_t code = first & (0x7fU >> length);
+  code = first & (0x7fU >> length);
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0U) != 0x80U) {
       return 0;
     }
     code = (code << 6) | (byte(i) & 0x3fU);
   }
-  const bool hidden = code < smallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) || code < 0xa0 ||
-                      (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
-                      (code >= 0x2066 && code <= 0x2069);
+  const bool is_character = code >= smallest[length] && code <= 0x10ffff && (code < 0xd800 || code >= 0xe000);
+  return is_character ? length : 0;
+}
+
+DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
+  std::uint32_t code = 0;
+  const std::size_t length = utf8_character_bytes(text, code);
+  const bool hidden = code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200e && code <= 0x200f) ||
+                      (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
   return hidden ? 0 : length;
 }
 
@@ -1705,6 +1713,16 @@ DTRAIN_DEFINED std::string sanitize(std::string_view text) {
     }
   }
   return shown;
+}
+
+DTRAIN_DEFINED std::size_t first_invalid_utf8(std::string_view text) noexcept {
+  std::uint32_t code = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = detail::utf8_character_bytes(text.substr(at), code);
+    if (length == 0) return at;
+    at += length;
+  }
+  return std::string_view::npos;
 }
 
 DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
@@ -26876,8 +26894,8 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile() { abandon(); }
 
-  /// Appends `bytes`. @throws as the constructor
-  void write(std::span<const std::byte> bytes);
+  /// Appends `bytes`, or replaces written ones from `offset` on. @throws as the constructor
+  void write(std::span<const std::byte> bytes, std::optional<std::uint64_t> offset = {});
 
   /// Puts the bytes on the disk, so that commit() has less to do. @throws as the constructor
   void sync();
@@ -26947,8 +26965,9 @@ class AtomicFile {
   std::optional<struct stat> replaced_;  ///< the file that exists already
   mode_t mode_ = 0;                      ///< permissions of the file after commit()
   bool can_chmod_ = true;                ///< false once the file system has denied it
-  Descriptor descriptor_;
   bool has_name_ = false;
+  Descriptor descriptor_;
+  std::uint64_t size_ = 0;  ///< bytes written
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -28950,48 +28969,51 @@ using ddp::parameter_values;
 // ---- dtrain/ddp/checkpoint/checkpoint_file.hpp
 
 /// @file
-/// Checkpoint file: its format (list of tensors, elements, SHA-256), and one process's reads and writes of it.
+/// Checkpoint file: one process's writes and reads of a program's tensors, in the format safetensors.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Format of a checkpoint file. No gaps; all numbers little-endian:
-///   checkpoint_magic
-///   u32   length of the list, in bytes
-///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
-///   ...   the tensors' elements as they lie in memory, in the order of the list
-///   32    SHA-256 of all bytes before it
-inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
-inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
-inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
-
-/// The longest list that is written or read.
-inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
-
-inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
+/// How load_safetensors() finds the program's tensors in files of other programs.
+/// @ingroup checkpoints
+struct SafetensorsOptions {
+  /// The name in the file of a tensor of the program: `[](const std::string& name) { return "model." + name; }`. Null:
+  /// the same name. Called on rank 0.
+  std::function<std::string(const std::string& name)> rename{};
+  bool missing = false;  ///< whether tensors that the file does not have may keep their values
+  bool extra = false;    ///< whether the file may have tensors that no tensor of the program takes
+  bool convert = true;   ///< whether elements of f16, bf16, f32 and f64 may be converted to the program's type
+};
 
 /// The tensor that only the checkpoint of a ShardedOptimizer has.
-inline constexpr std::string_view shard_id_tensor = "optimizer.shards.id";
-
-/// The bytes before the elements. @throws Error (limit) for a list that a reader would reject
-std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
-
-/// The size of all elements in bytes. @returns nullopt if it is more than `most`
-std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
+inline constexpr std::string_view shard_id_tensor = "dtrain.optimizer.shards.id";
 
 /// Writes the tensors' present values to `path`. If the call is interrupted, `path` has the new or the former content
-/// as a whole. Blocking: the file system. @throws as AtomicFile, write_checkpoint
+/// as a whole. Blocking: the file system. @param sharding as safetensors_header @throws as AtomicFile,
+/// safetensors_header, tensor_signatures, `access`
 void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
-                           WritingAttempt attempt = {});
+                           WritingAttempt attempt = {}, std::string_view sharding = {});
 
-/// Reads the tensors' values from `path`, and gives NamedBytes the file's length. Blocking: the file system. @returns
-/// false if there is no file
+/// Reads the tensors' values from `path`, where they have any order, and gives NamedBytes the file's length. Blocking:
+/// the file system.
+/// @param options null: the file has the program's tensors, and no others @returns whether each tensor was read;
+/// nullopt if there is no file, which is an error with options
 /// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
 /// system's code). Where the folder is also missing, a warning in the log says so
-bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
+std::optional<std::vector<std::int64_t>> read_checkpoint_file(const std::string& path,
+                                                              std::span<const NamedTensor> tensors,
+                                                              TensorAccess&& access = {},
+                                                              const SafetensorsOptions* options = nullptr);
 
-/// Reads the list of a file's tensors, and checks that the file's length matches it. @returns nullopt if there is no
-/// file @throws as read_checkpoint_file
-std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path);
+/// The names of the tensors in a safetensors file, or in the files of an index, sorted. Blocking: the file system.
+/// @throws Error (the system's code) if there is no such file; (protocol) for a file that is none, or damaged
+/// @ingroup checkpoints
+std::vector<std::string> safetensors_names(const std::string& path);
+
+struct FileTensor;
+
+/// Reads the list of a file's tensors, by name, and checks that the file's length matches it. @returns nullopt if there
+/// is no file @throws as read_checkpoint_file
+std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -31930,8 +31952,8 @@ DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const 
 // ---- dtrain/ddp/checkpoint/checkpoint.hpp
 
 /// @file
-/// save_checkpoint(), load_checkpoint(): checkpoints of a job, whose file rank 0 alone accesses. PendingCheckpoint: one
-/// that a thread writes.
+/// save_checkpoint(), load_checkpoint(): checkpoints of a job, whose file rank 0 alone accesses; save_safetensors(),
+/// load_safetensors(): weights for other programs, and from them. PendingCheckpoint: one that a thread writes.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31969,6 +31991,28 @@ void resize_bytes_blocking(const Group& group, std::span<const NamedTensor> tens
   for (const NamedTensor& tensor : tensors) {
     if (tensor.bytes != nullptr) tensor.bytes->resize(static_cast<std::size_t>(*length++));
   }
+}
+
+/// Collective, blocking: the tensors get rank 0's values, NamedBytes also its lengths.
+template <class Group>
+void share_values_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  resize_bytes_blocking(group, tensors);
+  std::vector<TensorView> values;
+  for (const NamedTensor& tensor : tensors) {
+    values.push_back(tensor.present());
+  }
+  PackedBroadcast packed(values, group.world_size() > 1);
+  packed.launch(
+      group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
+}
+
+template <Model M>
+std::vector<NamedTensor> values_of(M& model) {
+  std::vector<NamedTensor> values;
+  for (const Parameter& parameter : model.parameters()) {
+    values.push_back({parameter.name, parameter.value});
+  }
+  return values;
 }
 
 /// For the thread of a checkpoint that is dropped after the attempt of an elastic job has failed: the next attempt does
@@ -32011,16 +32055,18 @@ void barrier_of_save(const Group& group, const std::string& path) {
 
 }  // namespace detail
 
-/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this with the same `path` and none has
-/// failed. The other ranks' values are not read: save values that all ranks share.
+/// Rank 0 writes its values of `tensors` to `path`, a safetensors file, after every rank has called this with the same
+/// `path` and none has failed. The other ranks' values are not read: save values that all ranks share.
 /// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
+/// - Names are UTF-8, and no two tensors have the same. The metadata has a digest of the whole file.
 /// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
 /// or is enqueued on the group's stream.
 /// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
 /// @throws Error on every rank, with the same sentence, which names the writing rank, if the file cannot be written
 /// (the job has not failed: a caller may catch it and continue); Error (disagreement) likewise, before anything is
 /// written, for ranks that give different names;
-/// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
+/// Error (unsupported) for tensors of another device than the group's and the host; (invalid_argument) for a name that
+/// two tensors have; the job's first cause
 /// @ingroup checkpoints
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
@@ -32031,8 +32077,9 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   }));
 }
 
-/// Every rank's `tensors` get the values of rank 0's file at `path`, NamedBytes also its length. Only rank 0 needs
-/// access to the file. Call it before or after wrapping the model. Collective, blocking: as save_checkpoint.
+/// Every rank's `tensors` get the values of rank 0's file at `path`, NamedBytes also its length. The file has these
+/// tensors and no others, in any order; another program may have written it. Only rank 0 needs access to the file. Call
+/// it before or after wrapping the model. Collective, blocking: as save_checkpoint.
 /// @returns false on every rank if rank 0 has no such file
 /// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks; Error
 /// (disagreement) on every rank for ranks that give different names;
@@ -32042,20 +32089,63 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 template <class Group>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
-  const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
+  const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)).has_value(); };
   if (!group::handle_of(group)->on_rank_0("rank 0", "reading the checkpoint " + sanitize(path), read)) {
     return false;
   }
-  detail::resize_bytes_blocking(group, tensors);
-  std::vector<TensorView> values;
-  for (const NamedTensor& tensor : tensors) {
-    values.push_back(tensor.present());
-  }
-  PackedBroadcast packed(values, group.world_size() > 1);
-  packed.launch(
-      group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
+  detail::share_values_blocking(group, tensors);
   group::GroupAccess::of(group).rank_context()->has_loaded = true;
   return true;
+}
+
+/// Writes the weights alone to a file for other programs, as save_checkpoint of the same tensors, on whose names and
+/// types these programs depend: Python reads it by safetensors.torch.load_file(path). Not all of them have f64 or 8-bit
+/// floats. Collective, blocking, atomic, and @throws as save_checkpoint.
+/// @ingroup checkpoints
+template <class Group>
+void save_safetensors(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  save_checkpoint(group, path, tensors);
+}
+
+/// The same for a model's parameters, by their names.
+/// @ingroup checkpoints
+template <class Group, Model M>
+void save_safetensors(const Group& group, const std::string& path, M& model) {
+  save_checkpoint(group, path, detail::values_of(model));
+}
+
+/// Every rank's `tensors` get the values of rank 0's file at `path`, which any program may have written: a safetensors
+/// file, or an index of several (model.safetensors.index.json) that lie beside it. Only rank 0 needs access to it, and
+/// reads it into its tensors one after the other; conversions take 32 MiB more. Shapes are equal: nothing is
+/// transposed. Call it before or after wrapping the model; construct a ShardedOptimizer after it, since one of a 16-bit
+/// model keeps f32 weights. Collective, blocking: as load_checkpoint.
+/// @param options of rank 0 count: other names, tensors that either side has alone, conversions of floats
+/// @throws Error on every rank, with the same sentence, before a value changes: (ENOENT) if rank 0 has no such file;
+/// (protocol) for a file that is damaged or none, or if a name, shape or type is not the program's; as load_checkpoint
+/// @ingroup checkpoints
+template <class Group>
+void load_safetensors(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
+                      const SafetensorsOptions& options = {}) {
+  detail::agree_on_tensors_blocking(group, tensors);
+  std::vector<std::int64_t> is_read(tensors.size());
+  static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "reading the weights " + sanitize(path), [&] {
+    is_read = *read_checkpoint_file(path, tensors, tensor_access(group), &options);
+    return true;
+  }));
+  if (is_read.empty()) return;
+  group.broadcast(is_read, 0);
+  std::vector<NamedTensor> shared;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (is_read[i] != 0) shared.push_back(tensors[i]);
+  }
+  detail::share_values_blocking(group, shared);
+}
+
+/// The same for a model's parameters, by their names.
+/// @ingroup checkpoints
+template <class Group, Model M>
+void load_safetensors(const Group& group, const std::string& path, M& model, const SafetensorsOptions& options = {}) {
+  load_safetensors(group, path, detail::values_of(model), options);
 }
 
 /// Tensors with copies of their elements in host memory.
@@ -32228,9 +32318,13 @@ DTRAIN_DEFINED void PendingCheckpoint::wait() {
 
 namespace DTRAIN_NAMESPACE {
 using ddp::load_checkpoint;
+using ddp::load_safetensors;
 using ddp::PendingCheckpoint;
+using ddp::safetensors_names;
+using ddp::SafetensorsOptions;
 using ddp::save_checkpoint;
 using ddp::save_checkpoint_async;
+using ddp::save_safetensors;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
@@ -34183,7 +34277,9 @@ typename StateOf<R>::type,
 
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
 /// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
-/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A rule whose spans are all
+/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A State may name its spans
+/// in checkpoints: `static constexpr std::string_view names[] = {"exp_avg", "exp_avg_sq"}`, without dots; else they are
+/// state0, state1 and so on. A rule whose spans are all
 /// of double in place of float is for models of f64 in host memory. A rule of floats may have a member `doubles`, a
 /// rule of doubles with as many state arrays: models of f64 in host memory are updated by this member.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
@@ -34203,6 +34299,26 @@ using RuleElement =
 /// The number of elements of state for each weight.
 template <class R>
 inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type, RuleElement<R>>();
+
+/// The state arrays of a rule without its type.
+struct StateArrays {
+  StateArrays(std::size_t arrays, const std::string_view* their_names = nullptr) : count(arrays), names(their_names) {}
+
+  template <class R>
+  static StateArrays of() noexcept {
+    using State = typename detail::StateOf<R>::type;
+    if constexpr (requires { State::names; }) {
+      static_assert(std::size(State::names) == state_arrays<R>,
+                    "dtrain: the names of a rule's State are as many as its spans");
+      return {state_arrays<R>, State::names};
+    } else {
+      return {state_arrays<R>};
+    }
+  }
+
+  std::size_t count;
+  const std::string_view* names;  ///< names in checkpoints; null: state0, state1 ...
+};
 
 namespace detail {
 
@@ -34300,6 +34416,7 @@ struct BasicMomentum {
   bool nesterov = false;
 
   struct State {
+    static constexpr std::string_view names[] = {"momentum_buffer"};
     std::span<E> velocity;
   };
 
@@ -34351,6 +34468,7 @@ struct BasicAdam {
   E weight_decay = 0;
 
   struct State {
+    static constexpr std::string_view names[] = {"exp_avg", "exp_avg_sq"};
     std::span<E> mean;
     std::span<E> square;
   };
@@ -34397,6 +34515,7 @@ struct BasicRmsProp {
   E momentum = 0;
 
   struct State {
+    static constexpr std::string_view names[] = {"square_avg", "momentum_buffer"};
     std::span<E> square;
     std::span<E> velocity;
   };
@@ -34426,6 +34545,7 @@ struct BasicAdagrad {
   E epsilon = E(1e-10);
 
   struct State {
+    static constexpr std::string_view names[] = {"sum"};
     std::span<E> sum;
   };
 
@@ -34952,9 +35072,9 @@ void check_sharded_parameters(std::span<const Parameter> parameters, Device devi
 /// otherwise.
 class Shards {
  public:
-  /// @param rule_arrays number of state arrays of the rule @param read_value empty: values do not move
+  /// @param rule_arrays state arrays of the rule @param read_value empty: values do not move
   /// @pre check_sharded_parameters(parameters, device, element)
-  Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t rule_arrays,
+  Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, StateArrays rule_arrays,
          ReadValue read_value, Device device, DType element = DType::f32);
 
   /// Finds values that have moved, and converts moved 16-bit values to f32 again. @throws as ReadValue and
@@ -34982,6 +35102,9 @@ class Shards {
   /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }
 
+  /// "exp_avg": the name of a state array in checkpoints.
+  std::string array_name(std::size_t array) const;
+
   Device device() const noexcept { return device_; }
 
   /// Type of the state, which is the rule's: f32, or f64.
@@ -35008,6 +35131,7 @@ class Shards {
   StreamHandle writer_{};  ///< the stream on which the program writes values that move (PresentValue::stream)
 
  private:
+  const std::string_view* array_names_;  ///< names of StateArrays
   ReadValue read_value_;
   std::vector<std::uint64_t> moves_;  ///< moves of each value in parameters_; empty if values do not move
   Device device_;
@@ -35051,7 +35175,7 @@ class DeviceShards final : public Shards {
 
   /// Blocking: allocates zeroed state, loads the kernels, and waits for the values that are being written on the
   /// default stream. @throws Error (unsupported) if the driver does not load the kernels; (cuda)
-  DeviceShards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
+  DeviceShards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, StateArrays arrays,
                ReadValue read_value, Stream stream, std::chrono::nanoseconds timeout)
       : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), stream.device()),
         stream_(stream),
@@ -35381,11 +35505,15 @@ struct ShardIndex {
 void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank, int ranks,
                       TensorAccess&& access = {});
 
-/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter, f32 or f64.
-using WholeState = std::vector<std::vector<BufferView>>;
+/// Memory of the whole state, not shared out, and its names in the files.
+struct WholeState {
+  std::vector<std::string> parameters;
+  std::vector<std::string> arrays;              ///< Shards::array_name(), at least one
+  std::vector<std::vector<BufferView>> memory;  ///< [arrays][parameters], of all elements of each parameter, f32 or f64
+};
 
 /// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
-/// array, are left out. Blocking: the file system. @pre the rule has at least one state array
+/// array, are left out. Blocking: the file system.
 /// @throws Error (protocol) for files that are damaged, or of other parameters or arrays; (ENOENT) for a missing file
 void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 
@@ -35420,23 +35548,20 @@ bool load_past_replacement(Load load) {
   throw Error(*missing);
 }
 
-/// A tensor of a shard file: elements [offset, offset + count) of a parameter's state array.
-struct ShardEntry {
-  std::uint64_t array = 0;
-  std::uint64_t parameter = 0;
-  std::uint64_t offset = 0;
-};
-
-/// @returns nullopt for a name that no entry of a shard file has
-std::optional<ShardEntry> parse_entry_name(std::string_view name);
-
 /// The names of shard files next to `path` that begin with "PATH.shard-" followed by `with`.
 std::vector<std::string> shard_file_names(const std::string& path, const std::string& with);
 
 }  // namespace detail
 
-/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
-std::vector<NamedTensor> shard_entries(Shards& shares, int rank);
+/// Tensors of a shard file, and its value of sharding_key.
+struct ShardContent {
+  std::vector<NamedTensor> tensors;
+  std::string sharding;
+};
+
+/// Content of this rank's file: the state of its blocks, at most one part of a parameter's state array. The last rank's
+/// file also has the state that all ranks hold, which begins where its own blocks end.
+ShardContent shard_content(Shards& shares, int rank, int ranks);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -35470,9 +35595,9 @@ class ShardedParameters final : public Shards {
         measure;  ///< null for a rule without norms
   };
 
-  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values do not move
+  /// Allocates the state. @param arrays state arrays of the rule @param read_value empty: values do not move
   /// @pre check_sharded_parameters(parameters, {}, rule.element)
-  ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
+  ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, StateArrays arrays,
                     Rule rule, ReadValue read_value = {});
 
   TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
@@ -38449,14 +38574,14 @@ class ShardedOptimizer<R, C> {
     const auto& group = ddp.group();
     if constexpr (is_on_device) {
       auto shards = std::make_unique<typename Reduction::OwnShards>(
-          ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>, driver.read_value,
+          ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::StateArrays::of<R>(), driver.read_value,
           driver.stream.ref(), group.timeout());
       return new Reduction(std::move(shards), rule_, ddp.plan(), options, driver.reducer->norms(), driver.stream.ref());
     } else {
-      return new Reduction(
-          ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>,
-                                 erased_rule(element_of(ddp.parameters())), driver.read_value),
-          ddp.plan(), options, driver.reducer->norms());
+      return new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(),
+                                                  ddp::StateArrays::of<R>(), erased_rule(element_of(ddp.parameters())),
+                                                  driver.read_value),
+                           ddp.plan(), options, driver.reducer->norms());
     }
   }
 
@@ -38549,7 +38674,7 @@ class ShardedSave {
   std::string call_;                 ///< the path as given, and the id of this call
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
-  std::vector<NamedTensor> state_;
+  ShardContent state_;
   std::array<TensorSnapshot, 2> copies_;
   std::optional<AtomicFile> file_;
   std::unique_ptr<TensorAccess> access_;
@@ -40005,6 +40130,7 @@ ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions&
 #include <cmath>
 #include <csignal>
 #include <set>
+#include <tuple>
 
 // ---- dtrain/core/error.hpp (definitions)
 
@@ -43965,7 +44091,8 @@ inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& id
 // ---- dtrain/identity/formats/json.hpp
 
 /// @file
-/// JSON reader for variables of a cluster: strict (RFC 8259), bounded in size and depth.
+/// JSON reader for texts from outside, as variables of a cluster: strict (RFC 8259), bounded in size and depth.
+/// json_string(): writes a string.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -43991,6 +44118,8 @@ struct Json {
 inline constexpr std::size_t longest_json = 256 * 1024;
 /// Deepest nesting of arrays and objects.
 inline constexpr int deepest_json = 32;
+/// The most values in one Json, which takes some hundred bytes for each.
+inline constexpr std::size_t most_json_values = 1'000'000;
 
 namespace detail {
 
@@ -44010,10 +44139,30 @@ class JsonReader {
 
   bool document(Json& value) { return text_.size() <= longest_json && element(value, 0) && at_ == text_.size(); }
 
+  template <class Member>
+  bool object(Member member) {
+    skip_space();
+    if (!take('{')) return false;
+    skip_space();
+    if (!take('}')) {
+      do {
+        std::string name;
+        Json value;
+        values_ = 0;
+        if (!key(name) || !element(value, 1) || !member(std::move(name), value)) return false;
+      } while (take(','));
+      if (!take('}')) return false;
+    }
+    skip_space();
+    return at_ == text_.size();
+  }
+
+  std::size_t position() const noexcept { return at_; }
+
  private:
   bool element(Json& value, int depth) {
     skip_space();
-    const bool read = this->value(value, depth);
+    const bool read = ++values_ <= most_json_values && this->value(value, depth);
     skip_space();
     return read;
   }
@@ -44168,6 +44317,7 @@ class JsonReader {
 
   std::string_view text_;
   std::size_t at_ = 0;
+  std::size_t values_ = 0;  ///< number of values of the present Json
 };
 
 }  // namespace detail
@@ -44176,6 +44326,31 @@ class JsonReader {
 inline std::optional<Json> parse_json(std::string_view text) {
   std::optional<Json> value(std::in_place);
   return detail::JsonReader(text).document(*value) ? std::move(value) : std::nullopt;
+}
+
+/// Reads one object of any size, whose members are documents: `member(std::move(key), value)` for each, which returns
+/// whether to go on. The keys of the object itself may be equal.
+/// @returns nullopt if the text is such an object; else the position of the first byte that is not
+template <class Member>
+std::optional<std::size_t> read_json_members(std::string_view text, Member member) {
+  detail::JsonReader reader(text);
+  return reader.object(member) ? std::nullopt : std::optional(reader.position());
+}
+
+/// `text`, which is UTF-8, as a string of JSON, with its quotes.
+inline std::string json_string(std::string_view text) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string quoted = "\"";
+  for (const char byte : text) {
+    const auto value = static_cast<unsigned char>(byte);
+    if (value < 0x20) {
+      quoted += {'\\', 'u', '0', '0', digits[value >> 4], digits[value & 15]};
+    } else {
+      if (byte == '"' || byte == '\\') quoted += '\\';
+      quoted += byte;
+    }
+  }
+  return quoted + '"';
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -59565,13 +59740,6 @@ inline void fields(Serializer& of, Shape& shape) {
   }
 }
 
-/// Fields of a tensor that checkpoint files have as well.
-inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
-  of.raw_text(tensor.name, max_parameter_name_bytes);
-  of.choice(tensor.dtype, first_dtype, last_dtype);
-  fields(of, tensor.shape);
-}
-
 DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.constant("dtrain ddp 8\n");
   of.number(signature.bucket_bytes);
@@ -59587,7 +59755,9 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.flag(signature.measures_plan);
   of.number(signature.check_values_every);
   of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
-    tensor_fields(of, parameter);
+    of.raw_text(parameter.name, max_parameter_name_bytes);
+    of.choice(parameter.dtype, first_dtype, last_dtype);
+    fields(of, parameter.shape);
     of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
   });
 }
@@ -60127,13 +60297,16 @@ DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path, WritingAttempt at
   }
 }
 
-DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
+DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes, std::optional<std::uint64_t> offset) {
   const BlockedWriteSignals no_signal;
-  while (!bytes.empty()) {
+  for (std::uint64_t at = offset.value_or(size_); !bytes.empty();) {
     if (attempt_.number != 0) throw_if_attempt_failed();
-    const ssize_t written = ::write(descriptor_.get(), bytes.data(), std::min(bytes.size(), most_at_once));
+    const std::size_t count = std::min(bytes.size(), most_at_once);
+    const ssize_t written = ::pwrite(descriptor_.get(), bytes.data(), count, static_cast<off_t>(at));
     if (written >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
+      at += static_cast<std::uint64_t>(written);
+      size_ = std::max(size_, at);
     } else if (errno != EINTR) {
       fail(errno);
     }
@@ -60335,120 +60508,366 @@ DTRAIN_DEFINED void AtomicFile::fail(int number) {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/checkpoint/safetensors_header.hpp
+
+/// @file
+/// Header of a safetensors file: names, types, shapes and places of its tensors, as JSON. Pure.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+// The format (https://huggingface.co/docs/safetensors): u64 N, little-endian; N bytes of JSON; the elements, as they
+// lie in memory, without gaps. The JSON: {"__metadata__": {KEY: TEXT, ...}, NAME: {"dtype": "F32", "shape": [2, 3],
+// "data_offsets": [begin, end]}, ...}, with offsets from the first element.
+
+/// The longest header that is read, and that is written: other readers have these bounds.
+inline constexpr std::size_t max_header_bytes_read = 100'000'000;
+inline constexpr std::size_t max_header_bytes_written = 25'000'000;
+
+/// Key of the metadata: SHA-256 of the whole file, in which these 64 digits are '0'.
+inline constexpr std::string_view digest_key = "dtrain.sha256";
+
+/// Key of the metadata of a file with parts of tensors: {NAME: {"saved_offsets": [first element]}}.
+inline constexpr std::string_view sharding_key = "DCP_SHARDING_INFO";
+
+/// A tensor of a file, as the header says it.
+struct FileTensor {
+  std::string name;
+  std::string type;            ///< "F32"
+  std::optional<DType> dtype;  ///< nullopt: a type that dtrain does not have
+  std::optional<Shape> shape;  ///< nullopt: more extents or elements than a Shape has
+  std::uint64_t begin = 0;     ///< first byte, from the first tensor's first element
+  std::uint64_t end = 0;
+};
+
+struct SafetensorsHeader {
+  std::vector<FileTensor> tensors;  ///< sorted by name
+  std::uint64_t element_bytes = 0;
+  std::string sharding;               ///< value of sharding_key
+  std::optional<std::string> digest;  ///< value of digest_key
+};
+
+/// Reads the header of a file from anywhere. Memory: a small multiple of the text's size.
+/// @returns why the text is none, as a sentence's second half; empty: `header` has its content
+std::string parse_safetensors(std::string_view text, SafetensorsHeader& header);
+
+/// Indices of the tensors in a file's order: larger element types first, so that all tensors are aligned.
+std::vector<std::size_t> safetensors_order(std::span<const ParameterSignature> tensors);
+
+/// N and the JSON, whose length is a multiple of 8. The digits of the digest are '0', from digest_position.
+/// @param order of safetensors_order @param sharding value of sharding_key; empty: none
+/// @throws Error (invalid_argument) for a name twice, '__metadata__', or a name that is not UTF-8; (limit) for a text
+/// that other programs would not read
+std::string safetensors_header(std::span<const ParameterSignature> tensors, std::span<const std::size_t> order,
+                               std::string_view sharding = {});
+
+/// Position of the digest's digits in a file: other programs do not write any.
+inline constexpr std::string_view header_before_digest = R"({"__metadata__":{"format":"pt","dtrain.sha256":")";
+inline constexpr std::size_t digest_position = sizeof(std::uint64_t) + header_before_digest.size();
+
+/// Reads a value of sharding_key. @returns the names, sorted, with the first element of each; nullopt for another text
+std::optional<std::vector<std::pair<std::string, std::uint64_t>>> parse_sharding(std::string_view text);
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint/safetensors_file.hpp
+
+/// @file
+/// SafetensorsFile: reads a file from anywhere, whose content is not trusted. TensorFiles: the tensors of one file, or
+/// of the files that an index names.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// An open file. Bytes are read by pread: mapped pages would count as this process's memory, and a file that is cut
+/// meanwhile would be a signal. Blocking: the file system.
+class SafetensorsFile {
+ public:
+  /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
+  explicit SafetensorsFile(std::string path);
+
+  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+
+  /// @throws Error (protocol) for a file that is none, or whose length is not what it says
+  void read_header();
+
+  /// The header, after read_header().
+  const SafetensorsHeader& header() const noexcept { return header_; }
+
+  /// @throws Error (protocol) if the file has a digest, and other bytes than when it was written. Requires read_header.
+  void check_digest() const;
+
+  /// The whole file. @throws Error (protocol) if it is longer than a header
+  std::string read_text() const;
+
+  /// Reads bytes of the elements. Requires read_header. @param offset from the first tensor's first element; in range
+  void read_bytes(std::uint64_t offset, std::span<std::byte> target) const;
+
+  /// @param what the reason and the remedy. A remedy never is to remove the file: it may be a good one that is copied,
+  /// renamed or replaced meanwhile, or another program's.
+  [[noreturn]] void refuse(const std::string& what) const;
+
+ private:
+  void read(std::uint64_t offset, std::span<std::byte> target) const;
+  [[noreturn]] void cut() const;
+  [[noreturn]] void fail_reading(int number) const;
+
+  std::string path_;
+  Descriptor descriptor_;
+  std::uint64_t size_ = 0;
+  std::string text_;  ///< the header's
+  SafetensorsHeader header_;
+};
+
+/// The tensors of one file, or of the files of an index. Not movable.
+class TensorFiles {
+ public:
+  struct Found {
+    const FileTensor* tensor = nullptr;
+    const SafetensorsFile* file = nullptr;
+  };
+
+  /// Opens `path`, and if it ends in ".index.json", the files of its weight_map, which lie beside it. Converts to false
+  /// if there is no file `path`. @throws as SafetensorsFile
+  explicit TensorFiles(const std::string& path);
+  TensorFiles(TensorFiles&&) = delete;
+  TensorFiles& operator=(TensorFiles&&) = delete;
+
+  explicit operator bool() const noexcept { return static_cast<bool>(files_.front()); }
+
+  const std::map<std::string_view, Found>& tensors() const noexcept { return tensors_; }
+
+  /// @throws as SafetensorsFile::check_digest
+  void check_digests() const;
+
+  /// As SafetensorsFile::refuse, with the name of the file or of the index.
+  [[noreturn]] void refuse(const std::string& what) const { files_.front().refuse(what); }
+
+ private:
+  void open_index(const std::string& path);
+
+  std::list<SafetensorsFile> files_;  ///< `path` first
+  std::map<std::string_view, Found> tensors_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/checkpoint/checkpoint_file.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
-  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
+/// Without a folder, `path` is not the name of a first start: a later save would fail.
+inline void warn_of_missing_folder(const std::string& path) {
+  const std::string file = behind_link(path);
+  const std::string folder = file.substr(0, file.rfind('/') + 1);
+  if (folder.empty() || ::access(folder.c_str(), F_OK) == 0 || errno != ENOENT) return;
+  log(LogLevel::warning, format_text("there is no checkpoint {} to load, nor its folder {}; correct the name, or make "
+                                     "the folder before the checkpoint is saved",
+                                     {sanitize(path), sanitize(folder)}));
 }
 
-/// Reader of a checkpoint file with untrusted content.
-class CheckpointReader {
- public:
-  /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
-  explicit CheckpointReader(std::string path) : path_(std::move(path)) {
-    require_file_name(path_);
-    // O_NONBLOCK, because the name may be that of a pipe.
-    descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!descriptor_ && errno != ENOENT) fail_reading(errno);
-    struct stat status {};
-    if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
-    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file; name another");
-    size_ = static_cast<std::uint64_t>(status.st_size);
+/// " (the nearest is 'fc1.weight')", the name with the longest equal beginning and end; empty if none is much like it.
+template <class Names>
+std::string nearest_name(std::string_view name, const Names& names) {
+  std::string_view nearest;
+  std::size_t most = name.size() / 2;
+  for (const std::string_view other : names) {
+    const auto begin = std::mismatch(name.begin(), name.end(), other.begin(), other.end()).first - name.begin();
+    const auto end = std::mismatch(name.rbegin(), name.rend(), other.rbegin(), other.rend()).first - name.rbegin();
+    const auto equal = static_cast<std::size_t>(begin + end);
+    if (equal > most) nearest = other;
+    most = std::max(most, equal);
   }
+  return nearest.empty() ? "" : format_text(" (the nearest is {})", {in_quotes(nearest)});
+}
 
-  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
-
-  /// Reads the list of tensors, and checks that the file's length matches it. @throws Error (protocol)
-  std::vector<ParameterSignature> read_list() {
-    std::array<std::byte, checkpoint_preamble_bytes> preamble{};
-    read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
-    const std::string_view text(reinterpret_cast<const char*>(preamble.data()), preamble.size());
-    if (!text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2))) {
-      refuse("it is no checkpoint of dtrain's; name another file");
-    }
-    if (!text.starts_with(checkpoint_magic)) {
-      refuse(
-          "another version of dtrain has written it, in a format that this one cannot read; load it with that version, "
-          "or name another file");
-    }
-    std::uint32_t list_bytes = 0;
-    Serializer(text.substr(checkpoint_magic.size())).number(list_bytes);
-    constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
-    if (size_ < around || list_bytes > size_ - around || list_bytes > max_checkpoint_list_bytes) cut();
-    std::vector<std::byte> list(list_bytes);
-    read(preamble.size(), list);
-    std::vector<ParameterSignature> tensors;  // memory stays below a small multiple of the list's size
-    Serializer reader(list);
-    list_fields(reader, tensors);
-    if (!reader.finished()) refuse("its list of tensors is damaged; load another checkpoint");
-    first_element_ = preamble.size() + list.size();
-    const std::uint64_t bytes_left = size_ - around - list.size();
-    if (element_bytes(tensors, bytes_left) != bytes_left) cut();
-    return tensors;
+/// @throws Error (protocol) for a tensor of the file that the program's cannot take
+inline void check_tensor(const TensorFiles& files, const FileTensor& found, const ParameterSignature& wanted,
+                         bool is_bytes, const SafetensorsOptions* options) {
+  const bool converts = options != nullptr && options->convert && found.dtype && is_float(*found.dtype);
+  const bool is_type = found.dtype == wanted.dtype || (converts && is_float(wanted.dtype));
+  const bool is_shape = found.shape && (is_bytes ? found.shape->extents().size() == 1 : *found.shape == wanted.shape);
+  if (!is_type || !is_shape) {
+    files.refuse(format_text(
+        "its tensor {} is {} {}, the program's is {}; load it into what it was saved from, or name another file",
+        {in_quotes(found.name), found.dtype ? name(*found.dtype) : excerpt(found.type),
+         found.shape ? to_string(*found.shape) : "of more extents or elements than dtrain takes",
+         is_bytes ? "u8 with one extent" : kind(wanted)}));
   }
+  if (!is_bytes || found.end - found.begin <= max_named_bytes) return;
+  files.refuse(format_text("its tensor {} has {} bytes, and at most {} are read; name another file",
+                           {in_quotes(found.name), found.end - found.begin, max_named_bytes}));
+}
 
-  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
-  void check_digest() {
-    std::vector<std::byte> buffer(std::size_t{1} << 20);
-    Sha256 digest;
-    for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
-      const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
-      const auto chunk =
-          std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
-      read(done, chunk);
-      digest.update(chunk);
-      done += chunk.size();
-    }
-    Sha256Digest written;
-    read(size_ - checkpoint_digest_bytes, written);
-    if (written != digest.digest()) {
-      refuse("its content does not have the digest that stands at its end: it is damaged; load another checkpoint");
-    }
+/// @param options null: the file has the program's tensors, and no others
+/// @returns the file's tensor for each of the program's; none: it keeps its value @throws Error (protocol)
+inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, std::span<const NamedTensor> tensors,
+                                                    std::span<const ParameterSignature> wanted,
+                                                    const SafetensorsOptions* options) {
+  const auto is_id = [](const ParameterSignature& tensor) { return tensor.name == shard_id_tensor; };
+  const bool is_sharded = files.tensors().contains(shard_id_tensor);
+  if (options == nullptr && is_sharded != std::any_of(wanted.begin(), wanted.end(), is_id)) {
+    files.refuse(is_sharded ? "it was saved with a ShardedOptimizer; load it with one, as the last argument of "
+                              "load_checkpoint, or name another file"
+                            : "it was saved without a ShardedOptimizer; load it without one, or name another file");
   }
-
-  /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
-  void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
-
-  /// @param what the reason and the remedy. A remedy never is to remove the file: it may be a good one that is copied,
-  /// renamed or replaced meanwhile, or another program's.
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw_error(Errc::protocol, "the checkpoint {} cannot be loaded: {}", {sanitize(path_), what});
-  }
-
- private:
-  void read(std::uint64_t offset, std::span<std::byte> target) const {
-    while (!target.empty()) {
-      const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
-      if (got == 0) cut();  // the file has become shorter
-      if (got < 0 && errno != EINTR) fail_reading(errno);
-      if (got > 0) {
-        target = target.subspan(static_cast<std::size_t>(got));
-        offset += static_cast<std::uint64_t>(got);
+  std::vector<TensorFiles::Found> all;
+  std::set<std::string, std::less<>> names;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::string& own = wanted[i].name;
+    const std::string name = options != nullptr && options->rename ? options->rename(own) : own;
+    const auto found = files.tensors().find(name);
+    names.insert(name);
+    all.push_back(found == files.tensors().end() ? TensorFiles::Found{} : found->second);
+    if (all.back().tensor != nullptr) {
+      check_tensor(files, *all.back().tensor, wanted[i], tensors[i].bytes != nullptr, options);
+    } else if (options == nullptr || !options->missing) {
+      std::vector<std::string_view> present;
+      for (const auto& each : files.tensors()) {
+        present.push_back(each.first);
       }
+      files.refuse(format_text(
+          "it has no tensor {}{}{}; {}",
+          {in_quotes(name), name == own ? "" : " for the program's " + in_quotes(own), nearest_name(name, present),
+           options == nullptr ? "load it into what it was saved from, or name another file"
+                              : "rename it, or allow it by missing = true"}));
     }
   }
-
-  [[noreturn]] void cut() const {
-    refuse(
-        format_text("its length, {} bytes, is not what it says; if it is still being copied, load it again when it "
-                    "is whole, else load another checkpoint",
-                    {size_}));
+  for (const auto& [name, found] : files.tensors()) {
+    if (names.contains(name) || (options != nullptr && options->extra)) continue;
+    files.refuse(format_text("its tensor {} is none of the program's{}; {}",
+                             {in_quotes(name), nearest_name(name, names),
+                              options == nullptr ? "load it into what it was saved from, or name another file"
+                                                 : "allow it by extra = true"}));
   }
+  return all;
+}
 
-  [[noreturn]] void fail_reading(int number) const {
-    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}),
-                      number == ESTALE ? "another process has replaced the file meanwhile; load it again" : "");
+/// Reads a tensor of another floating-point type, at most 16 MiB at a time.
+inline void read_converted(const TensorFiles::Found& from, std::byte* to, DType to_type) {
+  constexpr std::size_t most_bytes = std::size_t{16} << 20;
+  const DType type = *from.tensor->dtype;
+  const std::size_t size = size_bytes(type);
+  std::vector<std::byte> piece(std::min<std::uint64_t>(from.tensor->end - from.tensor->begin, most_bytes));
+  std::vector<float> floats(piece.size() / size);
+  auto* const as_floats = reinterpret_cast<std::byte*>(floats.data());
+  for (std::uint64_t at = from.tensor->begin; at < from.tensor->end; at += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(from.tensor->end - at, most_bytes));
+    const std::size_t count = piece.size() / size;
+    from.file->read_bytes(at, piece);
+    if (type == DType::f64) {
+      std::copy_n(reinterpret_cast<const double*>(piece.data()), count, floats.data());
+    } else {
+      kernels::convert(type, piece.data(), DType::f32, as_floats, count);
+    }
+    if (to_type == DType::f64) {
+      std::copy_n(floats.data(), count, reinterpret_cast<double*>(to));
+    } else {
+      kernels::convert(DType::f32, as_floats, to_type, to, count);
+    }
+    to += count * size_bytes(to_type);
   }
+}
 
-  std::string path_;
-  Descriptor descriptor_;
-  std::uint64_t size_ = 0;
-  std::uint64_t first_element_ = 0;
-};
+/// As read_checkpoint_file, for a file that no other process replaces.
+inline std::optional<std::vector<std::int64_t>> read_tensors(const std::string& path,
+                                                             std::span<const NamedTensor> tensors, TensorAccess& access,
+                                                             const SafetensorsOptions* options) {
+  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
+  const TensorFiles files(path);
+  if (!files) return std::nullopt;
+  const std::vector<TensorFiles::Found> all = find_tensors(files, tensors, wanted, options);
+  files.check_digests();
+  std::vector<std::string> contents(tensors.size());  // allocated before a value is written
+  std::vector<std::int64_t> is_read;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    is_read.push_back(all[i].tensor != nullptr ? 1 : 0);
+    if (is_read[i] != 0 && tensors[i].bytes != nullptr) contents[i].resize(all[i].tensor->shape->element_count());
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (is_read[i] == 0) continue;
+    if (tensors[i].bytes != nullptr) *tensors[i].bytes = std::move(contents[i]);
+    const TensorView value = tensors[i].present();
+    const std::span<std::byte> place = access.place(value);
+    if (all[i].tensor->dtype == value.dtype) {
+      all[i].file->read_bytes(all[i].tensor->begin, place);
+    } else {
+      read_converted(all[i], place.data(), value.dtype);
+    }
+    access.put(value);
+  }
+  return is_read;
+}
+
+}  // namespace detail
+
+/// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
+/// @throws Error (the system's code) naming the file; as write_checkpoint_file
+inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
+                             std::string_view sharding = {}) {
+  Sha256 digest;
+  const auto append = [&](std::span<const std::byte> bytes) {
+    digest.update(bytes);
+    file.write(bytes);
+  };
+  const std::vector<ParameterSignature> list = tensor_signatures(tensors, access.takes_device_memory());
+  const std::vector<std::size_t> order = safetensors_order(list);
+  const std::string header = safetensors_header(list, order, sharding);
+  append(std::as_bytes(std::span(header)));
+  for (const std::size_t i : order) {
+    append(access.fetch(tensors[i].present()));
+  }
+  const std::string digits = hex(digest.digest());
+  file.write(std::as_bytes(std::span(digits)), digest_position);
+}
+
+DTRAIN_DEFINED void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
+                                          TensorAccess&& access, WritingAttempt attempt, std::string_view sharding) {
+  AtomicFile file(path, std::move(attempt));
+  write_checkpoint(file, tensors, std::move(access), sharding);
+  file.commit();
+}
+
+DTRAIN_DEFINED std::optional<std::vector<std::int64_t>> read_checkpoint_file(const std::string& path,
+                                                                             std::span<const NamedTensor> tensors,
+                                                                             TensorAccess&& access,
+                                                                             const SafetensorsOptions* options) {
+  auto is_read = detail::read_past_stale([&] { return detail::read_tensors(path, tensors, access, options); });
+  if (!is_read && options != nullptr) throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)});
+  if (!is_read) detail::warn_of_missing_folder(path);
+  return is_read;
+}
+
+DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& path) {
+  const auto list = read_checkpoint_list(path);
+  if (!list) throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)});
+  std::vector<std::string> names;
+  for (const FileTensor& tensor : *list) {
+    names.push_back(tensor.name);
+  }
+  return names;
+}
+
+DTRAIN_DEFINED std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path) {
+  return detail::read_past_stale([&]() -> std::optional<std::vector<FileTensor>> {
+    const TensorFiles files(path);
+    if (!files) detail::warn_of_missing_folder(path);
+    if (!files) return std::nullopt;
+    std::vector<FileTensor> list;
+    for (const auto& [name, found] : files.tensors()) {
+      list.push_back(*found.tensor);
+    }
+    return list;
+  });
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint/safetensors_file.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
 
 /// Runs `read()`, which opens a file by its name, and runs it once more if the file is stale: on a network file system
 /// another host has replaced it, and the name is that of the new file.
@@ -60462,147 +60881,320 @@ auto read_past_stale(Read read) {
   return read();
 }
 
-/// Without a folder, `path` is not the name of a first start: a later save would fail.
-inline void warn_of_missing_folder(const std::string& path) {
-  const std::string file = behind_link(path);
-  const std::string folder = file.substr(0, file.rfind('/') + 1);
-  if (folder.empty() || ::access(folder.c_str(), F_OK) == 0 || errno != ENOENT) return;
-  log(LogLevel::warning, format_text("there is no checkpoint {} to load, nor its folder {}; correct the name, or make "
-                                     "the folder before the checkpoint is saved",
-                                     {sanitize(path), sanitize(folder)}));
+}  // namespace detail
+
+DTRAIN_DEFINED SafetensorsFile::SafetensorsFile(std::string path) : path_(std::move(path)) {
+  detail::require_file_name(path_);
+  // O_NONBLOCK, because the name may be that of a pipe.
+  descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!descriptor_ && errno != ENOENT) fail_reading(errno);
+  struct stat status {};
+  if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
+  if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file; name another");
+  size_ = static_cast<std::uint64_t>(status.st_size);
 }
 
-/// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
-inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
-                                                     std::span<const ParameterSignature> program) {
-  const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
-  const auto is_sharded = [](std::span<const ParameterSignature> tensors) {
-    return std::any_of(tensors.begin(), tensors.end(),
-                       [](const ParameterSignature& tensor) { return tensor.name == shard_id_tensor; });
-  };
-  if (is_sharded(file) != is_sharded(program)) {
-    return is_sharded(file) ? "it was saved with a ShardedOptimizer; load it with one, as the last argument of "
-                              "load_checkpoint, or name another file"
-                            : "it was saved without a ShardedOptimizer; load it without one, or name another file";
+DTRAIN_DEFINED void SafetensorsFile::read_header() {
+  std::uint64_t length = 0;
+  if (size_ < sizeof(length)) cut();
+  const auto preamble = std::as_writable_bytes(std::span(&length, 1));
+  read(0, preamble);
+  if (std::string_view(reinterpret_cast<const char*>(&length), sizeof(length)) == "dtrain c") {
+    refuse(
+        "an earlier version of dtrain has written it, in a format of its own; go on with that version, or name another "
+        "file");
   }
-  for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
-    if (file[i] != program[i]) {
-      return format_text(
-          "its tensor {} is {}, the program's is {}; load it into what it was saved from, or name another file",
-          {i, shown(file[i]), shown(program[i])});
+  if (length > max_header_bytes_read) refuse("it is no safetensors file; name another");
+  if (length > size_ - sizeof(length)) cut();
+  text_.resize(static_cast<std::size_t>(length));
+  read(sizeof(length), std::as_writable_bytes(std::span(text_)));
+  header_ = {};
+  const std::string reason = parse_safetensors(text_, header_);
+  if (!reason.empty()) refuse(reason + "; it is damaged, or no safetensors file: load another");
+  if (header_.element_bytes != size_ - sizeof(length) - length) cut();
+}
+
+DTRAIN_DEFINED void SafetensorsFile::check_digest() const {
+  if (!header_.digest) return;
+  const std::uint64_t length = text_.size();
+  const bool is_in_place = text_.starts_with(header_before_digest) && header_.digest->size() == 64;
+  std::string text = text_;
+  if (is_in_place) text.replace(header_before_digest.size(), 64, 64, '0');
+  Sha256 digest;
+  digest.update(std::as_bytes(std::span(&length, 1))).update(text);
+  std::vector<std::byte> buffer(std::size_t{1} << 20);
+  for (std::uint64_t done = 0; done < header_.element_bytes;) {
+    const std::uint64_t left = header_.element_bytes - done;
+    const auto chunk = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
+    read_bytes(done, chunk);
+    digest.update(chunk);
+    done += chunk.size();
+  }
+  if (!is_in_place || *header_.digest != hex(digest.digest())) {
+    refuse(
+        "its content does not have the digest in its metadata: it is damaged, or was written again by a program that "
+        "copied the metadata; load another file, or leave dtrain.sha256 out there");
+  }
+}
+
+DTRAIN_DEFINED std::string SafetensorsFile::read_text() const {
+  if (size_ > max_header_bytes_read) refuse("it is longer than any index; name another");
+  std::string text(static_cast<std::size_t>(size_), '\0');
+  read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+DTRAIN_DEFINED void SafetensorsFile::read_bytes(std::uint64_t offset, std::span<std::byte> target) const {
+  read(sizeof(std::uint64_t) + text_.size() + offset, target);
+}
+
+DTRAIN_DEFINED void SafetensorsFile::refuse(const std::string& what) const {
+  throw_error(Errc::protocol, "the checkpoint {} cannot be loaded: {}", {sanitize(path_), what});
+}
+
+DTRAIN_DEFINED void SafetensorsFile::read(std::uint64_t offset, std::span<std::byte> target) const {
+  while (!target.empty()) {
+    const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
+    if (got == 0) cut();  // the file has become shorter
+    if (got < 0 && errno != EINTR) fail_reading(errno);
+    if (got > 0) {
+      target = target.subspan(static_cast<std::size_t>(got));
+      offset += static_cast<std::uint64_t>(got);
     }
   }
-  if (file.size() == program.size()) return std::nullopt;
-  return format_text("it has {} tensors, the program has {}; load it into what it was saved from, or name another file",
-                     {file.size(), program.size()});
+}
+
+DTRAIN_DEFINED void SafetensorsFile::cut() const {
+  refuse(
+      format_text("its length, {} bytes, is not what it says; if it is still being copied, load it again when it "
+                  "is whole, else load another checkpoint",
+                  {size_}));
+}
+
+DTRAIN_DEFINED void SafetensorsFile::fail_reading(int number) const {
+  throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}),
+                    number == ESTALE ? "another process has replaced the file meanwhile; load it again" : "");
+}
+
+DTRAIN_DEFINED TensorFiles::TensorFiles(const std::string& path) {
+  SafetensorsFile& file = files_.emplace_back(path);
+  if (!file) return;
+  if (path.ends_with(".index.json")) {
+    open_index(path);
+    return;
+  }
+  file.read_header();
+  for (const FileTensor& tensor : file.header().tensors) {
+    tensors_.emplace(tensor.name, Found{&tensor, &file});
+  }
+}
+
+DTRAIN_DEFINED void TensorFiles::open_index(const std::string& path) {
+  std::map<std::string, std::set<std::string>> names_in;  // names of the tensors in each file
+  const std::string text = files_.front().read_text();
+  bool is_map = first_invalid_utf8(text) == std::string_view::npos;
+  const auto wrong = identity::read_json_members(text, [&](const std::string& key, const identity::Json& value) {
+    if (key != "weight_map") return true;
+    is_map = is_map && names_in.empty();
+    for (std::size_t i = 0; i < value.keys.size(); ++i) {
+      is_map = is_map && value.items[i].is(identity::Json::Type::string);
+      names_in[value.items[i].text].insert(value.keys[i]);
+    }
+    return value.is(identity::Json::Type::object);
+  });
+  if (!is_map || wrong || names_in.empty())
+    refuse("it is no index of safetensors files, which has a weight_map; name another");
+  for (const auto& [name, wanted] : names_in) {
+    if (name.empty() || name.find('/') != std::string::npos) {
+      refuse(format_text("its weight_map has the file {}, and only files beside it are read; name another index",
+                         {in_quotes(name)}));
+    }
+    SafetensorsFile& file = files_.emplace_back(path.substr(0, path.rfind('/') + 1) + name);
+    if (!file) refuse(format_text("its file {} is missing; copy it beside the index", {in_quotes(name)}));
+    file.read_header();
+    std::size_t found = 0;
+    for (const FileTensor& tensor : file.header().tensors) {
+      if (!wanted.contains(tensor.name)) continue;
+      tensors_.emplace(tensor.name, Found{&tensor, &file});
+      ++found;
+    }
+    if (found == wanted.size()) continue;
+    refuse(format_text("its weight_map has {} tensors in the file {}, which has {} of them; copy both again",
+                       {wanted.size(), in_quotes(name), found}));
+  }
+}
+
+DTRAIN_DEFINED void TensorFiles::check_digests() const {
+  for (const SafetensorsFile& file : files_) {
+    file.check_digest();
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint/safetensors_header.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// Names of the types in files, in the order of DType's numbers.
+inline constexpr std::array<std::string_view, 9> type_names{"F64", "F32", "F16",     "BF16",   "I64",
+                                                            "I32", "U8",  "F8_E4M3", "F8_E5M2"};
+static_assert(type_names.size() == static_cast<std::size_t>(last_dtype));
+
+/// Whole numbers of at most 64 bits, in digits alone. @returns whether the value is a list of them
+inline bool read_integers(const identity::Json* list, std::vector<std::uint64_t>& numbers) {
+  if (list == nullptr || !list->is(identity::Json::Type::array)) return false;
+  return std::all_of(list->items.begin(), list->items.end(), [&](const identity::Json& item) {
+    const char* const last = item.text.data() + item.text.size();
+    const auto [end, error] = std::from_chars(item.text.data(), last, numbers.emplace_back());
+    return item.is(identity::Json::Type::number) && error == std::errc{} && end == last;
+  });
+}
+
+/// @returns the reason why the entry is none; empty: `tensor` has its content
+inline std::string read_entry(const identity::Json& entry, FileTensor& tensor) {
+  std::vector<std::uint64_t> extents, offsets;
+  const identity::Json* const type = entry.find("dtype");
+  if (type == nullptr || !type->is(identity::Json::Type::string) || !read_integers(entry.find("shape"), extents) ||
+      !read_integers(entry.find("data_offsets"), offsets) || offsets.size() != 2) {
+    return "has no dtype, shape and data_offsets, or others than a name, whole numbers and two offsets";
+  }
+  tensor.type = type->text;
+  tensor.begin = offsets[0];
+  tensor.end = offsets[1];
+  const auto known = std::find(type_names.begin(), type_names.end(), tensor.type);
+  if (known != type_names.end()) tensor.dtype = static_cast<DType>(known - type_names.begin() + 1);
+  const std::uint64_t size = tensor.dtype ? size_bytes(*tensor.dtype) : 1;
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  bool fits = extents.size() <= Shape::max_rank;
+  std::uint64_t elements = 1;
+  for (const std::uint64_t extent : extents) {
+    if (extent != 0 && elements > most / extent) return "has more elements than 64 bits can count";
+    fits = fits && std::in_range<std::int64_t>(extent) &&
+           (extent == 0 || elements <= (std::uint64_t{1} << 60) / extent);  // the bounds of a Shape
+    elements *= extent;
+  }
+  if (fits) tensor.shape = Shape(std::vector<std::int64_t>(extents.begin(), extents.end()));
+  const bool has_room =
+      tensor.begin <= tensor.end && elements <= most / size && tensor.end - tensor.begin == elements * size;
+  return has_room || !tensor.dtype ? "" : "has other data_offsets than its dtype and shape need";
+}
+
+/// The first two neighbours of which one comes too early, or one name is another's; empty if there are none.
+inline std::string check_places(std::vector<FileTensor>& tensors, std::uint64_t& end) {
+  std::sort(tensors.begin(), tensors.end(), [](const FileTensor& a, const FileTensor& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  for (const FileTensor& tensor : tensors) {
+    if (tensor.begin != end || tensor.end < tensor.begin) {
+      return format_text("its tensor {} has the bytes from {} to {}, and the tensors before it end at {}",
+                         {in_quotes(tensor.name), tensor.begin, tensor.end, end});
+    }
+    end = tensor.end;
+  }
+  const auto name = [](const FileTensor& tensor) -> const std::string& { return tensor.name; };
+  std::sort(tensors.begin(), tensors.end(), [&](const auto& a, const auto& b) { return name(a) < name(b); });
+  const auto twice = std::adjacent_find(tensors.begin(), tensors.end(),
+                                        [&](const auto& a, const auto& b) { return name(a) == name(b); });
+  return twice == tensors.end() ? "" : format_text("its tensor {} is there twice", {in_quotes(twice->name)});
 }
 
 }  // namespace detail
 
-DTRAIN_DEFINED std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
-  if (tensors.size() > max_checkpoint_tensors) {
-    throw_error(Errc::limit,
-                "a checkpoint of {} tensors was to be written; at most {} are possible, so put several into one",
-                {tensors.size(), max_checkpoint_tensors});
+DTRAIN_DEFINED std::string parse_safetensors(std::string_view text, SafetensorsHeader& header) {
+  using Type = identity::Json::Type;
+  if (const std::size_t at = first_invalid_utf8(text); at != std::string_view::npos) {
+    return format_text("byte {} of its header is not UTF-8", {at});
   }
-  Serializer list;
-  detail::list_fields(list, tensors);
-  if (list.view().size() > max_checkpoint_list_bytes) {
-    throw_error(Errc::limit,
-                "the names and shapes of {} tensors take {} bytes in a checkpoint; at most {} are possible",
-                {tensors.size(), list.view().size(), max_checkpoint_list_bytes});
-  }
-  Serializer header;
-  auto list_bytes = static_cast<std::uint32_t>(list.view().size());
-  header.constant(checkpoint_magic);
-  header.number(list_bytes);
-  header.constant(list.characters());
-  return header.take();
-}
-
-DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors,
-                                                          std::uint64_t most) {
-  std::uint64_t sum = 0;
-  for (const ParameterSignature& tensor : tensors) {
-    const std::uint64_t bytes = BufferView{nullptr, tensor.shape.element_count(), tensor.dtype, {}}.bytes();
-    if (bytes > most - sum) return std::nullopt;
-    sum += bytes;
-  }
-  return sum;
-}
-
-/// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
-/// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
-inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access = {}) {
-  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
-  Sha256 digest;
-  const auto append = [&](std::span<const std::byte> bytes) {
-    digest.update(bytes);
-    file.write(bytes);
-  };
-  append(checkpoint_header(tensor_signatures(tensors, access.takes_device_memory())));
-  for (const NamedTensor& tensor : tensors) {
-    append(access.fetch(tensor.present()));
-  }
-  const Sha256Digest sum = digest.digest();
-  file.write(sum);
-}
-
-DTRAIN_DEFINED void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
-                                          TensorAccess&& access, WritingAttempt attempt) {
-  AtomicFile file(path, std::move(attempt));
-  write_checkpoint(file, tensors, std::move(access));
-  file.commit();
-}
-
-/// As read_checkpoint_file, for a file that no other process replaces.
-inline bool read_tensors(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess& access) {
-  std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
-  detail::CheckpointReader reader(path);
-  if (!reader) return false;
-  const std::vector<ParameterSignature> found = reader.read_list();
-  for (std::size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
-    if (tensors[i].bytes == nullptr || found[i].dtype != DType::u8 || found[i].shape.extents().size() != 1) continue;
-    if (found[i].shape.element_count() > max_named_bytes) {
-      reader.refuse(format_text("its tensor {} has {} bytes, and at most {} are read; name another file",
-                                {in_quotes(found[i].name), found[i].shape.element_count(), max_named_bytes}));
+  std::string reason;
+  bool has_metadata = false;
+  const auto metadata = [&](const identity::Json& value) {
+    if (std::exchange(has_metadata, true)) return false;
+    for (std::size_t i = 0; i < value.keys.size(); ++i) {
+      if (!value.items[i].is(Type::string)) return false;
+      if (value.keys[i] == digest_key) header.digest = value.items[i].text;
+      if (value.keys[i] == sharding_key) header.sharding = value.items[i].text;
     }
-    wanted[i].shape = found[i].shape;
-  }
-  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
-    reader.refuse(*difference);
-  }
-  reader.check_digest();
-  std::vector<std::string> contents;  // allocated before a value is written
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].bytes != nullptr) contents.emplace_back(wanted[i].shape.element_count(), '\0');
-  }
-  std::uint64_t offset = 0;
-  auto content = contents.begin();
-  for (const NamedTensor& tensor : tensors) {
-    if (tensor.bytes != nullptr) *tensor.bytes = std::move(*content++);
-    const TensorView value = tensor.present();
-    reader.read_bytes(offset, access.place(value));
-    access.put(value);
-    offset += value.bytes();
-  }
-  return true;
-}
-
-DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
-                                         TensorAccess&& access) {
-  const bool is_there = detail::read_past_stale([&] { return read_tensors(path, tensors, access); });
-  if (!is_there) detail::warn_of_missing_folder(path);
-  return is_there;
-}
-
-DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path) {
-  return detail::read_past_stale([&]() -> std::optional<std::vector<ParameterSignature>> {
-    detail::CheckpointReader reader(path);
-    if (reader) return reader.read_list();
-    detail::warn_of_missing_folder(path);
-    return std::nullopt;
+    return value.is(Type::object) || value.is(Type::null);
+  };
+  const auto at = identity::read_json_members(text, [&](std::string name, const identity::Json& value) {
+    if (name == "__metadata__") return metadata(value);
+    FileTensor& tensor = header.tensors.emplace_back();
+    tensor.name = std::move(name);
+    reason = detail::read_entry(value, tensor);
+    if (!reason.empty()) reason = format_text("its tensor {} {}", {in_quotes(tensor.name), reason});
+    return reason.empty();
   });
+  if (!reason.empty()) return reason;
+  if (at)
+    return format_text("its header is not that of a safetensors file, or has a key twice, from byte {} on", {*at});
+  return detail::check_places(header.tensors, header.element_bytes);
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> safetensors_order(std::span<const ParameterSignature> tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return size_bytes(tensors[a].dtype) > size_bytes(tensors[b].dtype);
+  });
+  return order;
+}
+
+DTRAIN_DEFINED std::string safetensors_header(std::span<const ParameterSignature> tensors,
+                                              std::span<const std::size_t> order, std::string_view sharding) {
+  std::vector<std::string_view> names{"__metadata__"};
+  for (const ParameterSignature& tensor : tensors) {
+    names.push_back(tensor.name);
+    if (first_invalid_utf8(tensor.name) == std::string_view::npos) continue;
+    throw_error(Errc::invalid_argument, "the name {} of a checkpoint's tensor is not UTF-8; give it another",
+                {in_quotes(tensor.name)});
+  }
+  std::sort(names.begin(), names.end());
+  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
+    throw_error(Errc::invalid_argument,
+                "a checkpoint cannot have {} as the name of {}; give each tensor a name of its own",
+                {in_quotes(*twice), *twice == "__metadata__" ? "a tensor" : "two tensors"});
+  }
+  std::string text(sizeof(std::uint64_t), '\0');
+  text.append(header_before_digest).append(64, '0') += '"';
+  if (!sharding.empty()) {
+    append_text(text, ",{}:{}", {identity::json_string(sharding_key), identity::json_string(sharding)});
+  }
+  text += '}';
+  std::uint64_t end = 0;
+  for (const std::size_t i : order) {
+    const ParameterSignature& tensor = tensors[i];
+    const std::uint64_t begin = std::exchange(end, end + tensor.shape.element_count() * size_bytes(tensor.dtype));
+    append_text(text, R"(,{}:{"dtype":"{}","shape":{},"data_offsets":[{},{}]})",
+                {identity::json_string(tensor.name), detail::type_names[static_cast<std::size_t>(tensor.dtype) - 1],
+                 to_string(tensor.shape), begin, end});
+  }
+  text += '}';
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const std::uint64_t length = text.size() - sizeof(std::uint64_t);
+  if (length > max_header_bytes_written) {
+    throw_error(Errc::limit,
+                "the names and shapes of {} tensors take {} bytes in a checkpoint; at most {} are possible, so put "
+                "several into one",
+                {tensors.size(), length, max_header_bytes_written});
+  }
+  static_assert(std::endian::native == std::endian::little, "numbers and elements are written as they lie in memory");
+  std::copy_n(reinterpret_cast<const char*>(&length), sizeof(length), text.begin());
+  return text;
+}
+
+DTRAIN_DEFINED std::optional<std::vector<std::pair<std::string, std::uint64_t>>> parse_sharding(std::string_view text) {
+  std::vector<std::pair<std::string, std::uint64_t>> first;
+  const auto at = identity::read_json_members(text, [&](std::string name, const identity::Json& value) {
+    std::vector<std::uint64_t> offsets;
+    const bool is_one = detail::read_integers(value.find("saved_offsets"), offsets) && offsets.size() == 1;
+    first.emplace_back(std::move(name), is_one ? offsets[0] : 0);
+    return is_one;
+  });
+  std::sort(first.begin(), first.end());
+  return at ? std::nullopt : std::optional(std::move(first));
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -61929,14 +62521,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// A JSON string. `text` is made printable, so only quotes and backslashes are escaped.
+/// A JSON string of printable text.
 inline std::string json_string(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char byte : sanitize(text)) {
-    if (byte == '"' || byte == '\\') quoted += '\\';
-    quoted += byte;
-  }
-  return quoted + '"';
+  return identity::json_string(sanitize(text));
 }
 
 /// Writes events, one a line. Begins and ends of spans are paired; a record whose other half the ring has lost is
@@ -62455,43 +63042,70 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// "state 0 of parameter 3 from 4096".
-inline std::string entry_name(const ShardEntry& entry) {
-  return format_text("state {} of parameter {} from {}", {entry.array, entry.parameter, entry.offset});
-}
-
-DTRAIN_DEFINED std::optional<ShardEntry> parse_entry_name(std::string_view name) {
-  ShardEntry entry;
-  std::string_view rest = name;
-  const auto number = [&rest](std::string_view before, std::uint64_t& value) {
-    const bool has_word = rest.starts_with(before);
-    rest.remove_prefix(has_word ? before.size() : 0);
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-    return has_word && error == std::errc();
-  };
-  const bool is_whole = number("state ", entry.array) && number(" of parameter ", entry.parameter) &&
-                        number(" from ", entry.offset) && rest.empty();
-  return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
-}
-
-/// Elements [entry.offset, entry.offset + count) of a parameter's state array.
+/// Elements [offset, offset + count) of a parameter's state array, at byte `begin` of a file's elements.
 struct ShardInterval {
-  ShardEntry entry;
+  std::size_t array = 0;
+  std::size_t parameter = 0;
+  std::uint64_t offset = 0;
   std::uint64_t count = 0;
+  std::uint64_t begin = 0;
+};
+
+inline std::string state_name(const std::string& parameter, const std::string& array) {
+  return format_text("dtrain.optimizer.state.{}.{}", {parameter, array});
+}
+
+/// The tensors that shard files may have.
+class StateNames {
+ public:
+  /// @param parameters the whole state of each: type and number of elements
+  StateNames(std::span<const std::string> arrays, std::span<const std::string> names,
+             std::vector<BufferView> parameters)
+      : parameters_(std::move(parameters)) {
+    for (std::size_t array = 0; array < arrays.size(); ++array) {
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        sorted_.push_back({state_name(names[i], arrays[array]), {array, i, 0, 0, 0}});
+      }
+    }
+    std::sort(sorted_.begin(), sorted_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+
+  /// The parts of the state in a file. @throws Error (protocol) if it has anything else
+  std::vector<ShardInterval> intervals_of(const SafetensorsFile& file) const {
+    const auto first = parse_sharding(file.header().sharding);
+    std::vector<ShardInterval> found;
+    std::size_t i = 0;
+    for (const FileTensor& tensor : file.header().tensors) {  // both lists are sorted
+      const auto named = std::lower_bound(sorted_.begin(), sorted_.end(), tensor.name,
+                                          [](const auto& each, const std::string& name) { return each.first < name; });
+      const bool is_named = named != sorted_.end() && named->first == tensor.name;
+      const BufferView parameter = is_named ? parameters_[named->second.parameter] : BufferView{};
+      const bool has_offset = first && i < first->size() && (*first)[i].first == tensor.name;
+      const std::uint64_t offset = has_offset ? (*first)[i++].second : 0;
+      const std::uint64_t count = tensor.shape ? tensor.shape->element_count() : 0;
+      if (!is_named || !has_offset || tensor.dtype != parameter.dtype || !tensor.shape || offset > parameter.count ||
+          count > parameter.count - offset) {
+        file.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
+                                {in_quotes(tensor.name)}));
+      }
+      found.push_back({named->second.array, named->second.parameter, offset, count, tensor.begin});
+    }
+    return found;
+  }
+
+ private:
+  std::vector<BufferView> parameters_;
+  std::vector<std::pair<std::string, ShardInterval>> sorted_;
 };
 
 /// Whether no element is in two of the intervals.
 inline bool are_disjoint(std::vector<ShardInterval> intervals) {
   std::erase_if(intervals, [](const ShardInterval& each) { return each.count == 0; });
-  const auto place = [](const ShardInterval& each) {
-    return std::tuple(each.entry.array, each.entry.parameter, each.entry.offset);
-  };
+  const auto place = [](const ShardInterval& each) { return std::tuple(each.array, each.parameter, each.offset); };
   std::sort(intervals.begin(), intervals.end(),
             [&](const ShardInterval& a, const ShardInterval& b) { return place(a) < place(b); });
   const auto overlap = [](const ShardInterval& a, const ShardInterval& b) {
-    return a.entry.array == b.entry.array && a.entry.parameter == b.entry.parameter &&
-           b.entry.offset - a.entry.offset < a.count;
+    return a.array == b.array && a.parameter == b.parameter && b.offset - a.offset < a.count;
   };
   return std::adjacent_find(intervals.begin(), intervals.end(), overlap) == intervals.end();
 }
@@ -62552,39 +63166,12 @@ inline void remove_files(const std::vector<std::string>& names) {
   }
 }
 
-/// Reads the state of this rank's elements from one file, and then adds the file's intervals to `intervals`.
-/// @returns the number of elements
-inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
-                                   Shards& shares, std::span<const std::vector<ShardPiece>> own,
-                                   std::vector<ShardInterval>& intervals, TensorAccess& access) {
-  const std::size_t element = size_bytes(shares.element());
-  std::size_t elements = 0;
-  std::uint64_t first = 0;
-  std::vector<ShardInterval> found;
-  for (const ParameterSignature& tensor : entries) {
-    const std::optional<ShardEntry> entry = parse_entry_name(tensor.name);
-    const std::uint64_t count = tensor.shape.element_count();
-    if (!entry || tensor.dtype != shares.element() || entry->array >= shares.arrays() ||
-        entry->parameter >= own.size()) {
-      reader.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
-                                {in_quotes(tensor.name)}));
-    }
-    found.push_back({*entry, count});
-    for (const ShardPiece& piece : own[entry->parameter]) {
-      const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
-      const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
-      if (begin < end) {
-        const ShardPiece part{piece.parameter, begin, 0, piece.in_state + (begin - piece.offset), end - begin};
-        const TensorView state = shares.state(entry->array, part);
-        reader.read_bytes(first + (begin - entry->offset) * element, access.place(state));
-        access.put(state);
-        elements += part.count;
-      }
-    }
-    first += count * element;
-  }
-  intervals.insert(intervals.end(), found.begin(), found.end());
-  return elements;
+/// Opens shard file `file`, and reads its header. @throws as read_shard_files
+inline SafetensorsFile open_shard(const std::string& path, const ShardIndex& index, std::int64_t file) {
+  SafetensorsFile opened(index.file_name(path, file));
+  if (!opened) throw_missing_shard(path, index, file);
+  opened.read_header();
+  return opened;
 }
 
 }  // namespace detail
@@ -62605,9 +63192,9 @@ DTRAIN_DEFINED ShardIndex ShardIndex::of(const Shards& shares) {
 
 DTRAIN_DEFINED std::vector<NamedTensor> ShardIndex::tensors() {
   return {{std::string(shard_id_tensor), tensor_view(&id, {})},
-          {"optimizer.shards.files", tensor_view(&files, {})},
-          {"optimizer.steps", tensor_view(&steps, {})},
-          {"optimizer.model",
+          {"dtrain.optimizer.shards.files", tensor_view(&files, {})},
+          {"dtrain.optimizer.steps", tensor_view(&steps, {})},
+          {"dtrain.optimizer.model",
            tensor_view(reinterpret_cast<std::uint8_t*>(model.data()), {static_cast<std::int64_t>(model.size())})}};
 }
 
@@ -62619,20 +63206,28 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
   return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
 }
 
-DTRAIN_DEFINED std::vector<NamedTensor> shard_entries(Shards& shares, int rank) {
-  std::vector<NamedTensor> entries;
-  const auto add = [&](const std::vector<ShardPiece>& pieces) {
-    for (const ShardPiece& piece : pieces) {
-      for (std::size_t array = 0; array < shares.arrays(); ++array) {
-        entries.push_back({detail::entry_name({array, piece.parameter, piece.offset}), shares.state(array, piece)});
+DTRAIN_DEFINED ShardContent shard_content(Shards& shares, int rank, int ranks) {
+  ShardContent content{{}, "{"};
+  for (const BucketShard& shard : shares.layout().buckets) {
+    std::vector<ShardPiece> pieces = shard.own;
+    for (const ShardPiece& piece : rank == ranks - 1 ? shard.rest : std::vector<ShardPiece>()) {
+      if (!pieces.empty() && pieces.back().parameter == piece.parameter) {
+        pieces.back().count += piece.count;  // the rest begins where this rank's block ends, also in the state
+      } else {
+        pieces.push_back(piece);
       }
     }
-  };
-  for (const BucketShard& shard : shares.layout().buckets) {
-    add(shard.own);
-    if (rank == 0) add(shard.rest);
+    for (const ShardPiece& piece : pieces) {
+      for (std::size_t array = 0; array < shares.arrays(); ++array) {
+        std::string name = detail::state_name(shares.parameters()[piece.parameter].name, shares.array_name(array));
+        if (content.sharding.size() > 1) content.sharding += ',';
+        append_text(content.sharding, R"({}:{"saved_offsets":[{}]})", {identity::json_string(name), piece.offset});
+        content.tensors.push_back({std::move(name), shares.state(array, piece)});
+      }
+    }
   }
-  return entries;
+  content.sharding += '}';
+  return content;
 }
 
 DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank,
@@ -62645,16 +63240,43 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
       }
     }
   }
+  std::vector<std::string> arrays;
+  std::vector<std::string> parameters;
+  std::vector<BufferView> sizes;
+  for (std::size_t array = 0; array < shares.arrays(); ++array) {
+    arrays.push_back(shares.array_name(array));
+  }
+  for (const Parameter& parameter : shares.parameters()) {
+    parameters.push_back(parameter.name);
+    sizes.push_back({nullptr, parameter.value.shape.element_count(), shares.element(), {}});
+  }
+  const detail::StateNames names(arrays, parameters, std::move(sizes));
+  const std::size_t element = size_bytes(shares.element());
   std::size_t elements = 0;
   std::vector<detail::ShardInterval> intervals;
+  const auto read_file = [&](std::int64_t number) {
+    const SafetensorsFile file = detail::open_shard(path, index, number);
+    std::vector<detail::ShardInterval> found = names.intervals_of(file);
+    if (number % ranks == rank) file.check_digest();
+    std::size_t of_file = 0;
+    for (const detail::ShardInterval& each : found) {
+      for (const ShardPiece& piece : own[each.parameter]) {
+        const std::uint64_t begin = std::max<std::uint64_t>(each.offset, piece.offset);
+        const std::uint64_t end = std::min<std::uint64_t>(each.offset + each.count, piece.offset + piece.count);
+        if (begin >= end) continue;
+        const TensorView state =
+            shares.state(each.array, {piece.parameter, begin, 0, piece.in_state + (begin - piece.offset), end - begin});
+        file.read_bytes(each.begin + (begin - each.offset) * element, access.place(state));
+        access.put(state);
+        of_file += end - begin;
+      }
+    }
+    elements += of_file;  // not before: a file that is stale is read once more
+    return found;
+  };
   for (std::int64_t file = 0; file < index.files; ++file) {
-    elements += detail::read_past_stale([&] {
-      detail::CheckpointReader reader(index.file_name(path, file));
-      if (!reader) detail::throw_missing_shard(path, index, file);
-      const std::vector<ParameterSignature> entries = reader.read_list();
-      if (file % ranks == rank) reader.check_digest();
-      return detail::read_shard_file(reader, entries, shares, own, intervals, access);
-    });
+    const auto found = detail::read_past_stale([&] { return read_file(file); });
+    intervals.insert(intervals.end(), found.begin(), found.end());
   }
   if (elements != shares.arrays() * shares.layout().state_elements || !detail::are_disjoint(std::move(intervals))) {
     detail::refuse_incomplete(path, index);
@@ -62662,47 +63284,35 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
 }
 
 DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state) {
-  const std::vector<BufferView>& parameters = state.front();
-  std::vector<std::size_t> found(state.size());
+  std::vector<std::string> arrays = state.arrays;
+  arrays.push_back("master");
+  const detail::StateNames names(arrays, state.parameters, state.memory.front());
+  std::vector<std::size_t> elements(arrays.size());
   std::vector<detail::ShardInterval> intervals;
-  const auto read_file = [&](std::int64_t file) {
-    detail::CheckpointReader reader(index.file_name(path, file));
-    if (!reader) detail::throw_missing_shard(path, index, file);
-    const std::vector<ParameterSignature> entries = reader.read_list();
-    reader.check_digest();
-    std::vector<detail::ShardInterval> of_file;
-    std::uint64_t first = 0;
-    for (const ParameterSignature& tensor : entries) {
-      const std::optional<detail::ShardEntry> entry = detail::parse_entry_name(tensor.name);
-      const std::size_t count = tensor.shape.element_count();
-      const bool is_known = entry && entry->array <= state.size() && entry->parameter < parameters.size() &&
-                            tensor.dtype == parameters[entry->parameter].dtype;
-      const std::size_t size = is_known ? parameters[entry->parameter].count : 0;
-      if (!is_known || entry->offset > size || count > size - entry->offset) {
-        reader.refuse(format_text("its tensor {} is no state of this optimizer; load another checkpoint",
-                                  {in_quotes(tensor.name)}));
-      }
-      const std::size_t element = size_bytes(tensor.dtype);
-      if (entry->array < state.size()) {
-        std::byte* const place = state[entry->array][entry->parameter].data + entry->offset * element;
-        reader.read_bytes(first, {place, count * element});
-        of_file.push_back({*entry, count});
-      }
-      first += count * element;
+  const auto read_file = [&](std::int64_t number) {
+    const SafetensorsFile file = detail::open_shard(path, index, number);
+    std::vector<detail::ShardInterval> found = names.intervals_of(file);
+    file.check_digest();
+    for (const detail::ShardInterval& each : found) {
+      if (each.array == state.arrays.size()) continue;
+      const BufferView& to = state.memory[each.array][each.parameter];
+      const std::size_t element = size_bytes(to.dtype);
+      file.read_bytes(each.begin, {to.data + each.offset * element, each.count * element});
     }
-    return of_file;
+    return found;
   };
   for (std::int64_t file = 0; file < index.files; ++file) {
     for (const detail::ShardInterval& interval : detail::read_past_stale([&] { return read_file(file); })) {
       intervals.push_back(interval);
-      found[interval.entry.array] += interval.count;
+      elements[interval.array] += interval.count;
     }
   }
   std::size_t wanted = 0;
-  for (const BufferView& parameter : parameters) {
+  for (const BufferView& parameter : state.memory.front()) {
     wanted += parameter.count;
   }
-  if (std::any_of(found.begin(), found.end(), [wanted](std::size_t elements) { return elements != wanted; }) ||
+  elements.pop_back();
+  if (std::any_of(elements.begin(), elements.end(), [wanted](std::size_t count) { return count != wanted; }) ||
       !detail::are_disjoint(std::move(intervals))) {
     detail::refuse_incomplete(path, index);
   }
@@ -62792,7 +63402,7 @@ DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardInde
       call_(format_text("{} with id {}", {path, index.id})),
       index_(index),
       tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
-      state_(shard_entries(shares, rank)),
+      state_(shard_content(shares, rank, static_cast<int>(index.files))),
       access_(std::move(access)),
       attempt_(std::move(attempt)),
       rank_(rank) {}
@@ -62802,13 +63412,13 @@ DTRAIN_DEFINED ShardedSave::~ShardedSave() {
 }
 
 DTRAIN_DEFINED void ShardedSave::copy() {
-  copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_, std::move(*access_))};
+  copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_.tensors, std::move(*access_))};
   tensors_ = copies_[0].tensors();
-  state_ = copies_[1].tensors();
+  state_.tensors = copies_[1].tensors();
 }
 
 DTRAIN_DEFINED void ShardedSave::write() {
-  write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_), attempt_);
+  write_checkpoint_file(index_.file_name(path_, rank_), state_.tensors, std::move(*access_), attempt_, state_.sharding);
   if (rank_ == 0) {
     file_.emplace(path_, attempt_);
     write_checkpoint(*file_, tensors_, std::move(*access_));
@@ -62847,7 +63457,7 @@ DTRAIN_DEFINED void require_valid(const ShardedOptions& options) {
 namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
-                                                    int ranks, std::size_t arrays, Rule rule, ReadValue read_value)
+                                                    int ranks, StateArrays arrays, Rule rule, ReadValue read_value)
     : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), {}, rule.element),
       counts_rest_(rank == 0),
       arrays_(this->arrays(), std::vector<std::byte>(layout_.state_elements * size_bytes(element()))),
@@ -63018,13 +63628,14 @@ DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> paramete
 }
 
 DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks,
-                              std::size_t rule_arrays, ReadValue read_value, Device device, DType element)
+                              StateArrays rule_arrays, ReadValue read_value, Device device, DType element)
     : plan_(&plan),
       parameters_(std::move(parameters)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
-      rule_arrays_(rule_arrays),
+      rule_arrays_(rule_arrays.count),
       has_halves_(std::any_of(parameters_.begin(), parameters_.end(),
                               [](const Parameter& each) { return detail::is_half(each.value.dtype); })),
+      array_names_(rule_arrays.names),
       read_value_(std::move(read_value)),
       device_(device),
       element_(element) {
@@ -63033,6 +63644,11 @@ DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPla
     moves_.push_back(present.moves);
     writer_ = present.stream;
   }
+}
+
+DTRAIN_DEFINED std::string Shards::array_name(std::size_t array) const {
+  if (array == rule_arrays_) return "master";
+  return array_names_ != nullptr ? std::string(array_names_[array]) : "state" + std::to_string(array);
 }
 
 DTRAIN_DEFINED void Shards::renew_values() {
