@@ -93,7 +93,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     const std::string header = ddp::safetensors_header(signatures, ddp::safetensors_order(signatures));
     ddp::SafetensorsHeader again;
-    fuzz::require(!ddp::parse_safetensors(std::string_view(header).substr(sizeof(length)), again),
+    fuzz::require(ddp::parse_safetensors(std::string_view(header).substr(sizeof(length)), again).empty(),
                   "a list that is read can be written");
     fuzz::require(again.tensors.size() == signatures.size(), "and has the same tensors");
     const ddp::SafetensorsOptions options{.extra = true};

@@ -190,7 +190,7 @@ void save_safetensors(const Group& group, const std::string& path, M& model) {
 
 /// Every rank's `tensors` get the values of rank 0's file at `path`, which any program may have written: a safetensors
 /// file, or an index of several (model.safetensors.index.json) that lie beside it. Only rank 0 needs access to it, and
-/// reads it into its tensors one after the other; conversions take 32 MiB more. Shapes are equal: nothing is
+/// reads it into its tensors one after the other; conversions take 48 MiB more. Shapes are equal: nothing is
 /// transposed. Call it before or after wrapping the model; construct a ShardedOptimizer after it, since one of a 16-bit
 /// model keeps f32 weights. Collective, blocking: as load_checkpoint.
 /// @param options of rank 0 count: other names, tensors that either side has alone, conversions of floats

@@ -93,6 +93,10 @@ inline void warn_of_missing_folder(const std::string& path) {
                                      {sanitize(path), sanitize(folder)}));
 }
 
+[[noreturn]] inline void refuse_missing_file(const std::string& path) {
+  throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)}, "correct the name, or copy the file there");
+}
+
 /// " (the nearest is 'fc1.weight')", the name with the longest equal beginning and end; empty if none is much like it.
 template <class Names>
 std::string nearest_name(std::string_view name, const Names& names) {
@@ -260,14 +264,14 @@ DTRAIN_DEFINED std::optional<std::vector<std::int64_t>> read_checkpoint_file(con
                                                                              TensorAccess&& access,
                                                                              const SafetensorsOptions* options) {
   auto is_read = detail::read_past_stale([&] { return detail::read_tensors(path, tensors, access, options); });
-  if (!is_read && options != nullptr) throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)});
+  if (!is_read && options != nullptr) detail::refuse_missing_file(path);
   if (!is_read) detail::warn_of_missing_folder(path);
   return is_read;
 }
 
 DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& path) {
   const auto list = read_checkpoint_list(path);
-  if (!list) throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)});
+  if (!list) detail::refuse_missing_file(path);
   std::vector<std::string> names;
   for (const FileTensor& tensor : *list) {
     names.push_back(tensor.name);

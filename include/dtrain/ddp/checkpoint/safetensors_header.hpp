@@ -64,7 +64,7 @@ std::vector<std::size_t> safetensors_order(std::span<const ParameterSignature> t
 std::string safetensors_header(std::span<const ParameterSignature> tensors, std::span<const std::size_t> order,
                                std::string_view sharding = {});
 
-/// Position of the digest's digits in a file: other programs do not write any.
+/// The text before the digest's digits, and their position in a file. No other program writes a digest.
 inline constexpr std::string_view header_before_digest = R"({"__metadata__":{"format":"pt","dtrain.sha256":")";
 inline constexpr std::size_t digest_position = sizeof(std::uint64_t) + header_before_digest.size();
 
@@ -135,7 +135,8 @@ inline std::string read_entry(const identity::Json& entry, FileTensor& tensor) {
   return has_room || !tensor.dtype ? "" : "has other data_offsets than its dtype and shape need";
 }
 
-/// The first two neighbours of which one comes too early, or one name is another's; empty if there are none.
+/// Sorts the tensors by name. @returns the reason if elements have a gap or belong to two tensors, or a name is there
+/// twice; empty if not
 inline std::string check_places(std::vector<FileTensor>& tensors, std::uint64_t& end) {
   std::sort(tensors.begin(), tensors.end(), [](const FileTensor& a, const FileTensor& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
