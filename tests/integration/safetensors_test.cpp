@@ -5,7 +5,7 @@
 
 namespace {
 
-const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/safetensors_probe";
+const std::string peer_program = DTRAIN_TEST_PROGRAMS_DIR "/safetensors_probe";
 const std::string lists = "2000";
 
 std::string python() {
@@ -14,7 +14,8 @@ std::string python() {
 }
 
 Result run(const std::string& program, std::vector<std::string> arguments) {
-  if (program != probe) arguments.insert(arguments.begin(), {"-B", DTRAIN_TEST_SUPPORT_DIR "/safetensors_peer.py"});
+  if (program != peer_program)
+    arguments.insert(arguments.begin(), {"-B", DTRAIN_TEST_SUPPORT_DIR "/safetensors_peer.py"});
   return support::run(program, arguments, {}, std::chrono::seconds(120));
 }
 
@@ -28,18 +29,18 @@ void check_good(const Result& result) {
 
 TEST_CASE("Python and dtrain read each other's files") {
   const support::TemporaryDirectory folder;
-  check_good(run(probe, {"write", folder.path, lists}));
+  check_good(run(peer_program, {"write", folder.path, lists}));
   check_good(run(python(), {"read", folder.path, lists}));
-  check_good(run(probe, {"read", folder.path, lists}));
+  check_good(run(peer_program, {"read", folder.path, lists}));
   check_good(run(python(), {"write", folder.path, lists}));
-  check_good(run(probe, {"read", folder.path, lists}));
+  check_good(run(peer_program, {"read", folder.path, lists}));
 }
 
 TEST_CASE("a file that another program wrote again with the former digest is refused by its sentence") {
   const support::TemporaryDirectory folder;
-  check_good(run(probe, {"write", folder.path, "1"}));
+  check_good(run(peer_program, {"write", folder.path, "1"}));
   check_good(run(python(), {"stale", folder.path}));
-  const Result refused = run(probe, {"read", folder.path, "1"});
+  const Result refused = run(peer_program, {"read", folder.path, "1"});
   CHECK(refused.exit_code == 1);
   CHECK_CONTAINS(refused.output,
                  "was written again by a program that copied the metadata; load another file, or leave");

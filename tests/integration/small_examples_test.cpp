@@ -295,7 +295,8 @@ TEST_CASE("exchange_weights saves a layer, and loads one of other names and type
   const std::vector<double> values{0.5, 2, 3, 4, 5, 6, -1, 8, 9};
   std::ofstream file(folder.path + "/model.safetensors", std::ios::binary);
   file.write(reinterpret_cast<const char*>(&length), sizeof(length)) << header;
-  file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(8 * values.size())).close();
+  file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(8 * values.size()));
+  file.close();
   const Result loaded =
       support::run(examples + "exchange_weights", {"--nproc-per-node=2", folder.path, "model.safetensors"});
   CAPTURE(loaded.output);
