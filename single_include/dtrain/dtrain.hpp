@@ -32116,7 +32116,7 @@ void save_safetensors(const Group& group, const std::string& path, M& model) {
 
 /// Every rank's `tensors` get the values of rank 0's file at `path`, which any program may have written: a safetensors
 /// file, or an index of several (model.safetensors.index.json) that lie beside it. Only rank 0 needs access to it, and
-/// reads it into its tensors one after the other; conversions take 32 MiB more. Shapes are equal: nothing is
+/// reads it into its tensors one after the other; conversions take 48 MiB more. Shapes are equal: nothing is
 /// transposed. Call it before or after wrapping the model; construct a ShardedOptimizer after it, since one of a 16-bit
 /// model keeps f32 weights. Collective, blocking: as load_checkpoint.
 /// @param options of rank 0 count: other names, tensors that either side has alone, conversions of floats
@@ -60560,7 +60560,7 @@ std::vector<std::size_t> safetensors_order(std::span<const ParameterSignature> t
 std::string safetensors_header(std::span<const ParameterSignature> tensors, std::span<const std::size_t> order,
                                std::string_view sharding = {});
 
-/// Position of the digest's digits in a file: other programs do not write any.
+/// The text before the digest's digits, and their position in a file. No other program writes a digest.
 inline constexpr std::string_view header_before_digest = R"({"__metadata__":{"format":"pt","dtrain.sha256":")";
 inline constexpr std::size_t digest_position = sizeof(std::uint64_t) + header_before_digest.size();
 
@@ -60664,6 +60664,10 @@ inline void warn_of_missing_folder(const std::string& path) {
   log(LogLevel::warning, format_text("there is no checkpoint {} to load, nor its folder {}; correct the name, or make "
                                      "the folder before the checkpoint is saved",
                                      {sanitize(path), sanitize(folder)}));
+}
+
+[[noreturn]] inline void refuse_missing_file(const std::string& path) {
+  throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)}, "correct the name, or copy the file there");
 }
 
 /// " (the nearest is 'fc1.weight')", the name with the longest equal beginning and end; empty if none is much like it.
@@ -60833,14 +60837,14 @@ DTRAIN_DEFINED std::optional<std::vector<std::int64_t>> read_checkpoint_file(con
                                                                              TensorAccess&& access,
                                                                              const SafetensorsOptions* options) {
   auto is_read = detail::read_past_stale([&] { return detail::read_tensors(path, tensors, access, options); });
-  if (!is_read && options != nullptr) throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)});
+  if (!is_read && options != nullptr) detail::refuse_missing_file(path);
   if (!is_read) detail::warn_of_missing_folder(path);
   return is_read;
 }
 
 DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& path) {
   const auto list = read_checkpoint_list(path);
-  if (!list) throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)});
+  if (!list) detail::refuse_missing_file(path);
   std::vector<std::string> names;
   for (const FileTensor& tensor : *list) {
     names.push_back(tensor.name);
@@ -61082,7 +61086,8 @@ inline std::string read_entry(const identity::Json& entry, FileTensor& tensor) {
   return has_room || !tensor.dtype ? "" : "has other data_offsets than its dtype and shape need";
 }
 
-/// The first two neighbours of which one comes too early, or one name is another's; empty if there are none.
+/// Sorts the tensors by name. @returns the reason if elements have a gap or belong to two tensors, or a name is there
+/// twice; empty if not
 inline std::string check_places(std::vector<FileTensor>& tensors, std::uint64_t& end) {
   std::sort(tensors.begin(), tensors.end(), [](const FileTensor& a, const FileTensor& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
