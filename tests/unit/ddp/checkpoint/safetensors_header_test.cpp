@@ -91,9 +91,9 @@ TEST_CASE("each other header is refused by a sentence") {
       {"{\"a\":" + one + R"(,"e":{"dtype":"F32","shape":[0],"data_offsets":[9,9]}})",
        "its tensor 'e' has the bytes from 9 to 9, and the tensors before it end at 4"},
       {"{\"a\":" + one + ",\"a\":" + two + "}", "its tensor 'a' is there twice"}};
-  for (const auto& [text, expected] : cases) {
-    CAPTURE(text);
-    CHECK(refusal(text) == expected);
+  for (const auto& each : cases) {
+    CAPTURE(each.first);
+    CHECK(refusal(each.first) == each.second);
   }
 }
 
