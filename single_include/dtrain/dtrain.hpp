@@ -28812,7 +28812,8 @@ std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters)
 /// @param on_devices whether device memory is allowed
 /// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for a name that is too long, or a
 /// tensor without memory
-std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
+std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false,
+                                                  std::size_t most_name_bytes = max_parameter_name_bytes);
 
 /// How a checkpoint reads and writes the elements of a tensor. In this class elements are in host memory, and are read
 /// and written in place.
@@ -28929,14 +28930,14 @@ DTRAIN_DEFINED std::vector<NamedTensor> parameter_values(std::span<const Paramet
   return values;
 }
 
-DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
-                                                                 bool on_devices) {
+DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices,
+                                                                 std::size_t most_name_bytes) {
   std::vector<ParameterSignature> signatures;
   signatures.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
-    if (tensor.name.size() > max_parameter_name_bytes) {
+    if (tensor.name.size() > most_name_bytes) {
       throw_error(Errc::invalid_argument, "the name of tensor {} of a checkpoint has {} bytes; at most {} are possible",
-                  {signatures.size(), tensor.name.size(), max_parameter_name_bytes});
+                  {signatures.size(), tensor.name.size(), most_name_bytes});
     }
     const TensorView value = tensor.present();
     if (tensor.bytes != nullptr && value.bytes() > max_named_bytes) {
@@ -29013,7 +29014,7 @@ struct FileTensor;
 
 /// Reads the list of a file's tensors, by name, and checks that the file's length matches it. @returns nullopt if there
 /// is no file @throws as read_checkpoint_file
-std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path);
+std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path, bool takes_index = false);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -34266,6 +34267,18 @@ constexpr std::size_t span_count() {
   }
 }
 
+/// Whether these can be the names of a rule's arrays in checkpoints. dtrain's own "master" is for f32 weights.
+template <std::size_t Count>
+constexpr bool are_array_names(const std::string_view (&names)[Count]) {
+  for (std::size_t i = 0; i < Count; ++i) {
+    if (names[i].empty() || names[i] == "master" || names[i].find('.') != names[i].npos) return false;
+    for (std::size_t k = 0; k < i; ++k) {
+      if (names[k] == names[i]) return false;
+    }
+  }
+  return true;
+}
+
 /// Whether a rule is called with spans of E.
 template <class R, class E>
 concept TakesSpansOf = std::is_invocable_v < const R&,
@@ -34310,6 +34323,8 @@ struct StateArrays {
     if constexpr (requires { State::names; }) {
       static_assert(std::size(State::names) == state_arrays<R>,
                     "dtrain: the names of a rule's State are as many as its spans");
+      static_assert(detail::are_array_names(State::names),
+                    "dtrain: the names of a rule's State differ, have no dot, and none is empty or \"master\"");
       return {state_arrays<R>, State::names};
     } else {
       return {state_arrays<R>};
@@ -53742,24 +53757,11 @@ inline constexpr std::array<std::string_view, 6> worker_variables{
 
 /// Variables of dtrain's own build, tests and benches, which a shell that built dtrain may still export.
 inline constexpr std::array<std::string_view, 18> development_variables{
-    "DTRAIN_ALL_EXAMPLES",
-    "DTRAIN_CARRY_NCCL",
-    "DTRAIN_CUDA_HEADERS",
-    "DTRAIN_EMULATE_CUDA",
-    "DTRAIN_FUZZERS",
-    "DTRAIN_GLOO_HEADERS",
-    "DTRAIN_GLOO_INCLUDE_DIR",
-    "DTRAIN_GLOO_LIBRARY",
-    "DTRAIN_INSTALL",
-    "DTRAIN_JOIN_SOURCES",
-    "DTRAIN_NCCL_HEADERS",
-    "DTRAIN_NCCL_INCLUDE_DIR",
-    "DTRAIN_NCCL_LIBRARY",
-    "DTRAIN_PEER_PYTHON",
-    "DTRAIN_PRECOMPILE_HEADERS",
-    "DTRAIN_TESTS_WITHOUT",
-    "DTRAIN_TORCH_PREFIX",
-    "DTRAIN_WARNINGS_AS_ERRORS",
+    "DTRAIN_ALL_EXAMPLES", "DTRAIN_CARRY_NCCL",         "DTRAIN_CUDA_HEADERS",       "DTRAIN_EMULATE_CUDA",
+    "DTRAIN_FUZZERS",      "DTRAIN_GLOO_HEADERS",       "DTRAIN_GLOO_INCLUDE_DIR",   "DTRAIN_GLOO_LIBRARY",
+    "DTRAIN_INSTALL",      "DTRAIN_JOIN_SOURCES",       "DTRAIN_NCCL_HEADERS",       "DTRAIN_NCCL_INCLUDE_DIR",
+    "DTRAIN_NCCL_LIBRARY", "DTRAIN_PEER_PYTHON",        "DTRAIN_PRECOMPILE_HEADERS", "DTRAIN_TESTS_WITHOUT",
+    "DTRAIN_TORCH_PREFIX", "DTRAIN_WARNINGS_AS_ERRORS",
 };
 
 /// Beginnings of names that dtrain leaves to others: programs, its own tests, and the options of its build.
@@ -60625,9 +60627,10 @@ class TensorFiles {
     const SafetensorsFile* file = nullptr;
   };
 
-  /// Opens `path`, and if it ends in ".index.json", the files of its weight_map, which lie beside it. Converts to false
-  /// if there is no file `path`. @throws as SafetensorsFile
-  explicit TensorFiles(const std::string& path);
+  /// Opens `path`, and if it is an index, the files of its weight_map, which lie beside it. Converts to false if there
+  /// is no file `path`. @param takes_index whether a name that ends in ".index.json" is an index's
+  /// @throws as SafetensorsFile
+  TensorFiles(const std::string& path, bool takes_index);
   TensorFiles(TensorFiles&&) = delete;
   TensorFiles& operator=(TensorFiles&&) = delete;
 
@@ -60778,7 +60781,7 @@ inline std::optional<std::vector<std::int64_t>> read_tensors(const std::string& 
                                                              std::span<const NamedTensor> tensors, TensorAccess& access,
                                                              const SafetensorsOptions* options) {
   const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
-  const TensorFiles files(path);
+  const TensorFiles files(path, options != nullptr);
   if (!files) return std::nullopt;
   const std::vector<TensorFiles::Found> all = find_tensors(files, tensors, wanted, options);
   files.check_digests();
@@ -60814,7 +60817,9 @@ inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tens
     digest.update(bytes);
     file.write(bytes);
   };
-  const std::vector<ParameterSignature> list = tensor_signatures(tensors, access.takes_device_memory());
+  // A shard file has longer names: "dtrain.optimizer.state.PARAMETER.ARRAY".
+  const std::size_t most = max_parameter_name_bytes + (sharding.empty() ? 0 : 256);
+  const std::vector<ParameterSignature> list = tensor_signatures(tensors, access.takes_device_memory(), most);
   const std::vector<std::size_t> order = safetensors_order(list);
   const std::string header = safetensors_header(list, order, sharding);
   append(std::as_bytes(std::span(header)));
@@ -60843,7 +60848,7 @@ DTRAIN_DEFINED std::optional<std::vector<std::int64_t>> read_checkpoint_file(con
 }
 
 DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& path) {
-  const auto list = read_checkpoint_list(path);
+  const auto list = read_checkpoint_list(path, true);
   if (!list) detail::refuse_missing_file(path);
   std::vector<std::string> names;
   for (const FileTensor& tensor : *list) {
@@ -60852,9 +60857,9 @@ DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& pat
   return names;
 }
 
-DTRAIN_DEFINED std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path) {
+DTRAIN_DEFINED std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path, bool takes_index) {
   return detail::read_past_stale([&]() -> std::optional<std::vector<FileTensor>> {
-    const TensorFiles files(path);
+    const TensorFiles files(path, takes_index);
     if (!files) detail::warn_of_missing_folder(path);
     if (!files) return std::nullopt;
     std::vector<FileTensor> list;
@@ -60980,10 +60985,10 @@ DTRAIN_DEFINED void SafetensorsFile::fail_reading(int number) const {
                     number == ESTALE ? "another process has replaced the file meanwhile; load it again" : "");
 }
 
-DTRAIN_DEFINED TensorFiles::TensorFiles(const std::string& path) {
+DTRAIN_DEFINED TensorFiles::TensorFiles(const std::string& path, bool takes_index) {
   SafetensorsFile& file = files_.emplace_back(path);
   if (!file) return;
-  if (path.ends_with(".index.json")) {
+  if (takes_index && path.ends_with(".index.json")) {
     open_index(path);
     return;
   }
@@ -60997,9 +61002,11 @@ DTRAIN_DEFINED void TensorFiles::open_index(const std::string& path) {
   std::map<std::string, std::set<std::string>> names_in;  // names of the tensors in each file
   const std::string text = files_.front().read_text();
   bool is_map = first_invalid_utf8(text) == std::string_view::npos;
+  bool is_seen = false;
   const auto wrong = identity::read_json_members(text, [&](const std::string& key, const identity::Json& value) {
     if (key != "weight_map") return true;
-    is_map = is_map && names_in.empty();
+    is_map = is_map && !is_seen;
+    is_seen = true;
     for (std::size_t i = 0; i < value.keys.size(); ++i) {
       is_map = is_map && value.items[i].is(identity::Json::Type::string);
       names_in[value.items[i].text].insert(value.keys[i]);
@@ -61009,7 +61016,8 @@ DTRAIN_DEFINED void TensorFiles::open_index(const std::string& path) {
   if (!is_map || wrong || names_in.empty())
     refuse("it is no index of safetensors files, which has a weight_map; name another");
   for (const auto& [name, wanted] : names_in) {
-    if (name.empty() || name.find('/') != std::string::npos) {
+    if (name.empty() || name == "." || name == ".." ||
+        name.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
       refuse(format_text("its weight_map has the file {}, and only files beside it are read; name another index",
                          {in_quotes(name)}));
     }
@@ -63060,6 +63068,21 @@ inline std::string state_name(const std::string& parameter, const std::string& a
   return format_text("dtrain.optimizer.state.{}.{}", {parameter, array});
 }
 
+/// The parameters' names in shard files: those of the model; if two are equal, each with "#" and its position.
+inline std::vector<std::string> names_in_files(std::span<const Parameter> parameters) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters) {
+    names.push_back(parameter.name);
+  }
+  std::vector<std::string> sorted = names;
+  std::sort(sorted.begin(), sorted.end());
+  const bool are_unique = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+  for (std::size_t i = 0; !are_unique && i < names.size(); ++i) {
+    append_text(names[i], "#{}", {i});
+  }
+  return names;
+}
+
 /// The tensors that shard files may have.
 class StateNames {
  public:
@@ -63176,6 +63199,8 @@ inline SafetensorsFile open_shard(const std::string& path, const ShardIndex& ind
   SafetensorsFile opened(index.file_name(path, file));
   if (!opened) throw_missing_shard(path, index, file);
   opened.read_header();
+  if (!opened.header().digest)
+    opened.refuse("its metadata has no dtrain.sha256: it is damaged; load another checkpoint");
   return opened;
 }
 
@@ -63213,6 +63238,7 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
 
 DTRAIN_DEFINED ShardContent shard_content(Shards& shares, int rank, int ranks) {
   ShardContent content{{}, "{"};
+  const std::vector<std::string> names = detail::names_in_files(shares.parameters());
   for (const BucketShard& shard : shares.layout().buckets) {
     std::vector<ShardPiece> pieces = shard.own;
     for (const ShardPiece& piece : rank == ranks - 1 ? shard.rest : std::vector<ShardPiece>()) {
@@ -63224,7 +63250,7 @@ DTRAIN_DEFINED ShardContent shard_content(Shards& shares, int rank, int ranks) {
     }
     for (const ShardPiece& piece : pieces) {
       for (std::size_t array = 0; array < shares.arrays(); ++array) {
-        std::string name = detail::state_name(shares.parameters()[piece.parameter].name, shares.array_name(array));
+        std::string name = detail::state_name(names[piece.parameter], shares.array_name(array));
         if (content.sharding.size() > 1) content.sharding += ',';
         append_text(content.sharding, R"({}:{"saved_offsets":[{}]})", {identity::json_string(name), piece.offset});
         content.tensors.push_back({std::move(name), shares.state(array, piece)});
@@ -63246,16 +63272,14 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
     }
   }
   std::vector<std::string> arrays;
-  std::vector<std::string> parameters;
   std::vector<BufferView> sizes;
   for (std::size_t array = 0; array < shares.arrays(); ++array) {
     arrays.push_back(shares.array_name(array));
   }
   for (const Parameter& parameter : shares.parameters()) {
-    parameters.push_back(parameter.name);
     sizes.push_back({nullptr, parameter.value.shape.element_count(), shares.element(), {}});
   }
-  const detail::StateNames names(arrays, parameters, std::move(sizes));
+  const detail::StateNames names(arrays, detail::names_in_files(shares.parameters()), std::move(sizes));
   const std::size_t element = size_bytes(shares.element());
   std::size_t elements = 0;
   std::vector<detail::ShardInterval> intervals;

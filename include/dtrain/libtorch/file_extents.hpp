@@ -36,7 +36,7 @@ inline bool read_extents(const std::string& path, FileExtents& extents) {
   const std::optional<std::vector<ddp::FileTensor>> list = ddp::read_checkpoint_list(path);
   if (!list) return false;
   for (const ddp::FileTensor& tensor : *list) {
-    if (!tensor.shape) continue;
+    if (!tensor.shape || !tensor.dtype) continue;  // the elements of other types may not be there
     const std::string_view name = tensor.name;
     const auto& shape = tensor.shape->extents();
     for (std::size_t i = 0; i < extents.optimizers.size(); ++i) {

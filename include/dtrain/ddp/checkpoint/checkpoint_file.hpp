@@ -56,7 +56,7 @@ struct FileTensor;
 
 /// Reads the list of a file's tensors, by name, and checks that the file's length matches it. @returns nullopt if there
 /// is no file @throws as read_checkpoint_file
-std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path);
+std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path, bool takes_index = false);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -205,7 +205,7 @@ inline std::optional<std::vector<std::int64_t>> read_tensors(const std::string& 
                                                              std::span<const NamedTensor> tensors, TensorAccess& access,
                                                              const SafetensorsOptions* options) {
   const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
-  const TensorFiles files(path);
+  const TensorFiles files(path, options != nullptr);
   if (!files) return std::nullopt;
   const std::vector<TensorFiles::Found> all = find_tensors(files, tensors, wanted, options);
   files.check_digests();
@@ -241,7 +241,9 @@ inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tens
     digest.update(bytes);
     file.write(bytes);
   };
-  const std::vector<ParameterSignature> list = tensor_signatures(tensors, access.takes_device_memory());
+  // A shard file has longer names: "dtrain.optimizer.state.PARAMETER.ARRAY".
+  const std::size_t most = max_parameter_name_bytes + (sharding.empty() ? 0 : 256);
+  const std::vector<ParameterSignature> list = tensor_signatures(tensors, access.takes_device_memory(), most);
   const std::vector<std::size_t> order = safetensors_order(list);
   const std::string header = safetensors_header(list, order, sharding);
   append(std::as_bytes(std::span(header)));
@@ -270,7 +272,7 @@ DTRAIN_DEFINED std::optional<std::vector<std::int64_t>> read_checkpoint_file(con
 }
 
 DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& path) {
-  const auto list = read_checkpoint_list(path);
+  const auto list = read_checkpoint_list(path, true);
   if (!list) detail::refuse_missing_file(path);
   std::vector<std::string> names;
   for (const FileTensor& tensor : *list) {
@@ -279,9 +281,9 @@ DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& pat
   return names;
 }
 
-DTRAIN_DEFINED std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path) {
+DTRAIN_DEFINED std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path, bool takes_index) {
   return detail::read_past_stale([&]() -> std::optional<std::vector<FileTensor>> {
-    const TensorFiles files(path);
+    const TensorFiles files(path, takes_index);
     if (!files) detail::warn_of_missing_folder(path);
     if (!files) return std::nullopt;
     std::vector<FileTensor> list;

@@ -61,7 +61,8 @@ std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters)
 /// @param on_devices whether device memory is allowed
 /// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for a name that is too long, or a
 /// tensor without memory
-std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
+std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false,
+                                                  std::size_t most_name_bytes = max_parameter_name_bytes);
 
 /// How a checkpoint reads and writes the elements of a tensor. In this class elements are in host memory, and are read
 /// and written in place.
@@ -178,14 +179,14 @@ DTRAIN_DEFINED std::vector<NamedTensor> parameter_values(std::span<const Paramet
   return values;
 }
 
-DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
-                                                                 bool on_devices) {
+DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices,
+                                                                 std::size_t most_name_bytes) {
   std::vector<ParameterSignature> signatures;
   signatures.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
-    if (tensor.name.size() > max_parameter_name_bytes) {
+    if (tensor.name.size() > most_name_bytes) {
       throw_error(Errc::invalid_argument, "the name of tensor {} of a checkpoint has {} bytes; at most {} are possible",
-                  {signatures.size(), tensor.name.size(), max_parameter_name_bytes});
+                  {signatures.size(), tensor.name.size(), most_name_bytes});
     }
     const TensorView value = tensor.present();
     if (tensor.bytes != nullptr && value.bytes() > max_named_bytes) {

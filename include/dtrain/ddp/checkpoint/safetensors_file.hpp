@@ -66,9 +66,10 @@ class TensorFiles {
     const SafetensorsFile* file = nullptr;
   };
 
-  /// Opens `path`, and if it ends in ".index.json", the files of its weight_map, which lie beside it. Converts to false
-  /// if there is no file `path`. @throws as SafetensorsFile
-  explicit TensorFiles(const std::string& path);
+  /// Opens `path`, and if it is an index, the files of its weight_map, which lie beside it. Converts to false if there
+  /// is no file `path`. @param takes_index whether a name that ends in ".index.json" is an index's
+  /// @throws as SafetensorsFile
+  TensorFiles(const std::string& path, bool takes_index);
   TensorFiles(TensorFiles&&) = delete;
   TensorFiles& operator=(TensorFiles&&) = delete;
 
@@ -221,10 +222,10 @@ DTRAIN_DEFINED void SafetensorsFile::fail_reading(int number) const {
                     number == ESTALE ? "another process has replaced the file meanwhile; load it again" : "");
 }
 
-DTRAIN_DEFINED TensorFiles::TensorFiles(const std::string& path) {
+DTRAIN_DEFINED TensorFiles::TensorFiles(const std::string& path, bool takes_index) {
   SafetensorsFile& file = files_.emplace_back(path);
   if (!file) return;
-  if (path.ends_with(".index.json")) {
+  if (takes_index && path.ends_with(".index.json")) {
     open_index(path);
     return;
   }
@@ -238,9 +239,11 @@ DTRAIN_DEFINED void TensorFiles::open_index(const std::string& path) {
   std::map<std::string, std::set<std::string>> names_in;  // names of the tensors in each file
   const std::string text = files_.front().read_text();
   bool is_map = first_invalid_utf8(text) == std::string_view::npos;
+  bool is_seen = false;
   const auto wrong = identity::read_json_members(text, [&](const std::string& key, const identity::Json& value) {
     if (key != "weight_map") return true;
-    is_map = is_map && names_in.empty();
+    is_map = is_map && !is_seen;
+    is_seen = true;
     for (std::size_t i = 0; i < value.keys.size(); ++i) {
       is_map = is_map && value.items[i].is(identity::Json::Type::string);
       names_in[value.items[i].text].insert(value.keys[i]);
@@ -250,7 +253,8 @@ DTRAIN_DEFINED void TensorFiles::open_index(const std::string& path) {
   if (!is_map || wrong || names_in.empty())
     refuse("it is no index of safetensors files, which has a weight_map; name another");
   for (const auto& [name, wanted] : names_in) {
-    if (name.empty() || name.find('/') != std::string::npos) {
+    if (name.empty() || name == "." || name == ".." ||
+        name.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
       refuse(format_text("its weight_map has the file {}, and only files beside it are read; name another index",
                          {in_quotes(name)}));
     }

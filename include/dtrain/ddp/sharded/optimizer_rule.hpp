@@ -68,6 +68,18 @@ constexpr std::size_t span_count() {
   }
 }
 
+/// Whether these can be the names of a rule's arrays in checkpoints. dtrain's own "master" is for f32 weights.
+template <std::size_t Count>
+constexpr bool are_array_names(const std::string_view (&names)[Count]) {
+  for (std::size_t i = 0; i < Count; ++i) {
+    if (names[i].empty() || names[i] == "master" || names[i].find('.') != names[i].npos) return false;
+    for (std::size_t k = 0; k < i; ++k) {
+      if (names[k] == names[i]) return false;
+    }
+  }
+  return true;
+}
+
 /// Whether a rule is called with spans of E.
 template <class R, class E>
 concept TakesSpansOf = std::is_invocable_v < const R&,
@@ -112,6 +124,8 @@ struct StateArrays {
     if constexpr (requires { State::names; }) {
       static_assert(std::size(State::names) == state_arrays<R>,
                     "dtrain: the names of a rule's State are as many as its spans");
+      static_assert(detail::are_array_names(State::names),
+                    "dtrain: the names of a rule's State differ, have no dot, and none is empty or \"master\"");
       return {state_arrays<R>, State::names};
     } else {
       return {state_arrays<R>};

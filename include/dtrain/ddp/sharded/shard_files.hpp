@@ -141,6 +141,21 @@ inline std::string state_name(const std::string& parameter, const std::string& a
   return format_text("dtrain.optimizer.state.{}.{}", {parameter, array});
 }
 
+/// The parameters' names in shard files: those of the model; if two are equal, each with "#" and its position.
+inline std::vector<std::string> names_in_files(std::span<const Parameter> parameters) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters) {
+    names.push_back(parameter.name);
+  }
+  std::vector<std::string> sorted = names;
+  std::sort(sorted.begin(), sorted.end());
+  const bool are_unique = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+  for (std::size_t i = 0; !are_unique && i < names.size(); ++i) {
+    append_text(names[i], "#{}", {i});
+  }
+  return names;
+}
+
 /// The tensors that shard files may have.
 class StateNames {
  public:
@@ -257,6 +272,8 @@ inline SafetensorsFile open_shard(const std::string& path, const ShardIndex& ind
   SafetensorsFile opened(index.file_name(path, file));
   if (!opened) throw_missing_shard(path, index, file);
   opened.read_header();
+  if (!opened.header().digest)
+    opened.refuse("its metadata has no dtrain.sha256: it is damaged; load another checkpoint");
   return opened;
 }
 
@@ -294,6 +311,7 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
 
 DTRAIN_DEFINED ShardContent shard_content(Shards& shares, int rank, int ranks) {
   ShardContent content{{}, "{"};
+  const std::vector<std::string> names = detail::names_in_files(shares.parameters());
   for (const BucketShard& shard : shares.layout().buckets) {
     std::vector<ShardPiece> pieces = shard.own;
     for (const ShardPiece& piece : rank == ranks - 1 ? shard.rest : std::vector<ShardPiece>()) {
@@ -305,7 +323,7 @@ DTRAIN_DEFINED ShardContent shard_content(Shards& shares, int rank, int ranks) {
     }
     for (const ShardPiece& piece : pieces) {
       for (std::size_t array = 0; array < shares.arrays(); ++array) {
-        std::string name = detail::state_name(shares.parameters()[piece.parameter].name, shares.array_name(array));
+        std::string name = detail::state_name(names[piece.parameter], shares.array_name(array));
         if (content.sharding.size() > 1) content.sharding += ',';
         append_text(content.sharding, R"({}:{"saved_offsets":[{}]})", {identity::json_string(name), piece.offset});
         content.tensors.push_back({std::move(name), shares.state(array, piece)});
@@ -327,16 +345,14 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
     }
   }
   std::vector<std::string> arrays;
-  std::vector<std::string> parameters;
   std::vector<BufferView> sizes;
   for (std::size_t array = 0; array < shares.arrays(); ++array) {
     arrays.push_back(shares.array_name(array));
   }
   for (const Parameter& parameter : shares.parameters()) {
-    parameters.push_back(parameter.name);
     sizes.push_back({nullptr, parameter.value.shape.element_count(), shares.element(), {}});
   }
-  const detail::StateNames names(arrays, parameters, std::move(sizes));
+  const detail::StateNames names(arrays, detail::names_in_files(shares.parameters()), std::move(sizes));
   const std::size_t element = size_bytes(shares.element());
   std::size_t elements = 0;
   std::vector<detail::ShardInterval> intervals;

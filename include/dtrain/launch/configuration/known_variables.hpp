@@ -35,24 +35,11 @@ inline constexpr std::array<std::string_view, 6> worker_variables{
 
 /// Variables of dtrain's own build, tests and benches, which a shell that built dtrain may still export.
 inline constexpr std::array<std::string_view, 18> development_variables{
-    "DTRAIN_ALL_EXAMPLES",
-    "DTRAIN_CARRY_NCCL",
-    "DTRAIN_CUDA_HEADERS",
-    "DTRAIN_EMULATE_CUDA",
-    "DTRAIN_FUZZERS",
-    "DTRAIN_GLOO_HEADERS",
-    "DTRAIN_GLOO_INCLUDE_DIR",
-    "DTRAIN_GLOO_LIBRARY",
-    "DTRAIN_INSTALL",
-    "DTRAIN_JOIN_SOURCES",
-    "DTRAIN_NCCL_HEADERS",
-    "DTRAIN_NCCL_INCLUDE_DIR",
-    "DTRAIN_NCCL_LIBRARY",
-    "DTRAIN_PEER_PYTHON",
-    "DTRAIN_PRECOMPILE_HEADERS",
-    "DTRAIN_TESTS_WITHOUT",
-    "DTRAIN_TORCH_PREFIX",
-    "DTRAIN_WARNINGS_AS_ERRORS",
+    "DTRAIN_ALL_EXAMPLES", "DTRAIN_CARRY_NCCL",         "DTRAIN_CUDA_HEADERS",       "DTRAIN_EMULATE_CUDA",
+    "DTRAIN_FUZZERS",      "DTRAIN_GLOO_HEADERS",       "DTRAIN_GLOO_INCLUDE_DIR",   "DTRAIN_GLOO_LIBRARY",
+    "DTRAIN_INSTALL",      "DTRAIN_JOIN_SOURCES",       "DTRAIN_NCCL_HEADERS",       "DTRAIN_NCCL_INCLUDE_DIR",
+    "DTRAIN_NCCL_LIBRARY", "DTRAIN_PEER_PYTHON",        "DTRAIN_PRECOMPILE_HEADERS", "DTRAIN_TESTS_WITHOUT",
+    "DTRAIN_TORCH_PREFIX", "DTRAIN_WARNINGS_AS_ERRORS",
 };
 
 /// Beginnings of names that dtrain leaves to others: programs, its own tests, and the options of its build.

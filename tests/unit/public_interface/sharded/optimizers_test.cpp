@@ -1,8 +1,8 @@
 // The rules of optimizers, beside values that other programs have computed.
 
 #include "dtrain/ddp/sharded/optimizers.hpp"
-#include "unit/public_interface/sharded/optimizer_values.hpp"
 #include "unit/public_interface/prelude.hpp"
+#include "unit/public_interface/sharded/optimizer_values.hpp"
 
 namespace optimizers_test {
 

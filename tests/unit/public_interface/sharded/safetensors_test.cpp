@@ -156,6 +156,12 @@ TEST_CASE("an index names the files of the tensors, which lie beside it") {
   });
   index(R"("weight_map":{"fc.weight":"a","fc.bias":"../b"})");
   CHECK_CONTAINS(refusal(path), "its weight_map has the file '../b', and only files beside it are read");
+  for (const char* const map : {R"("weight_map":{"fc.bias":"a\u0000b"})", R"("weight_map":{"fc.bias":".."})"}) {
+    index(map);
+    CHECK_CONTAINS(refusal(path), ", and only files beside it are read");
+  }
+  index(R"("weight_map":{},"weight_map":{"fc.bias":"b"})");
+  CHECK_CONTAINS(refusal(path), "it is no index of safetensors files");
   index(R"("weight_map":{"fc.weight":"a","fc.bias":"c"})");
   CHECK_CONTAINS(refusal(path), "its file 'c' is missing; copy it beside the index");
   index(R"("weight_map":{"fc.weight":"a","fc.bias":"a"})");

@@ -59,6 +59,54 @@ TEST_CASE_FIXTURE(TemporaryFile, "a training goes on to the bit on any number of
   CHECK(wrong_ranks(4, path, optimizers::Sgd{}, 3000, expected) == 0);
 }
 
+/// The model's values, by their positions.
+std::vector<dtrain::NamedTensor> numbered(Model& model) {
+  std::vector<dtrain::NamedTensor> values;
+  for (const dtrain::Parameter& parameter : model.list)
+    values.push_back({std::to_string(values.size()), parameter.value});
+  return values;
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "the state of parameters with one name, also the longest, is saved and loaded") {
+  for (const std::string& name : {std::string(), std::string(dtrain::ddp::max_parameter_name_bytes, 'n')}) {
+    const auto with_names = [&](auto&& body) {
+      return [&](const Group& group) {
+        Model model(sizes);
+        for (dtrain::Parameter& parameter : model.list)
+          parameter.name = name;
+        DistributedDataParallel ddp{model, group};
+        ShardedOptimizer optimizer{ddp, optimizers::AdamW{.rate = 0.01F}};
+        body(group, model, ddp, optimizer);
+      };
+    };
+    Values end;
+    run_well(2, with_names([&](const Group& group, Model& model, auto& ddp, auto& optimizer) {
+               for (int number = 0; number < 5; ++number) {
+                 if (number == 3) dtrain::save_checkpoint(group, path, numbered(model), optimizer);
+                 ddp.backward(backward(model, number, 0), optimizer);
+               }
+               if (group.rank() == 0) end = model.values;
+             }));
+    for (const int ranks : {1, 2}) {
+      run_well(ranks, with_names([&](const Group& group, Model& model, auto& ddp, auto& optimizer) {
+                 CHECK(dtrain::load_checkpoint(group, path, numbered(model), optimizer));
+                 for (int number = 3; number < 5; ++number)
+                   ddp.backward(backward(model, number, 0), optimizer);
+                 CHECK(equal_bits(model.values, end));
+               }));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "a checkpoint may end in .index.json, and is none of several files") {
+  const std::string name = path + ".index.json";
+  run_well(1, [&](const Group& group) {
+    Model model(sizes);
+    dtrain::save_checkpoint(group, name, numbered(model));
+    CHECK(dtrain::load_checkpoint(group, name, numbered(model)));
+  });
+}
+
 /// What each rank's load throws.
 template <class Rule>
 std::vector<std::string> errors_of_loading(int ranks, const std::string& path, Rule rule) {
@@ -162,6 +210,18 @@ TEST_CASE_FIXTURE(TemporaryFile,
   });
   CHECK(folder.files() == 3);
   CHECK(wrong_ranks(2, path, rule, 3000, expected) == 0);
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "a shard file whose digest is gone is refused") {
+  saved(1, path, optimizers::AdamW{}, 0);
+  for (const auto& file : std::filesystem::directory_iterator(std::filesystem::path(path).parent_path())) {
+    if (file.path().string().find(".shard-") == std::string::npos) continue;
+    std::ifstream content(file.path(), std::ios::binary);
+    std::string bytes{std::istreambuf_iterator<char>(content), {}};
+    bytes.at(bytes.find("dtrain.sha256")) = 'X';
+    std::ofstream(file.path(), std::ios::binary) << bytes;
+  }
+  CHECK_CONTAINS(errors_of_loading(1, path, optimizers::AdamW{}).at(0), "its metadata has no dtrain.sha256");
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "what a killed writer has left is removed by the next checkpoint") {
