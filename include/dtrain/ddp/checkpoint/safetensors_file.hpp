@@ -3,6 +3,7 @@
 /// SafetensorsFile: reads a file from anywhere, whose content is not trusted. TensorFiles: the tensors of one file, or
 /// of the files that an index names.
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -10,9 +11,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/ddp/checkpoint/safetensors_header.hpp"
 
@@ -90,29 +93,6 @@ class TensorFiles {
   std::map<std::string_view, Found> tensors_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-#if DTRAIN_DEFINITIONS
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <set>
-#include <system_error>
-#include <utility>
-
-#include "dtrain/core/crypto.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/ddp/checkpoint/atomic_file.hpp"
-#include "dtrain/identity/formats/json.hpp"
-
-namespace DTRAIN_NAMESPACE::ddp {
-
 namespace detail {
 
 /// Runs `read()`, which opens a file by its name, and runs it once more if the file is stale: on a network file system
@@ -128,6 +108,26 @@ auto read_past_stale(Read read) {
 }
 
 }  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#if DTRAIN_DEFINITIONS
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "dtrain/core/crypto.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/ddp/checkpoint/atomic_file.hpp"
+#include "dtrain/identity/formats/json.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED SafetensorsFile::SafetensorsFile(std::string path) : path_(std::move(path)) {
   detail::require_file_name(path_);
