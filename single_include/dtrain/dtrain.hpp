@@ -60651,6 +60651,22 @@ class TensorFiles {
   std::map<std::string_view, Found> tensors_;
 };
 
+namespace detail {
+
+/// Runs `read()`, which opens a file by its name, and runs it once more if the file is stale: on a network file system
+/// another host has replaced it, and the name is that of the new file.
+template <class Read>
+auto read_past_stale(Read read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    if (error.code() != std::error_code(ESTALE, std::generic_category())) throw;
+  }
+  return read();
+}
+
+}  // namespace detail
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/checkpoint/checkpoint_file.hpp (definitions)
@@ -60875,22 +60891,6 @@ DTRAIN_DEFINED std::optional<std::vector<FileTensor>> read_checkpoint_list(const
 // ---- dtrain/ddp/checkpoint/safetensors_file.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// Runs `read()`, which opens a file by its name, and runs it once more if the file is stale: on a network file system
-/// another host has replaced it, and the name is that of the new file.
-template <class Read>
-auto read_past_stale(Read read) {
-  try {
-    return read();
-  } catch (const Error& error) {
-    if (error.code() != std::error_code(ESTALE, std::generic_category())) throw;
-  }
-  return read();
-}
-
-}  // namespace detail
 
 DTRAIN_DEFINED SafetensorsFile::SafetensorsFile(std::string path) : path_(std::move(path)) {
   detail::require_file_name(path_);
