@@ -200,7 +200,7 @@ TEST_CASE("a rank that leaves long before the others of its node ends well, and 
   const Result result = job(2, "early");
   CAPTURE(result.error);
   support::check_printed(result, {"rank 1: sum 2"});
-  CHECK_CONTAINS(result.error, "NCCL had not ended the communicator of channel",
+  CHECK_CONTAINS(result.error, "NCCL did not end the communicator of channel",
                  "destroy wrappers and groups in one order on all ranks");
 }
 
