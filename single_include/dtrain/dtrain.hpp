@@ -34290,11 +34290,11 @@ typename StateOf<R>::type,
 
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
 /// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
-/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A State may name its spans
-/// in checkpoints: `static constexpr std::string_view names[] = {"exp_avg", "exp_avg_sq"}`, without dots; else they are
-/// state0, state1 and so on. A rule whose spans are all
+/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A rule whose spans are all
 /// of double in place of float is for models of f64 in host memory. A rule of floats may have a member `doubles`, a
 /// rule of doubles with as many state arrays: models of f64 in host memory are updated by this member.
+/// - A State may name its spans in checkpoints: `static constexpr std::string_view names[] = {"exp_avg",
+/// "exp_avg_sq"}`, different names without dots. Without the member they are state0, state1 and so on.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - The rule is called from one thread at a time, which need not be the program's.
 /// - A rule with a State may also have `ParameterNorms measure(weights, gradients, state, info) const`, with constant
@@ -60689,9 +60689,10 @@ inline void warn_of_missing_folder(const std::string& path) {
   throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)}, "correct the name, or copy the file there");
 }
 
-/// " (the nearest is 'fc1.weight')", the name with the longest equal beginning and end; empty if none is much like it.
+/// " (the nearest is 'fc1.weight')", the name with the longest equal beginning and end, since prefixes often differ;
+/// empty if none is much like it.
 template <class Names>
-std::string nearest_name(std::string_view name, const Names& names) {
+std::string similar_name(std::string_view name, const Names& names) {
   std::string_view nearest;
   std::size_t most = name.size() / 2;
   for (const std::string_view other : names) {
@@ -60751,7 +60752,7 @@ inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, st
       }
       files.refuse(format_text(
           "it has no tensor {}{}{}; {}",
-          {in_quotes(name), name == own ? "" : " for the program's " + in_quotes(own), nearest_name(name, present),
+          {in_quotes(name), name == own ? "" : " for the program's " + in_quotes(own), similar_name(name, present),
            options == nullptr ? "load it into what it was saved from, or name another file"
                               : "rename it, or allow it by missing = true"}));
     }
@@ -60759,7 +60760,7 @@ inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, st
   for (const auto& [name, found] : files.tensors()) {
     if (names.contains(name) || (options != nullptr && options->extra)) continue;
     files.refuse(format_text("its tensor {} is none of the program's{}; {}",
-                             {in_quotes(name), nearest_name(name, names),
+                             {in_quotes(name), similar_name(name, names),
                               options == nullptr ? "load it into what it was saved from, or name another file"
                                                  : "allow it by extra = true"}));
   }
@@ -63068,12 +63069,8 @@ inline std::string state_name(const std::string& parameter, const std::string& a
   return format_text("dtrain.optimizer.state.{}.{}", {parameter, array});
 }
 
-/// The parameters' names in shard files: those of the model; if two are equal, each with "#" and its position.
-inline std::vector<std::string> names_in_files(std::span<const Parameter> parameters) {
-  std::vector<std::string> names;
-  for (const Parameter& parameter : parameters) {
-    names.push_back(parameter.name);
-  }
+/// The parameters' names in shard files: `names`, those of the model; if two are equal, each with "#" and its position.
+inline std::vector<std::string> names_in_files(std::vector<std::string> names) {
   std::vector<std::string> sorted = names;
   std::sort(sorted.begin(), sorted.end());
   const bool are_unique = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
@@ -63083,10 +63080,17 @@ inline std::vector<std::string> names_in_files(std::span<const Parameter> parame
   return names;
 }
 
+inline std::vector<std::string> names_in_files(std::span<const Parameter> parameters) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters)
+    names.push_back(parameter.name);
+  return names_in_files(std::move(names));
+}
+
 /// The tensors that shard files may have.
 class StateNames {
  public:
-  /// @param parameters the whole state of each: type and number of elements
+  /// @param names of names_in_files @param parameters the whole state of each: type and number of elements
   StateNames(std::span<const std::string> arrays, std::span<const std::string> names,
              std::vector<BufferView> parameters)
       : parameters_(std::move(parameters)) {
@@ -63315,7 +63319,7 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
 DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state) {
   std::vector<std::string> arrays = state.arrays;
   arrays.push_back("master");
-  const detail::StateNames names(arrays, state.parameters, state.memory.front());
+  const detail::StateNames names(arrays, detail::names_in_files(state.parameters), state.memory.front());
   std::vector<std::size_t> elements(arrays.size());
   std::vector<detail::ShardInterval> intervals;
   const auto read_file = [&](std::int64_t number) {

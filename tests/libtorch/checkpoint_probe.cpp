@@ -6,8 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "expectations.hpp"
@@ -255,6 +258,14 @@ void check_refused(const Group& group, const std::string& file) {
   require_error("net.table has elements of type QUInt8", [&] {  // on every rank, and no other rank waits for rank 0
     dtrain::save_checkpoint(group, file + ".quantized", std::make_shared<Quantized>());
   });
+  if (group.rank() == 0) {  // 100 bytes that claim random numbers of 2^60 bytes, of a type that dtrain does not have
+    const std::string header = R"({"rng":{"dtype":"F4","shape":[1073741824,1073741824],"data_offsets":[0,0]}})";
+    const std::uint64_t length = header.size();
+    std::ofstream foreign(file + ".foreign", std::ios::binary);
+    foreign.write(reinterpret_cast<const char*>(&length), sizeof(length)) << header;
+  }
+  group.barrier();
+  require_error(".foreign cannot be loaded", [&] { dtrain::load_checkpoint(group, file + ".foreign", sampled.net); });
   torch::optim::AdamW fewer(std::vector<torch::Tensor>{sampled.net->factors}, torch::optim::AdamWOptions(0.1));
   require_error("the optimizer cannot take the state in the checkpoint",
                 [&] { dtrain::load_checkpoint(group, file, sampled.net, fewer, sampled.position); });

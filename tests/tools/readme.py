@@ -2,7 +2,8 @@
 
 usage: readme.py ROOT | readme.py --selftest
 
-Each ```cpp block stands in a file below examples/, line by line, but for the indentation. Floors, presets, programs, files, headers, variables and links exist.
+Each ```cpp block stands in a file below examples/, line by line, but for the indentation. Floors, presets, programs,
+files, headers, variables and links exist.
 Each picture of the guide is what its script draws from bench/results (all but elastic_loss.svg, whose script trains).
 The prose of README.md and of each page for users (all but examples/guide/internals), without code and tables, has at most
 12 relative pronouns and at least 5 words "you" or "your" in 1,000 words. README.md has at most 200 lines.

@@ -97,9 +97,10 @@ inline void warn_of_missing_folder(const std::string& path) {
   throw_posix(ENOENT, "reading the weights {} failed", {sanitize(path)}, "correct the name, or copy the file there");
 }
 
-/// " (the nearest is 'fc1.weight')", the name with the longest equal beginning and end; empty if none is much like it.
+/// " (the nearest is 'fc1.weight')", the name with the longest equal beginning and end, since prefixes often differ;
+/// empty if none is much like it.
 template <class Names>
-std::string nearest_name(std::string_view name, const Names& names) {
+std::string similar_name(std::string_view name, const Names& names) {
   std::string_view nearest;
   std::size_t most = name.size() / 2;
   for (const std::string_view other : names) {
@@ -159,7 +160,7 @@ inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, st
       }
       files.refuse(format_text(
           "it has no tensor {}{}{}; {}",
-          {in_quotes(name), name == own ? "" : " for the program's " + in_quotes(own), nearest_name(name, present),
+          {in_quotes(name), name == own ? "" : " for the program's " + in_quotes(own), similar_name(name, present),
            options == nullptr ? "load it into what it was saved from, or name another file"
                               : "rename it, or allow it by missing = true"}));
     }
@@ -167,7 +168,7 @@ inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, st
   for (const auto& [name, found] : files.tensors()) {
     if (names.contains(name) || (options != nullptr && options->extra)) continue;
     files.refuse(format_text("its tensor {} is none of the program's{}; {}",
-                             {in_quotes(name), nearest_name(name, names),
+                             {in_quotes(name), similar_name(name, names),
                               options == nullptr ? "load it into what it was saved from, or name another file"
                                                  : "allow it by extra = true"}));
   }

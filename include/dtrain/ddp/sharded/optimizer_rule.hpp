@@ -91,11 +91,11 @@ typename StateOf<R>::type,
 
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
 /// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
-/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A State may name its spans
-/// in checkpoints: `static constexpr std::string_view names[] = {"exp_avg", "exp_avg_sq"}`, without dots; else they are
-/// state0, state1 and so on. A rule whose spans are all
+/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros. A rule whose spans are all
 /// of double in place of float is for models of f64 in host memory. A rule of floats may have a member `doubles`, a
 /// rule of doubles with as many state arrays: models of f64 in host memory are updated by this member.
+/// - A State may name its spans in checkpoints: `static constexpr std::string_view names[] = {"exp_avg",
+/// "exp_avg_sq"}`, different names without dots. Without the member they are state0, state1 and so on.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - The rule is called from one thread at a time, which need not be the program's.
 /// - A rule with a State may also have `ParameterNorms measure(weights, gradients, state, info) const`, with constant

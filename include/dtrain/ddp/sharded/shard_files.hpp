@@ -141,12 +141,8 @@ inline std::string state_name(const std::string& parameter, const std::string& a
   return format_text("dtrain.optimizer.state.{}.{}", {parameter, array});
 }
 
-/// The parameters' names in shard files: those of the model; if two are equal, each with "#" and its position.
-inline std::vector<std::string> names_in_files(std::span<const Parameter> parameters) {
-  std::vector<std::string> names;
-  for (const Parameter& parameter : parameters) {
-    names.push_back(parameter.name);
-  }
+/// The parameters' names in shard files: `names`, those of the model; if two are equal, each with "#" and its position.
+inline std::vector<std::string> names_in_files(std::vector<std::string> names) {
   std::vector<std::string> sorted = names;
   std::sort(sorted.begin(), sorted.end());
   const bool are_unique = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
@@ -156,10 +152,17 @@ inline std::vector<std::string> names_in_files(std::span<const Parameter> parame
   return names;
 }
 
+inline std::vector<std::string> names_in_files(std::span<const Parameter> parameters) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters)
+    names.push_back(parameter.name);
+  return names_in_files(std::move(names));
+}
+
 /// The tensors that shard files may have.
 class StateNames {
  public:
-  /// @param parameters the whole state of each: type and number of elements
+  /// @param names of names_in_files @param parameters the whole state of each: type and number of elements
   StateNames(std::span<const std::string> arrays, std::span<const std::string> names,
              std::vector<BufferView> parameters)
       : parameters_(std::move(parameters)) {
@@ -388,7 +391,7 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
 DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state) {
   std::vector<std::string> arrays = state.arrays;
   arrays.push_back("master");
-  const detail::StateNames names(arrays, state.parameters, state.memory.front());
+  const detail::StateNames names(arrays, detail::names_in_files(state.parameters), state.memory.front());
   std::vector<std::size_t> elements(arrays.size());
   std::vector<detail::ShardInterval> intervals;
   const auto read_file = [&](std::int64_t number) {
