@@ -1,5 +1,5 @@
-// An unsigned counter has no DType: the sentence lists the types that have one.
-// expect: dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint8_t
+// An unsigned counter of 16 bits has no DType: the sentence lists the types that have one.
+// expect: dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint64_t, std::uint32_t,
 // one error
 #include <cstdint>
 #include <vector>
@@ -7,7 +7,7 @@
 #include "dtrain/core/types/tensor_view.hpp"
 
 #ifdef DTRAIN_COMPILE_FAIL
-using Counter = std::uint64_t;
+using Counter = std::uint16_t;
 #else
 using Counter = std::int64_t;
 #endif

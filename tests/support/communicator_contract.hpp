@@ -96,8 +96,7 @@ struct Promises<support::MpiRank> : Promises<void> {
 template <>
 struct Promises<support::NcclRank> : Promises<void> {
   static bool reduces(DType dtype, ReduceOp op, int ranks) {
-    const bool is_integer = dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8;
-    return op != ReduceOp::average || (ranks != 3 && ranks != 5 && !is_integer);
+    return op != ReduceOp::average || (ranks != 3 && ranks != 5 && is_float(dtype));
   }
   static constexpr bool compares_arguments = false;
   static constexpr bool drops_work = false;

@@ -12,8 +12,9 @@
 
 namespace support {
 
-inline constexpr std::array all_dtypes{dtrain::DType::f64, dtrain::DType::f32, dtrain::DType::f16, dtrain::DType::bf16,
-                                       dtrain::DType::i64, dtrain::DType::i32, dtrain::DType::u8};
+inline constexpr std::array all_dtypes{dtrain::DType::f64,  dtrain::DType::f32, dtrain::DType::f16,
+                                       dtrain::DType::bf16, dtrain::DType::i64, dtrain::DType::i32,
+                                       dtrain::DType::u8,   dtrain::DType::u32, dtrain::DType::u64};
 inline constexpr std::array all_ops{dtrain::ReduceOp::sum, dtrain::ReduceOp::average, dtrain::ReduceOp::min,
                                     dtrain::ReduceOp::max, dtrain::ReduceOp::product};
 

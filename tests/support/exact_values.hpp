@@ -31,8 +31,10 @@ inline std::vector<std::byte> exact_values(dtrain::DType dtype, std::size_t coun
     case DType::f32: return ones_and_twos(count, rank, 1.0F, 2.0F);
     case DType::f16: return ones_and_twos<std::uint16_t>(count, rank, 0x3c00, 0x4000);
     case DType::bf16: return ones_and_twos<std::uint16_t>(count, rank, 0x3f80, 0x4000);
-    case DType::i64: return ones_and_twos<std::int64_t>(count, rank, 1, 2);
-    case DType::i32: return ones_and_twos<std::int32_t>(count, rank, 1, 2);
+    case DType::i64:
+    case DType::u64: return ones_and_twos<std::int64_t>(count, rank, 1, 2);
+    case DType::i32:
+    case DType::u32: return ones_and_twos<std::int32_t>(count, rank, 1, 2);
     default: return ones_and_twos<std::uint8_t>(count, rank, 1, 2);
   }
 }

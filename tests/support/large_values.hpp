@@ -22,7 +22,7 @@ std::vector<std::byte> repeated(T value, std::size_t count) {
   return bytes;
 }
 
-/// Of i64, whose averages wrap where the sum does, a 16th: the sum of ten holds.
+/// Of i64 and u64, whose averages wrap where the sum does, a 16th: the sum of ten holds.
 inline std::vector<std::byte> large_values(dtrain::DType dtype, std::size_t count) {
   switch (dtype) {
     case dtrain::DType::f64: return repeated(std::numeric_limits<double>::max() / 2, count);
@@ -30,6 +30,8 @@ inline std::vector<std::byte> large_values(dtrain::DType dtype, std::size_t coun
     case dtrain::DType::f16: return repeated<std::uint16_t>(0x77ff, count);
     case dtrain::DType::bf16: return repeated<std::uint16_t>(0x7eff, count);
     case dtrain::DType::i64: return repeated(std::numeric_limits<std::int64_t>::max() / 16, count);
+    case dtrain::DType::u64: return repeated(std::numeric_limits<std::uint64_t>::max() / 16, count);
+    case dtrain::DType::u32: return repeated(std::numeric_limits<std::uint32_t>::max() / 2, count);
     case dtrain::DType::i32: return repeated(std::numeric_limits<std::int32_t>::max() / 2, count);
     default: return repeated<std::uint8_t>(127, count);
   }

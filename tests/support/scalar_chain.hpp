@@ -37,7 +37,7 @@ typename Format::Bits chain_of_floats(dtrain::ReduceOp op, const std::vector<typ
 template <class T>
 T chain_of_integers(dtrain::ReduceOp op, const std::vector<T>& ranks) {
   __extension__ typedef __int128 Wide;
-  if constexpr (std::is_same_v<T, std::int64_t>) {
+  if constexpr (sizeof(T) == sizeof(std::uint64_t)) {
     if (op == dtrain::ReduceOp::average) {
       std::uint64_t partial = 0;
       for (std::size_t rank = 0; rank + 1 < ranks.size(); ++rank)

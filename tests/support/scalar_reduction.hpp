@@ -138,6 +138,8 @@ void with_element(dtrain::DType dtype, Visit visit) {
     case dtrain::DType::i64: return visit(std::int64_t());
     case dtrain::DType::i32: return visit(std::int32_t());
     case dtrain::DType::u8: return visit(std::uint8_t());
+    case dtrain::DType::u32: return visit(std::uint32_t());
+    case dtrain::DType::u64: return visit(std::uint64_t());
     case dtrain::DType::f8e4m3:
     case dtrain::DType::f8e5m2: break;  // they are not reduced on the host
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// convert(), a kernel: 16-bit floats to f32, i32 and u8 to i64, and back.
+/// convert(), a kernel: 16-bit floats to f32, i32, u32 and u8 to i64, and back.
 
 #include <cstddef>
 #include <cstdint>
@@ -72,8 +72,8 @@ DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std
 }
 
 /// Converts `count` elements at any alignment.
-/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
-/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
+/// - f16 and bf16 to f32, i32, u32 and u8 to i64: exact.
+/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32, u32 and u8: modulo 2^bits.
 /// - Equal types: copied. No other pair is allowed.
 /// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
 void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
@@ -90,13 +90,15 @@ DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_typ
     widen_halves<Bf16Words<16>>(to, from, count);
   } else if (from_type == DType::i32) {
     convert_integers<std::int64_t, std::int32_t>(to, from, count);
+  } else if (from_type == DType::u32) {
+    convert_integers<std::int64_t, std::uint32_t>(to, from, count);
   } else if (from_type == DType::u8) {
     convert_integers<std::int64_t, std::uint8_t>(to, from, count);
   } else if (to_type == DType::f16) {
     narrow_floats<F16Words<16>>(to, from, count);
   } else if (to_type == DType::bf16) {
     narrow_floats<Bf16Words<16>>(to, from, count);
-  } else if (to_type == DType::i32) {
+  } else if (to_type == DType::i32 || to_type == DType::u32) {
     convert_integers<std::int32_t, std::int64_t>(to, from, count);
   } else {
     convert_integers<std::uint8_t, std::int64_t>(to, from, count);

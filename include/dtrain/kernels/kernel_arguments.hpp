@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/version.hpp"
@@ -33,6 +34,8 @@ constexpr KeyBits key_bits(DType dtype, bool minimum) noexcept {
     case DType::bf16: return float_key(0x7fff, 0x7f80, 0x7fc0);
     case DType::i64: return integer_key(0x7fffffffffffffff, 0);
     case DType::i32: return integer_key(0x7fffffff, 0);
+    case DType::u64: return integer_key(0x7fffffffffffffff, std::numeric_limits<std::int64_t>::min());
+    case DType::u32: return integer_key(0x7fffffff, -0x80000000LL);
     case DType::u8: return integer_key(0x7f, -0x80);
     case DType::f8e4m3:
     case DType::f8e5m2: break;

@@ -17,7 +17,8 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
   if (half && accumulate == Accumulate::f32 && op != ReduceOp::min && op != ReduceOp::max) {
     return DType::f32;
   }
-  return op == ReduceOp::average && (dtype == DType::i32 || dtype == DType::u8) ? DType::i64 : dtype;
+  const bool narrow_integer = dtype == DType::i32 || dtype == DType::u32 || dtype == DType::u8;
+  return op == ReduceOp::average && narrow_integer ? DType::i64 : dtype;
 }
 
 /// Combines operands to a partial result, or in the last step to the result, of the elements' type. An operand is a
@@ -26,8 +27,8 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
 /// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is first combined. Hence, up
 ///   to roundings, no partial result is larger than the largest contribution. Each product and each sum is rounded
 ///   once; for 16-bit floats this rounds to f32, and the combination is rounded once to type().
-/// - Average of i32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
-///   zero. For i64, partial results are modulo 2^64, and the last combination's exact sum is divided.
+/// - Average of i32, u32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
+///   zero. For i64 and u64, partial results are modulo 2^64, and the last combination's exact sum is divided.
 /// - Other operations: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
 ///
 /// Threads: any; a value without state.

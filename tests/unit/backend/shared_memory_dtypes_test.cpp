@@ -2,7 +2,8 @@
 
 namespace {
 
-constexpr DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8};
+constexpr DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64,
+                            DType::i32, DType::u8,  DType::u32, DType::u64};
 constexpr ReduceOp operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 
 /// Any bits at all: NaN, infinities and subnormal numbers among them.

@@ -158,6 +158,12 @@ TEST_CASE("integers wrap in sums and products, and average exactly, truncated to
     CHECK(reduce<std::uint8_t>(isa, DType::u8, ReduceOp::product, {16, 17}) == 16);
     CHECK(reduce<std::uint8_t>(isa, DType::u8, ReduceOp::max, {127, 128, 3}) == 128);
     CHECK(reduce<std::uint8_t>(isa, DType::u8, ReduceOp::min, {255, 127, 128}) == 127);
+    CHECK(reduce<std::uint32_t>(isa, DType::u32, ReduceOp::max, {INT32_MAX, 0x80000000U}) == 0x80000000U);
+    CHECK(reduce<std::uint32_t>(isa, DType::u32, ReduceOp::average, {UINT32_MAX, UINT32_MAX - 2}) == UINT32_MAX - 1);
+    CHECK(reduce<std::uint64_t>(isa, DType::u64, ReduceOp::min, {UINT64_MAX, 3}) == 3);
+    CHECK(reduce<std::uint64_t>(isa, DType::u64, ReduceOp::average, {UINT64_MAX, UINT64_MAX, UINT64_MAX}) ==
+          UINT64_MAX);
+    CHECK(reduce<std::uint64_t>(isa, DType::u64, ReduceOp::sum, {UINT64_MAX, 2}) == 1);
     CHECK(reduce<std::int32_t>(isa, DType::i32, ReduceOp::sum, {INT32_MAX, 1}) == INT32_MIN);
     CHECK(reduce<std::int32_t>(isa, DType::i32, ReduceOp::average, {INT32_MAX, INT32_MAX - 2}) == INT32_MAX - 1);
     CHECK(reduce<std::int32_t>(isa, DType::i32, ReduceOp::average, {-4, -3}) == -3);

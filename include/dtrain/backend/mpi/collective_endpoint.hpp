@@ -32,6 +32,8 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
     case DType::f32: return MPI_FLOAT;
     case DType::i64: return MPI_INT64_T;
     case DType::i32: return MPI_INT32_T;
+    case DType::u64: return MPI_UINT64_T;
+    case DType::u32: return MPI_UINT32_T;
     case DType::f16:
     case DType::bf16: return MPI_UINT16_T;
     case DType::u8:

@@ -33,6 +33,8 @@ inline ncclDataType_t type_of(DType dtype) {
     case DType::bf16: return ncclBfloat16;
     case DType::i64: return ncclInt64;
     case DType::i32: return ncclInt32;
+    case DType::u64: return ncclUint64;
+    case DType::u32: return ncclUint32;
     case DType::u8:
     case DType::f8e4m3:
     case DType::f8e5m2: return ncclUint8;
@@ -42,7 +44,7 @@ inline ncclDataType_t type_of(DType dtype) {
 
 /// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
 constexpr bool averages(DType dtype) noexcept {
-  return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
+  return is_float(dtype);
 }
 
 /// On one rank an average becomes a sum: for an average NCCL would multiply by 1 in a kernel; for a sum in place it

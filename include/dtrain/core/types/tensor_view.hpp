@@ -103,8 +103,9 @@ constexpr void require_viewable() noexcept {
                 "dtrain: tensor_view needs memory that may be written, and these elements are const: a member function "
                 "that is const sees its vectors so; declare parameters() without const");
   static_assert(Element<T> || is_const_element,
-                "dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint8_t, dtrain::float16, "
-                "dtrain::bfloat16 and types with a dtrain::dtype_of of their own, none of them const; keep a counter "
+                "dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint64_t, std::uint32_t, "
+                "std::uint8_t, dtrain::float16, dtrain::bfloat16 and types with a dtrain::dtype_of of their own, none "
+                "of them const; keep a counter "
                 "in a std::int64_t");
 }
 

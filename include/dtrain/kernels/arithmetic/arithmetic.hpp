@@ -251,6 +251,7 @@ DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept
 }
 
 __extension__ typedef __int128 WideInteger;  // -Wpedantic warns without __extension__
+__extension__ typedef unsigned __int128 WideUnsigned;
 
 /// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, also for f16 and
 /// bf16, without conversion; the differences are in KernelArguments::key.

@@ -52,6 +52,14 @@ inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
       return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint32_t, 16>>
              : op == ReduceOp::product ? &integer_product<std::uint32_t>
                                        : &integer_average<std::int32_t, std::int64_t>;
+    case DType::u64:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint64_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint64_t>
+                                       : &integer_average<std::uint64_t, WideUnsigned>;
+    case DType::u32:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint32_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint32_t>
+                                       : &integer_average<std::uint32_t, std::uint64_t>;
     case DType::u8:
       return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint8_t, 16>>
              : op == ReduceOp::product ? &integer_product<std::uint8_t>
