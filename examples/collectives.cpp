@@ -11,6 +11,11 @@
 using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory>;
 using Group = dtrain::ProcessGroup<Policy>;
 
+struct Split {
+  double gain;
+  int feature;
+};
+
 /// "rank 1: all_gather 0 1 2"
 template <class Values>
 void print(const Group& group, const char* what, const Values& values) {
@@ -59,11 +64,20 @@ int main(int argc, char** argv) {
 
     // Rank r has r + 1 numbers, and every rank gets all of them.
     const std::vector<double> some(static_cast<std::size_t>(rank) + 1, rank);
-    std::vector<std::size_t> counts(static_cast<std::size_t>(ranks));
-    group.all_gather(std::array<std::size_t, 1>{some.size()}, counts);
+    const std::vector<std::size_t> counts = group.all_gather(some.size());
     std::vector<double> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
     group.all_gather_v(some, all, counts);
     print(group, "all_gather_v", all);
+
+    // A reduction of one's own: the split with the greatest gain, and of equal ones that of the lowest rank.
+    Split best{static_cast<double>(rank % 2), rank};
+    best = group.all_reduce(best, [](const Split& a, const Split& b) { return b.gain > a.gain ? b : a; });
+    print(group, "the best split is feature", std::array<int, 1>{best.feature});
+
+    // The settings that rank 0 has read, of any length; and whether all ranks have them.
+    std::string settings = rank == 0 ? "rate=0.1" : "";
+    group.broadcast_resized(settings, 0);
+    print(group, "all have the settings", std::array<bool, 1>{group.all(settings == "rate=0.1")});
 
     std::array<std::int64_t, 1> before{};
     group.send_recv(mine, (rank + 1) % ranks, before, (rank + ranks - 1) % ranks);

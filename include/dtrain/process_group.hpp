@@ -129,6 +129,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
  private:
   using State = group::GroupState<typename P::ChannelBackend>;
   friend group::Collectives<ProcessGroup, State>;
+  friend group::OwnReductions<ProcessGroup, State>;
   friend group::GroupAccess;
 
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}

@@ -32,7 +32,7 @@ TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2,
     CAPTURE(result.output);
     support::check_quiet(result);
     CHECK(support::count_of(result.output, "\n") ==
-          static_cast<std::size_t>(12 * ranks - 1));  // rank 0 receives nothing
+          static_cast<std::size_t>(14 * ranks - 1));  // rank 0 receives nothing
     std::string squares;
     std::string tables;
     std::string numbers;
@@ -61,6 +61,8 @@ TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2,
       CHECK(printed("gather and scatter " + std::to_string(rank * rank)));
       CHECK(printed("all_to_all" + tables));
       CHECK(printed("all_gather_v" + numbers));
+      CHECK(printed("the best split is feature " + std::to_string(ranks == 1 ? 0 : 1)));
+      CHECK(printed("all have the settings 1"));
       CHECK(printed("send_recv " + std::to_string(before * before)));
       CHECK(printed("recv 4 " + std::to_string(rank)) == (rank > 0));
       CHECK(printed("all_reduce of its half " + std::to_string(half)));

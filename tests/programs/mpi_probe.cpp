@@ -84,6 +84,12 @@ void exchange_blocks(const Group& group, std::size_t scale) {
   group.all_to_all(turned, from_all);
   for (std::size_t i = 0; i < from_all.size(); ++i)
     require(from_all[i] == static_cast<int>(i / scale), "all_to_all");
+  std::vector<std::uint64_t> words(scale * 3, static_cast<std::uint64_t>(self));
+  std::uint64_t folded = 0;
+  for (int rank = 1; rank < size; ++rank)
+    folded = folded * 31 + static_cast<std::uint64_t>(rank);
+  group.all_reduce(words, [](std::uint64_t earlier, std::uint64_t later) { return earlier * 31 + later; });
+  require(words == std::vector<std::uint64_t>(scale * 3, folded), "all_reduce by a function");
 }
 
 /// Every collective with every type, small and large, against a plain loop.

@@ -49,6 +49,49 @@ class Values {
   dtrain::stream::cuda::DeviceBuffer memory_;
 };
 
+/// Conditions, structs, a list whose length the root alone knows, and a function of one's own.
+template <class Group>
+bool single_values_pass(const Group& group) {
+  struct Split {
+    double gain;
+    std::int32_t rank;
+  };
+  const int size = group.world_size();
+  const int last = size - 1;
+  bool right = group.any(group.rank() == last) && !group.any(false) && group.all(true) &&
+               group.all(group.rank() != last) == (size == 0);
+  const std::vector<Split> splits = group.all_gather(Split{0.5, group.rank()});
+  for (int rank = 0; rank < size; ++rank)
+    right = right && splits[static_cast<std::size_t>(rank)].rank == rank;
+  std::vector<std::int64_t> list(group.rank() == last ? 70'000 : 3, group.rank());
+  group.broadcast_resized(list, last);
+  right = right && list.size() == 70'000 && list.back() == last;
+  std::vector<std::int32_t> many(70'000, group.rank());  // more than one piece
+  std::vector<std::int32_t> all(many.size() * static_cast<std::size_t>(size));
+  group.all_gather(many, all);
+  right = right && all[many.size() * static_cast<std::size_t>(last)] == last && all[many.size() - 1] == 0;
+  const auto fold = [](std::uint64_t earlier, std::uint64_t later) { return earlier * 31 + later; };
+  std::uint64_t expected = 0;
+  for (int rank = 1; rank < size; ++rank)
+    expected = fold(expected, static_cast<std::uint64_t>(rank));
+  std::vector<std::uint64_t> words(1000, static_cast<std::uint64_t>(group.rank()));
+  group.all_reduce(words, fold);
+  right = right && words == std::vector<std::uint64_t>(1000, expected);
+  words.assign(static_cast<std::size_t>(size), static_cast<std::uint64_t>(group.rank()));
+  std::vector<std::uint64_t> block(1);
+  group.reduce_scatter_v(words, block, std::vector<int>(words.size(), 1), fold);
+  group.reduce(words, 0, fold);
+  right = right && block[0] == expected &&
+          words.back() == (group.rank() == 0 ? expected : static_cast<std::uint64_t>(group.rank()));
+  std::vector<double> too_many(100'000);
+  try {
+    group.all_reduce(too_many, [](double a, double b) { return a + b; });
+    return size == 1 && right;
+  } catch (const dtrain::Error& error) {
+    return right && error.code() == dtrain::Errc::unsupported;
+  }
+}
+
 /// Host memory, of more than one piece, and of none, goes through the device.
 template <class Group>
 bool host_values_pass(const Group& group) {
@@ -65,7 +108,7 @@ bool host_values_pass(const Group& group) {
     right =
         right && numbers[i] == static_cast<double>(i) + group.world_size() - 1 && words[i] == group.world_size() - 1;
   }
-  return right;
+  return right && single_values_pass(group);
 }
 
 /// Collectives of the group, a part of it and a further channel. @returns 1 if one is wrong

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dtrain/core/types/buffer_view.hpp"
-#include "dtrain/group/buffers.hpp"
+#include "dtrain/group/collectives/buffers.hpp"
 
 namespace support {
 

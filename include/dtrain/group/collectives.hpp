@@ -1,64 +1,24 @@
 #pragma once
 /// @file
 /// Collectives: calls of a process group, blocking or enqueued on a stream, which all ranks make in one order.
-/// group::Work: handle on an enqueued one.
 
-#include <memory>
 #include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
 
-#include "dtrain/async/task.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/group/buffers.hpp"
+#include "dtrain/group/collectives/buffers.hpp"
+#include "dtrain/group/collectives/counts.hpp"
+#include "dtrain/group/collectives/device_bounce_buffer.hpp"
+#include "dtrain/group/collectives/own_reductions.hpp"
+#include "dtrain/group/collectives/value_collectives.hpp"
+#include "dtrain/group/collectives/work.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
-
-/// A collective that was called with a stream. It may be dropped: the operation stays enqueued and uses its buffers,
-/// which belong to it from the call until it has ended: the program neither writes the input nor uses the output.
-/// Operations make progress by themselves; on a host stream by GroupOptions::progress. Operations that have not begun
-/// when the rank leaves are skipped: wait for the last one.
-/// Lifetime: keeps the group like a handle; is used before leave(); the program's own stream outlives it. Threads: one
-/// at a time. Not in a CUDA graph capture, in which nothing completes.
-/// @tparam State shared by the handles of one group
-/// @ingroup collectives
-template <class State>
-class Work {
- public:
-  using Stream = typename State::Communicator::Stream;
-
-  Work(std::shared_ptr<State> state, Stream stream) : state_(std::move(state)) { stream.record(event_); }
-
-  /// Whether the operation has ended, successfully or not. If it has not, starts pending work. Blocking: no.
-  bool is_complete() const noexcept {
-    if (event_.is_complete()) {
-      return true;
-    }
-    state_->run_unattended();
-    return false;
-  }
-
-  /// Blocking: until the operation has ended, at most the group's timeout() after it begins to run. Not on the control
-  /// loop. @throws the job's first cause; Error (timeout); Error (closed) after leave()
-  void wait() const { state_->wait(event_); }
-
-  /// `co_await work` in a coroutine on the rank's control loop, for a collective that a thread of the program enqueued.
-  /// The coroutine polls at intervals that grow to 2 ms. Lifetime: the Work outlives the wait. @throws as wait
-  auto operator co_await() const { return async::OwnedTaskAwaiter<void>(state_->completion(event_)); }
-
- private:
-  std::shared_ptr<State> state_;
-  mutable typename Stream::Event event_;  ///< waiting does not change its value
-};
-
-/// A list of counts, one for each rank, in elements: a std::vector, std::array or std::span of std::size_t. It is read
-/// at the call only.
-/// @ingroup collectives
-using Counts = backend::Counts;
 
 /// The collectives of a ProcessGroup, whose base class it is. Each operation has two forms:
 /// - With a stream: enqueues there and returns a Work, which may be dropped.
@@ -67,11 +27,10 @@ using Counts = backend::Counts;
 ///
 /// An operation exists if the backend's communicator has the ability (see dtrain/backend/communicator.hpp).
 /// Buffers: views of any memory that the backend reduces, or typed host memory (std::span, std::vector, std::array or
-/// array) of a dtrain::Element. Operations that do not reduce also take any integers of 1, 4 or 8 bytes, and 8-bit
-/// floats. With a backend of device memory, all_reduce and broadcast without a stream also take host memory, and copy
-/// it both ways.
-/// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
-/// and reductions. send, recv and send_recv concern only the ranks that they name.
+/// array) of ReducedValues. Operations that do not reduce take all MovedValues, structs included; messages count a
+/// struct's bytes. With a backend of device memory, all_reduce, broadcast and all_gather without a stream also take
+/// host memory, and copy it both ways. Collective: every rank of the group calls the same operations in the same order,
+/// with the same counts, types, roots and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work; a temporary that owns an input's memory does not compile with a stream.
 /// Threads: one at a time for each group, and not the control thread, where a coroutine awaits a Work that a thread of
 /// the program enqueued.
@@ -80,8 +39,14 @@ using Counts = backend::Counts;
 /// first cause.
 /// @ingroup collectives
 template <class Group, class State>
-class Collectives {
+class Collectives : public ValueCollectives<Group, State>, public OwnReductions<Group, State> {
+  using Values = ValueCollectives<Group, State>;
+  using Own = OwnReductions<Group, State>;
+
  public:
+  using Own::all_reduce, Own::reduce, Own::reduce_scatter_v;
+  using Values::all_gather, Values::all_reduce, Values::broadcast, Values::recv, Values::reduce, Values::send;
+
   using Communicator = typename State::Communicator;
   using Stream = typename Communicator::Stream;
   using Work = group::Work<State>;
@@ -133,21 +98,6 @@ class Collectives {
     }
   }
 
-  /// Collective, blocking. Reduces one number: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`.
-  /// @returns the reduction of every rank's `value`
-  template <class Number>
-  requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
-      all_reduce(Number value, ReduceOp op = ReduceOp::sum) const {
-    static_assert(ReducedElement<Number>,
-                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
-                  "group::ReducedElement, in dtrain/group/buffers.hpp): convert others, to std::int64_t for example; "
-                  "for several give a buffer");
-    if constexpr (ReducedElement<Number>) {
-      all_reduce(std::span(&value, 1), op);
-    }
-    return value;
-  }
-
   /// `buffer` gets rank `root`'s content.
   Work broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
     return enqueue(backend::Broadcast{buffer, root}, stream);
@@ -190,7 +140,21 @@ class Collectives {
     return enqueue(backend::AllGather{input, output}, stream);
   }
   void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
-    run(backend::AllGather{input, output});
+    const backend::AllGather gather{input, output};
+    if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
+      if (is_on_host(input) && is_on_host(output)) {
+        gather.check(place());
+        self().state_->device_bounce_buffer().gather_through(
+            input, output, static_cast<std::size_t>(self().rank()), static_cast<std::size_t>(self().world_size()),
+            stream(),
+            [&](ConstBufferView mine, BufferView all) {
+              live().enqueue(backend::AllGather{mine, all}, stream());
+            },
+            [&] { wait(); });
+        return;
+      }
+    }
+    run(gather);
   }
 
   /// Sends `input` to rank `peer`, which calls recv. The send may complete before that recv begins, or only after.
@@ -270,11 +234,11 @@ class Collectives {
   /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
   Work gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(gather_of(input, output, counts, root), stream);
+    return enqueue(gather_of(input, output, counts.in_units_of(output.unit), root), stream);
   }
   void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
                 int root) const requires backend::CanExchangeBlocks<Communicator> {
-    run(gather_of(input, output, counts, root));
+    run(gather_of(input, output, counts.in_units_of(output.unit), root));
   }
 
   /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
@@ -290,11 +254,11 @@ class Collectives {
   /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
   Work scatter_v(EnqueuedInput<MovedReadBuffer> input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(scatter_of(input, counts, output, root), stream);
+    return enqueue(scatter_of(input, counts.in_units_of(input.unit), output, root), stream);
   }
   void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
                  int root) const requires backend::CanExchangeBlocks<Communicator> {
-    run(scatter_of(input, counts, output, root));
+    run(scatter_of(input, counts.in_units_of(input.unit), output, root));
   }
 
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
@@ -310,31 +274,33 @@ class Collectives {
   /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
   Work all_to_all_v(EnqueuedInput<MovedReadBuffer> input, Counts send_counts, MovedWriteBuffer output,
                     Counts receive_counts, Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(all_to_all_of(input, send_counts, output, receive_counts), stream);
+    return enqueue(
+        all_to_all_of(input, send_counts.in_units_of(input.unit), output, receive_counts.in_units_of(output.unit)),
+        stream);
   }
   void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
                     Counts receive_counts) const requires backend::CanExchangeBlocks<Communicator> {
-    run(all_to_all_of(input, send_counts, output, receive_counts));
+    run(all_to_all_of(input, send_counts.in_units_of(input.unit), output, receive_counts.in_units_of(output.unit)));
   }
 
   /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
   Work all_gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts,
                     Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(all_gather_of(input, output, counts), stream);
+    return enqueue(all_gather_of(input, output, counts.in_units_of(output.unit)), stream);
   }
   void all_gather_v(MovedReadBuffer input, MovedWriteBuffer output,
                     Counts counts) const requires backend::CanExchangeBlocks<Communicator> {
-    run(all_gather_of(input, output, counts));
+    run(all_gather_of(input, output, counts.in_units_of(output.unit)));
   }
 
   /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
   Work reduce_scatter_v(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Counts counts, ReduceOp op,
                         Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    return enqueue(reduce_scatter_of(input, output, counts, op), stream);
+    return enqueue(reduce_scatter_of(input, output, counts.in_units_of(output.unit), op), stream);
   }
   void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
                         ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    run(reduce_scatter_of(input, output, counts, op));
+    run(reduce_scatter_of(input, output, counts.in_units_of(output.unit), op));
   }
   /// @}
 
@@ -396,9 +362,10 @@ class Collectives {
     require_meaning(input, output, op);
     return backend::ReduceScatter{input, output, op};
   }
-  OwnedReduction reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, Counts counts,
+  OwnedReduction reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, backend::Counts counts,
                                    ReduceOp op) const {
     require_meaning(input, output, op);
+    require_equal_units(input.unit, output.unit);
     return {backend::blocks_of_reduce_scatter_v(input, output, counts, place()), input, output, op};
   }
   OwnedReduction reduce_of(const ReadBuffer& input, const WriteBuffer& output, int root, ReduceOp op) const {
@@ -406,21 +373,25 @@ class Collectives {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     return {backend::blocks_of_reduce(input, used, root, place()), input, used, op};
   }
-  OwnedExchange gather_of(const ConstBufferView& input, const BufferView& output, const std::optional<Counts>& counts,
-                          int root) const {
+  OwnedExchange gather_of(const ReadBuffer& input, const WriteBuffer& output,
+                          const std::optional<backend::Counts>& counts, int root) const {
+    if (counts && is_rank(root)) require_equal_units(input.unit, output.unit);
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     return {backend::blocks_of_gather(input, used, counts, root, place()), input, used};
   }
-  OwnedExchange scatter_of(const ConstBufferView& input, const std::optional<Counts>& counts, const BufferView& output,
-                           int root) const {
+  OwnedExchange scatter_of(const ReadBuffer& input, const std::optional<backend::Counts>& counts,
+                           const WriteBuffer& output, int root) const {
+    if (counts && is_rank(root)) require_equal_units(input.unit, output.unit);
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
     return {backend::blocks_of_scatter(used, counts, output, root, place()), used, output};
   }
-  OwnedExchange all_to_all_of(const ConstBufferView& input, const std::optional<Counts>& send_counts,
-                              const BufferView& output, const std::optional<Counts>& receive_counts) const {
+  OwnedExchange all_to_all_of(const ReadBuffer& input, const std::optional<backend::Counts>& send_counts,
+                              const WriteBuffer& output, const std::optional<backend::Counts>& receive_counts) const {
+    if (send_counts) require_equal_units(input.unit, output.unit);
     return {backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output};
   }
-  OwnedExchange all_gather_of(const ConstBufferView& input, const BufferView& output, Counts counts) const {
+  OwnedExchange all_gather_of(const ReadBuffer& input, const WriteBuffer& output, backend::Counts counts) const {
+    require_equal_units(input.unit, output.unit);
     return {backend::blocks_of_all_gather_v(input, output, counts, place()), input, output};
   }
   /// @}

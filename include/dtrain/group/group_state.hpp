@@ -25,7 +25,8 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/group/buffers.hpp"
+#include "dtrain/group/collectives/device_bounce_buffer.hpp"
+#include "dtrain/group/collectives/scratch_memory.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/group_options.hpp"
 #include "dtrain/group/rank_context.hpp"
@@ -149,6 +150,9 @@ class GroupState final : public GroupStateBase {
   const DeviceBounceBuffer<typename Communicator::Stream>& device_bounce_buffer() const noexcept {
     return resources_->device_bounce_buffer;
   }
+
+  /// Kept between calls, since fresh memory costs more than a short collective. Threads: the one of the collectives.
+  ScratchMemory& scratch_memory() const noexcept { return scratch_memory_; }
 
   /// For the order between this group's stream and other streams: recorded anew each time.
   auto& order() const noexcept { return resources_->order; }
@@ -330,6 +334,7 @@ class GroupState final : public GroupStateBase {
   }
 
   std::shared_ptr<ChannelResources> resources_;
+  mutable ScratchMemory scratch_memory_;
 };
 
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.

@@ -86,6 +86,13 @@ BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optiona
 BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
 /// @}
 
+/// Piece `piece` of `pieces` of a block of `count` elements, which differ by at most one; `offset` from the block's
+/// beginning.
+constexpr BlockRange piece_of(std::uint64_t count, std::uint64_t piece, std::uint64_t pieces) noexcept {
+  const auto begin = [&](std::uint64_t of) { return count / pieces * of + count % pieces * of / pieces; };
+  return {begin(piece), begin(piece + 1) - begin(piece)};
+}
+
 /// Each chunk has the same share of every block, so that all ranks reduce at once. Equal on every rank, since the
 /// blocks of a reduction are. Lifetime: the blocks outlive it.
 class BlockPieces {
@@ -104,9 +111,7 @@ class BlockPieces {
 
   /// The piece of the block of `rank`; `offset` from the beginning of the block.
   BlockRange piece(std::size_t rank, std::uint64_t chunk) const noexcept {
-    const std::uint64_t count = blocks_.sent[rank].count;
-    const auto begin = [&](std::uint64_t of) { return count / chunks_ * of + count % chunks_ * of / chunks_; };
-    return {begin(chunk), begin(chunk + 1) - begin(chunk)};
+    return piece_of(blocks_.sent[rank].count, chunk, chunks_);
   }
 
  private:

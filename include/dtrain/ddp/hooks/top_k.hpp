@@ -90,7 +90,7 @@ class TopK {
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: hooks::TopK runs on the host: use it with a backend of host memory");
     static_assert(backend::CanAllGather<C>, "dtrain: hooks::TopK needs all_gather: use topology::Flat");
-    const Counts counts = begin_step(bucket.gradients, bucket.channel.size());
+    const SentCounts counts = begin_step(bucket.gradients, bucket.channel.size());
     if (counts.sent == 0) {
       bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
       return;
@@ -123,13 +123,13 @@ class TopK {
 
  private:
   /// Elements of a bucket that are sent, and that are reduced as they are.
-  struct Counts {
+  struct SentCounts {
     std::size_t sent = 0;
     std::size_t plain = 0;
   };
 
   /// Counts a step; the first step also allocates. @returns zeros if the step does not compress the bucket
-  Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
+  SentCounts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
   void choose_compressed(int ranks);
   /// error += gradient; `own_` gets the largest elements, and `plain_` the gradients that are not compressed.
   void compress(std::span<const ddp::BucketGradient> gradients) noexcept;
@@ -213,10 +213,10 @@ DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
   indices_.resize(most);
 }
 
-DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient> gradients, int ranks) {
+DTRAIN_DEFINED TopK::SentCounts TopK::begin_step(std::span<const ddp::BucketGradient> gradients, int ranks) {
   ranks_.step_is_for("hooks::TopK", ranks);
   if (sent_.empty()) choose_compressed(ranks);
-  Counts counts;
+  SentCounts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
     // A gradient without elements is skipped: its steps are not counted if its bucket is empty, because an empty bucket
@@ -227,7 +227,7 @@ DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient
     counts.sent += sent;
     counts.plain += sent == 0 ? gradient.view.flat().count : 0;
   }
-  return starts ? counts : Counts{};
+  return starts ? counts : SentCounts{};
 }
 
 DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradients) noexcept {

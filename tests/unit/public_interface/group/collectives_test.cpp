@@ -48,24 +48,10 @@ TEST_CASE(
   static_assert(!std::is_constructible_v<WriteBuffer, std::span<const float>>);
   static_assert(!std::is_constructible_v<WriteBuffer, std::vector<float>>);
   static_assert(!std::is_constructible_v<WriteBuffer, std::array<float, 2>>);
-  static_assert(!std::is_constructible_v<ReadBuffer, std::vector<std::string>&>);
   static_assert(!std::is_constructible_v<ReadBuffer, int>);
 }
 
-TEST_CASE("integers without an element type are buffers of their size where they are only moved") {
-  using dtrain::group::MovedReadBuffer;
-  using dtrain::group::MovedWriteBuffer;
-  std::vector<std::int8_t> small(3);
-  const std::array<std::uint64_t, 2> large{};
-  unsigned middle[4] = {};
-  CHECK(MovedWriteBuffer(small).dtype == dtrain::DType::u8);
-  CHECK(MovedWriteBuffer(std::span(small).subspan(1)).count == 2);
-  CHECK(MovedWriteBuffer(middle).bytes() == 16);
-  CHECK(MovedReadBuffer(large).dtype == dtrain::DType::i64);
-  CHECK(MovedReadBuffer(std::span<const std::int8_t>(small)).count == 3);
-  CHECK(MovedReadBuffer(std::vector<float>(5)).dtype == dtrain::DType::f32);  // as everywhere
-  static_assert(!std::is_constructible_v<MovedWriteBuffer, const std::vector<std::int8_t>&>);
-  static_assert(!std::is_constructible_v<MovedReadBuffer, std::vector<std::uint16_t>&>);
+TEST_CASE("integers without an element type are moved, by rank and by pair") {
   run_well(2, [](const Group& group) {
     std::vector<std::int8_t> values{static_cast<std::int8_t>(-1 - group.rank()), 7};
     group.broadcast(values, 1);
@@ -102,7 +88,7 @@ TEST_CASE("tensors of a library are reduced where the results have the elements'
       CHECK_ERROR(group.reduce_scatter_v(tensor, others, counts, op), Errc::unsupported, text);
     };
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average})
-      refused(ElementMeaning::flag, op, "flags (elements of type Bool) were given to a reduction by");
+      refused(ElementMeaning::flag, op, "flags (elements of type bool) were given to a reduction by");
     for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product})
       refused(ElementMeaning::part_of_complex, op, "complex numbers cannot be reduced by ");
     const support::LibraryTensor flags{bytes, ElementMeaning::flag, writes};
