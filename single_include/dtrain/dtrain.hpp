@@ -2022,15 +2022,16 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 
 namespace DTRAIN_NAMESPACE {
 
-/// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
-/// floats of the Open Compute Project (see small_floats.hpp). Checkpoints contain the numbers, so they never change.
+/// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement and unsigned integers; the
+/// 8-bit floats of the Open Compute Project (see small_floats.hpp). Messages between ranks contain the numbers, so they
+/// never change.
 /// @ingroup views
-enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
+enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2, u32, u64 };
 
 /// @name Bounds of the enumerators, for bytes from outside
 /// @{
 inline constexpr DType first_dtype = DType::f64;
-inline constexpr DType last_dtype = DType::f8e5m2;
+inline constexpr DType last_dtype = DType::u64;
 /// @}
 
 /// Size of one element; 0 for a value that is no DType.
@@ -2038,9 +2039,11 @@ inline constexpr DType last_dtype = DType::f8e5m2;
 constexpr std::size_t size_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+    case DType::u64: return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+    case DType::u32: return 4;
     case DType::f16:
     case DType::bf16: return 2;
     case DType::u8:
@@ -2063,6 +2066,8 @@ constexpr const char* name(DType dtype) noexcept {
     case DType::u8: return "u8";
     case DType::f8e4m3: return "f8e4m3";
     case DType::f8e5m2: return "f8e5m2";
+    case DType::u32: return "u32";
+    case DType::u64: return "u64";
   }
   return "unknown dtype";
 }
@@ -2095,14 +2100,22 @@ template <>
 struct dtype_of<std::int32_t> : std::integral_constant<DType, DType::i32> {};
 template <>
 struct dtype_of<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
+template <>
+struct dtype_of<std::uint32_t> : std::integral_constant<DType, DType::u32> {};
+template <>
+struct dtype_of<std::uint64_t> : std::integral_constant<DType, DType::u64> {};
 
 namespace detail {
 /// `long` and `long long` are two types, of which std::int64_t is one.
 using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
+using OtherUnsignedLong = std::make_unsigned_t<OtherLong>;
 }  // namespace detail
 template <>
 struct dtype_of<detail::OtherLong>
     : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::i64 : DType::i32> {};
+template <>
+struct dtype_of<detail::OtherUnsignedLong>
+    : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::u64 : DType::u32> {};
 
 /// A C++ type that has a DType.
 /// @ingroup views
@@ -2475,8 +2488,9 @@ constexpr void require_viewable() noexcept {
                 "dtrain: tensor_view needs memory that may be written, and these elements are const: a member function "
                 "that is const sees its vectors so; declare parameters() without const");
   static_assert(Element<T> || is_const_element,
-                "dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint8_t, dtrain::float16, "
-                "dtrain::bfloat16 and types with a dtrain::dtype_of of their own, none of them const; keep a counter "
+                "dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint64_t, std::uint32_t, "
+                "std::uint8_t, dtrain::float16, dtrain::bfloat16 and types with a dtrain::dtype_of of their own, none "
+                "of them const; keep a counter "
                 "in a std::int64_t");
 }
 
@@ -2686,6 +2700,8 @@ constexpr KeyBits key_bits(DType dtype, bool minimum) noexcept {
     case DType::bf16: return float_key(0x7fff, 0x7f80, 0x7fc0);
     case DType::i64: return integer_key(0x7fffffffffffffff, 0);
     case DType::i32: return integer_key(0x7fffffff, 0);
+    case DType::u64: return integer_key(0x7fffffffffffffff, std::numeric_limits<std::int64_t>::min());
+    case DType::u32: return integer_key(0x7fffffff, -0x80000000LL);
     case DType::u8: return integer_key(0x7f, -0x80);
     case DType::f8e4m3:
     case DType::f8e5m2: break;
@@ -2794,7 +2810,8 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
   if (half && accumulate == Accumulate::f32 && op != ReduceOp::min && op != ReduceOp::max) {
     return DType::f32;
   }
-  return op == ReduceOp::average && (dtype == DType::i32 || dtype == DType::u8) ? DType::i64 : dtype;
+  const bool narrow_integer = dtype == DType::i32 || dtype == DType::u32 || dtype == DType::u8;
+  return op == ReduceOp::average && narrow_integer ? DType::i64 : dtype;
 }
 
 /// Combines operands to a partial result, or in the last step to the result, of the elements' type. An operand is a
@@ -2803,8 +2820,8 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
 /// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is first combined. Hence, up
 ///   to roundings, no partial result is larger than the largest contribution. Each product and each sum is rounded
 ///   once; for 16-bit floats this rounds to f32, and the combination is rounded once to type().
-/// - Average of i32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
-///   zero. For i64, partial results are modulo 2^64, and the last combination's exact sum is divided.
+/// - Average of i32, u32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
+///   zero. For i64 and u64, partial results are modulo 2^64, and the last combination's exact sum is divided.
 /// - Other operations: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
 ///
 /// Threads: any; a value without state.
@@ -11724,6 +11741,13 @@ BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optiona
 BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
 /// @}
 
+/// Piece `piece` of `pieces` of a block of `count` elements, which differ by at most one; `offset` from the block's
+/// beginning.
+constexpr BlockRange piece_of(std::uint64_t count, std::uint64_t piece, std::uint64_t pieces) noexcept {
+  const auto begin = [&](std::uint64_t of) { return count / pieces * of + count % pieces * of / pieces; };
+  return {begin(piece), begin(piece + 1) - begin(piece)};
+}
+
 /// Each chunk has the same share of every block, so that all ranks reduce at once. Equal on every rank, since the
 /// blocks of a reduction are. Lifetime: the blocks outlive it.
 class BlockPieces {
@@ -11742,9 +11766,7 @@ class BlockPieces {
 
   /// The piece of the block of `rank`; `offset` from the beginning of the block.
   BlockRange piece(std::size_t rank, std::uint64_t chunk) const noexcept {
-    const std::uint64_t count = blocks_.sent[rank].count;
-    const auto begin = [&](std::uint64_t of) { return count / chunks_ * of + count % chunks_ * of / chunks_; };
-    return {begin(chunk), begin(chunk + 1) - begin(chunk)};
+    return piece_of(blocks_.sent[rank].count, chunk, chunks_);
   }
 
  private:
@@ -13988,6 +14010,8 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
     case DType::f32: return MPI_FLOAT;
     case DType::i64: return MPI_INT64_T;
     case DType::i32: return MPI_INT32_T;
+    case DType::u64: return MPI_UINT64_T;
+    case DType::u32: return MPI_UINT32_T;
     case DType::f16:
     case DType::bf16: return MPI_UINT16_T;
     case DType::u8:
@@ -18353,6 +18377,8 @@ inline ncclDataType_t type_of(DType dtype) {
     case DType::bf16: return ncclBfloat16;
     case DType::i64: return ncclInt64;
     case DType::i32: return ncclInt32;
+    case DType::u64: return ncclUint64;
+    case DType::u32: return ncclUint32;
     case DType::u8:
     case DType::f8e4m3:
     case DType::f8e5m2: return ncclUint8;
@@ -18362,7 +18388,7 @@ inline ncclDataType_t type_of(DType dtype) {
 
 /// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
 constexpr bool averages(DType dtype) noexcept {
-  return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
+  return is_float(dtype);
 }
 
 /// On one rank an average becomes a sum: for an average NCCL would multiply by 1 in a kernel; for a sum in place it
@@ -24617,11 +24643,10 @@ DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv, Takes takes)
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/group/buffers.hpp
+// ---- dtrain/group/collectives/buffers.hpp
 
 /// @file
 /// Buffer arguments of a process group's collectives: WriteBuffer, ReadBuffer, and BufferOf for a library's tensors.
-/// DeviceBounceBuffer of a GroupState: copies host memory through the device for a device-only backend.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24630,14 +24655,72 @@ namespace DTRAIN_NAMESPACE::group {
 template <class T>
 concept ReducedElement = Element<T> && !is_float8(dtype_of<T>::value);
 
+/// Meaning of a buffer's elements beyond their DType. It decides which reductions are right.
+enum class ElementMeaning : std::uint8_t {
+  number,           ///< every reduction
+  flag,             ///< 0 or 1: not sum and average, which give other values
+  part_of_complex,  ///< real and imaginary parts in turn: sum and average only, which treat the parts apart
+};
+
 /// The element type, perhaps const, of contiguous memory.
 template <class Values>
 using ElementOf = typename decltype(std::span(std::declval<Values&>()))::element_type;
 
-/// Contiguous host memory of ReducedElements: std::span of any extent, std::vector, std::array, T[n].
+namespace detail {
+
+/// std::complex of float or double, or another library's with the same members. (The header <complex> is not needed.)
+template <class T>
+concept ComplexNumber = std::is_trivially_copyable_v<T> && requires(const T& number) {
+  typename T::value_type;
+  number.real();
+  number.imag();
+} &&(std::is_same_v<typename T::value_type, float> || std::is_same_v<typename T::value_type, double>)&&sizeof(T) ==
+    2 * sizeof(typename T::value_type);
+
+/// Memory that collectives move as bytes means the same on another rank: not pointers, and not views of other memory.
+template <class T>
+concept MovedAsBytes = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::is_member_pointer_v<T> &&
+                       !std::ranges::enable_view<T>;
+
+/// How collectives see a C++ element.
+struct ElementForm {
+  DType dtype;
+  std::uint32_t unit;  ///< elements of `dtype` in one
+  ElementMeaning meaning = ElementMeaning::number;
+};
+
+/// Requires: Element<T> || MovedAsBytes<T>.
+template <class T>
+constexpr ElementForm form_of() noexcept {
+  if constexpr (Element<T>) {
+    return {dtype_of<T>::value, 1};
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return {DType::u8, sizeof(bool), ElementMeaning::flag};
+  } else if constexpr (ComplexNumber<T>) {
+    return {dtype_of<typename T::value_type>::value, 2, ElementMeaning::part_of_complex};
+  } else {
+    return {DType::u8, sizeof(T)};
+  }
+}
+
+}  // namespace detail
+
+/// A C++ type whose values collectives reduce: a ReducedElement, bool (by min, max and product), or a complex number of
+/// float or double (by sum and average).
+/// @ingroup collectives
+template <class T>
+concept ReducedValue = ReducedElement<T> || std::is_same_v<T, bool> || detail::ComplexNumber<T>;
+
+/// A C++ type whose values collectives move: an Element, or any trivially copyable type that is no pointer and no view
+/// of other memory. A pointer within a struct is moved, and means nothing on another rank.
+/// @ingroup collectives
+template <class T>
+concept MovedValue = Element<T> || detail::MovedAsBytes<T>;
+
+/// Contiguous host memory of ReducedValues: std::span of any extent, std::vector, std::array, T[n].
 /// @ingroup collectives
 template <class Values>
-concept HostValues = ReducedElement<std::remove_cv_t<ElementOf<Values>>>;
+concept HostValues = ReducedValue<std::remove_cv_t<ElementOf<Values>>>;
 
 /// HostValues whose elements are not const.
 /// @ingroup collectives
@@ -24646,33 +24729,52 @@ concept WritableHostValues = HostValues<Values> && !std::is_const_v<ElementOf<Va
 
 namespace detail {
 
-/// An integer type without its own DType (std::int8_t, unsigned). Collectives move it as the type of the same size
-/// (`moved_as`).
-template <class T>
-concept OtherInteger = !Element<T> && (std::is_same_v<T, std::byte> ||
-                                       (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
+template <class Values>
+concept MovedValues = MovedValue<std::remove_cv_t<ElementOf<Values>>>;
+template <class Values>
+concept WritableMovedValues = MovedValues<Values> && !std::is_const_v<ElementOf<Values>>;
 
-/// Elements that collectives move and do not reduce.
-template <class T>
-concept TransferOnly = OtherInteger<T> ||(Element<T> && !ReducedElement<T>);
+/// Values that collectives move and do not reduce.
+template <class Values>
+concept TransferOnlyValues = MovedValues<Values> && !HostValues<Values>;
 
 template <class Values>
-concept TransferOnlyValues = TransferOnly<std::remove_cv_t<ElementOf<Values>>>;
+inline constexpr bool is_vector_of_bool = false;
+template <class Allocator>
+inline constexpr bool is_vector_of_bool<std::vector<bool, Allocator>> = true;
+
+/// Values that collectives cannot move.
 template <class Values>
-concept WritableTransferOnlyValues = TransferOnlyValues<Values> && !std::is_const_v<ElementOf<Values>>;
+concept UnmovedValues = is_vector_of_bool<std::remove_cv_t<Values>> ||
+    (requires { typename ElementOf<Values>; } && !MovedValues<Values>);
 
 /// Fails to compile, with the reason.
 template <class Values>
 constexpr bool refuse_reduction() noexcept {
   using T = std::remove_cv_t<ElementOf<Values>>;
-  static_assert(Element<T>,
-                "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
-                "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t "
-                "(the concept dtrain::Element, in dtrain/core/types/dtype.hpp)");
+  static_assert(!std::is_arithmetic_v<T> || Element<T>,
+                "dtrain: numbers of this type can be moved (broadcast, all_gather, send, recv), and not reduced: copy "
+                "them to std::int32_t, std::int64_t, std::uint64_t or double (the concept dtrain::Element, in "
+                "dtrain/core/types/dtype.hpp)");
+  static_assert(std::is_arithmetic_v<T> || Element<T>,
+                "dtrain: elements of this type can be moved (broadcast, all_gather, send, recv), and a ReduceOp does "
+                "not say how to reduce them: reduce their numbers, one array for each member");
   static_assert(!Element<T> || ReducedElement<T>,
                 "dtrain: floats of 8 bits can be moved (broadcast, all_gather, send, recv), and not reduced, because "
                 "they have too few digits for a sum or an average: copy them to float, dtrain::float16 or "
                 "dtrain::bfloat16");
+  return false;
+}
+
+/// Fails to compile, with the reason.
+template <class Values>
+constexpr bool refuse_transfer() noexcept {
+  static_assert(!is_vector_of_bool<std::remove_cv_t<Values>>,
+                "dtrain: std::vector<bool> has no memory with one value for each element: use std::vector<char>");
+  static_assert(is_vector_of_bool<std::remove_cv_t<Values>>,
+                "dtrain: collectives move elements as bytes, and these are not trivially copyable, or are pointers or "
+                "views: give the elements' own numbers, a trivially copyable struct (std::pair and std::tuple are "
+                "none), or serialise them to a std::string for broadcast_resized");
   return false;
 }
 
@@ -24681,35 +24783,23 @@ inline constexpr bool is_span = false;
 template <class T, std::size_t Extent>
 inline constexpr bool is_span<std::span<T, Extent>> = true;
 
-/// The DType as which collectives move elements of type T: its own, or that of the integer of the same size.
-template <class T>
-constexpr DType moved_as() noexcept {
-  if constexpr (Element<T>) {
-    return dtype_of<T>::value;
-  } else {
-    return sizeof(T) == 1 ? DType::u8 : sizeof(T) == 4 ? DType::i32 : DType::i64;
-  }
-}
-
 /// View of host memory, writable unless T is const.
 template <class T, std::size_t Extent>
 auto view_of(std::span<T, Extent> values) noexcept {
   using View = std::conditional_t<std::is_const_v<T>, ConstBufferView, BufferView>;
   using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
-  return View{reinterpret_cast<Byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>(), {}};
+  constexpr ElementForm form = form_of<std::remove_const_t<T>>();
+  return View{reinterpret_cast<Byte*>(values.data()), values.size() * form.unit, form.dtype, {}};
 }
 
 }  // namespace detail
 
-/// Meaning of a buffer's elements beyond their DType. It decides which reductions are right.
-enum class ElementMeaning : std::uint8_t {
-  number,           ///< every reduction
-  flag,             ///< 0 or 1: not sum and average, which give other values
-  part_of_complex,  ///< real and imaginary parts in turn: sum and average only, which treat the parts apart
-};
-
 /// @throws Error (unsupported) for a reduction whose results do not have the meaning
 void require_reduction(ElementMeaning meaning, ReduceOp op);
+
+/// For collectives with counts, which are in elements. @throws Error (invalid_argument) if the input's elements are of
+/// another size than the output's
+void require_equal_units(std::uint32_t input, std::uint32_t output);
 
 /// Buffer of a library's tensor type T (torch::Tensor). The library's adapter specialises it, so that collectives take
 /// such tensors:
@@ -24727,33 +24817,45 @@ concept LibraryTensor = requires(const T& tensor) {
 };
 
 // Constructors are implicit: every contiguous container is accepted as a buffer.
+// NOLINTBEGIN(google-explicit-constructor)
 
 /// Output of a collective: an lvalue container, or a span. Lifetime: the memory outlives the work.
 /// @ingroup collectives
 struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
 
-  template <ReducedElement T, std::size_t Extent>
-  WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::view_of(values)) {}
+  template <class T, std::size_t Extent>
+  requires(ReducedValue<T>) WriteBuffer(std::span<T, Extent> values)
+  noexcept : WriteBuffer(values, detail::form_of<T>()) {}
 
   template <WritableHostValues Values>
   requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
-  noexcept : BufferView(detail::view_of(std::span(values))) {}
+  noexcept : WriteBuffer(std::span(values)) {}
 
   /// @throws as BufferOf<T>::view
   template <LibraryTensor T>
   WriteBuffer(const T& tensor) : BufferView(BufferOf<T>::view(tensor)), meaning(BufferOf<T>::meaning(tensor)) {
+    unit = meaning == ElementMeaning::part_of_complex ? 2 : 1;
     BufferOf<T>::will_write(tensor);
   }
   template <LibraryTensor T>
   WriteBuffer(const T&&) = delete;  // the result of `tensor.to(type)` would be lost
 
-  template <detail::WritableTransferOnlyValues Values>
+  template <detail::TransferOnlyValues Values>
   WriteBuffer(Values&&) noexcept {
     static_cast<void>(detail::refuse_reduction<Values>());
   }
+  template <class Values>
+  requires detail::UnmovedValues<std::remove_reference_t<Values>> WriteBuffer(Values&&)
+  noexcept { static_cast<void>(detail::refuse_transfer<std::remove_reference_t<Values>>()); }
 
   ElementMeaning meaning = ElementMeaning::number;
+  std::uint32_t unit = 1;  ///< elements of the view in one of the program's; counts are in the program's
+
+ protected:
+  template <class T, std::size_t Extent>
+  WriteBuffer(std::span<T, Extent> values, detail::ElementForm form) noexcept
+      : BufferView(detail::view_of(values)), meaning(form.meaning), unit(form.unit) {}
 };
 
 /// Input of a collective. Lifetime: the memory outlives the work.
@@ -24761,41 +24863,59 @@ struct WriteBuffer : BufferView {
 struct ReadBuffer : ConstBufferView {
   constexpr ReadBuffer(const ConstBufferView& view) noexcept : ConstBufferView(view) {}
   constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
+  constexpr ReadBuffer(const WriteBuffer& buffer) noexcept
+      : ConstBufferView(buffer), meaning(buffer.meaning), unit(buffer.unit) {}
 
   template <HostValues Values>
-  ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::view_of(std::span(values))) {}
+  ReadBuffer(const Values& values) noexcept
+      : ReadBuffer(std::span(values), detail::form_of<std::remove_cv_t<ElementOf<Values>>>()) {}
 
   /// @throws as BufferOf<T>::view
   template <LibraryTensor T>
-  ReadBuffer(const T& tensor) : ConstBufferView(BufferOf<T>::view(tensor)), meaning(BufferOf<T>::meaning(tensor)) {}
+  ReadBuffer(const T& tensor) : ConstBufferView(BufferOf<T>::view(tensor)), meaning(BufferOf<T>::meaning(tensor)) {
+    unit = meaning == ElementMeaning::part_of_complex ? 2 : 1;
+  }
 
   template <detail::TransferOnlyValues Values>
   ReadBuffer(const Values&) noexcept {
     static_cast<void>(detail::refuse_reduction<Values>());
   }
+  template <detail::UnmovedValues Values>
+  ReadBuffer(const Values&) noexcept {
+    static_cast<void>(detail::refuse_transfer<Values>());
+  }
 
   ElementMeaning meaning = ElementMeaning::number;
+  std::uint32_t unit = 1;  ///< WriteBuffer's, of the input
+
+ protected:
+  template <class T, std::size_t Extent>
+  ReadBuffer(std::span<T, Extent> values, detail::ElementForm form) noexcept
+      : ConstBufferView(detail::view_of(values)), meaning(form.meaning), unit(form.unit) {}
 };
 
-/// Output of a collective that does not reduce: also 8-bit floats, integers of 1, 4 or 8 bytes, and std::byte. (Its
-/// constructors repeat the base's: clang 14 hides inherited constructors that differ in their constraints only.)
+/// Output of a collective that does not reduce: MovedValues. (Its constructors repeat the base's: clang 14 hides
+/// inherited constructors that differ in their constraints only.)
 /// @ingroup collectives
 struct MovedWriteBuffer : WriteBuffer {
   constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
 
   template <class T, std::size_t Extent>
-  requires(Element<T> || detail::TransferOnly<T>) MovedWriteBuffer(std::span<T, Extent> values)
-  noexcept : WriteBuffer(detail::view_of(values)) {}
+  requires(!std::is_const_v<T> && MovedValue<T>) MovedWriteBuffer(std::span<T, Extent> values)
+  noexcept : WriteBuffer(values, detail::form_of<T>()) {}
 
-  template <class Values>
-  requires(!detail::is_span<std::remove_const_t<Values>> &&
-           (WritableHostValues<Values> || detail::WritableTransferOnlyValues<Values>)) MovedWriteBuffer(Values& values)
-  noexcept : WriteBuffer(detail::view_of(std::span(values))) {}
+  template <detail::WritableMovedValues Values>
+  requires(!detail::is_span<std::remove_const_t<Values>>) MovedWriteBuffer(Values& values)
+  noexcept : MovedWriteBuffer(std::span(values)) {}
 
   template <LibraryTensor T>
   MovedWriteBuffer(const T& tensor) : WriteBuffer(tensor) {}
   template <LibraryTensor T>
   MovedWriteBuffer(const T&&) = delete;
+
+  template <class Values>
+  requires detail::UnmovedValues<std::remove_reference_t<Values>> MovedWriteBuffer(Values&& values)
+  noexcept : WriteBuffer(std::forward<Values>(values)) {}
 };
 
 /// Input of a collective that does not reduce.
@@ -24803,13 +24923,17 @@ struct MovedWriteBuffer : WriteBuffer {
 struct MovedReadBuffer : ReadBuffer {
   constexpr MovedReadBuffer(const ConstBufferView& view) noexcept : ReadBuffer(view) {}
   constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}
+  constexpr MovedReadBuffer(const WriteBuffer& buffer) noexcept : ReadBuffer(buffer) {}
 
-  template <class Values>
-  requires(HostValues<Values> || detail::TransferOnlyValues<Values>) MovedReadBuffer(const Values& values)
-  noexcept : ReadBuffer(detail::view_of(std::span(values))) {}
+  template <detail::MovedValues Values>
+  MovedReadBuffer(const Values& values) noexcept
+      : ReadBuffer(std::span(values), detail::form_of<std::remove_cv_t<ElementOf<Values>>>()) {}
 
   template <LibraryTensor T>
   MovedReadBuffer(const T& tensor) : ReadBuffer(tensor) {}
+
+  template <detail::UnmovedValues Values>
+  MovedReadBuffer(const Values& values) noexcept : ReadBuffer(values) {}
 };
 
 namespace detail {
@@ -24818,7 +24942,7 @@ namespace detail {
 template <class Values>
 inline constexpr bool is_temporary_owner =
     !std::is_lvalue_reference_v<Values> && !std::ranges::enable_borrowed_range<std::remove_cv_t<Values>> &&
-    (HostValues<Values> || TransferOnlyValues<Values> || LibraryTensor<std::remove_cv_t<Values>>);
+    (MovedValues<Values> || LibraryTensor<std::remove_cv_t<Values>>);
 
 }  // namespace detail
 
@@ -24835,6 +24959,116 @@ struct EnqueuedInput : Buffer {
   }
 };
 // NOLINTEND(google-explicit-constructor)
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning, ReduceOp op) {
+  const bool adds = op == ReduceOp::sum || op == ReduceOp::average;
+  if (meaning == ElementMeaning::flag && adds) {
+    throw_error(Errc::unsupported,
+                "flags (elements of type bool) were given to a reduction by {}, which may give other values than 0 and "
+                "1; reduce them by max, which is true if any is, or by min, or copy them to integers",
+                {name(op)});
+  }
+  if (meaning == ElementMeaning::part_of_complex && !adds) {
+    throw_error(Errc::unsupported, "complex numbers cannot be reduced by {}; use sum or average", {name(op)});
+  }
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_equal_units(std::uint32_t input, std::uint32_t output) {
+  if (input != output) {
+    throw_error(Errc::invalid_argument,
+                "a collective with counts has an input of elements of {} parts each and an output of elements of {}; "
+                "give both the same type",
+                {input, output});
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/collectives/counts.hpp
+
+/// @file
+/// Counts: argument of the collectives with a count of elements for each rank.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// A range of integers with a size.
+template <class Range>
+concept CountRange = requires(const Range& counts) {
+  std::size(counts);
+  *std::begin(counts);
+}
+&&std::integral<std::remove_cvref_t<decltype(*std::begin(std::declval<const Range&>()))>>;
+
+/// One count for each rank, in elements of the buffer whose blocks they are: any sized range of integers, or {3, 0, 5}.
+/// A contiguous range of std::size_t is not copied. Lifetime: the range outlives the call, which alone reads it.
+/// @ingroup collectives
+class Counts {
+ public:
+  // NOLINTBEGIN(google-explicit-constructor)
+  Counts(std::initializer_list<std::size_t> counts) : copy_(counts) {}
+
+  /// @throws Error (invalid_argument) for a negative count
+  template <CountRange Range>
+  Counts(const Range& counts) {
+    if constexpr (std::is_convertible_v<const Range&, std::span<const std::size_t>>) {
+      view_ = counts;
+    } else {
+      copy_.reserve(std::size(counts));
+      for (const auto count : counts) {
+        if (!std::in_range<std::size_t>(count)) refuse_negative(copy_.size(), static_cast<std::int64_t>(count));
+        copy_.push_back(static_cast<std::size_t>(count));
+      }
+    }
+  }
+  // NOLINTEND(google-explicit-constructor)
+
+  /// The counts in elements of a buffer's view, of which the program's elements have `unit` each. Lifetime: until the
+  /// next call, or this object's end. @throws Error (invalid_argument) for more than std::size_t can count
+  std::span<const std::size_t> in_units_of(std::uint32_t unit) &;
+
+ private:
+  [[noreturn]] static void refuse_negative(std::size_t rank, std::int64_t count);
+
+  std::span<const std::size_t> view_;  ///< the program's, if copy_ is empty
+  std::vector<std::size_t> copy_;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::span<const std::size_t> Counts::in_units_of(std::uint32_t unit) & {
+  if (unit != 1) {
+    if (copy_.empty()) copy_.assign(view_.begin(), view_.end());
+    for (std::size_t& count : copy_) {
+      if (count > std::numeric_limits<std::size_t>::max() / unit) {
+        throw_error(Errc::invalid_argument,
+                    "the count of rank {} is {}, and elements of {} units each are more than this machine can count",
+                    {&count - copy_.data(), count, unit});
+      }
+      count *= unit;
+    }
+  }
+  return copy_.empty() ? view_ : std::span<const std::size_t>(copy_);
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void Counts::refuse_negative(std::size_t rank, std::int64_t count) {
+  throw_error(Errc::invalid_argument, "the count of rank {} is {}; give the number of its elements, 0 or more",
+              {rank, count});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/collectives/device_bounce_buffer.hpp
+
+/// @file
+/// DeviceBounceBuffer: copies the host memory of a collective through the device for a device-only backend.
+
+namespace DTRAIN_NAMESPACE::group {
 
 /// Backends of host memory need no bounce buffer.
 template <class Stream>
@@ -24885,6 +25119,39 @@ class DeviceBounceBuffer<stream::cuda::StreamRef> {
     } while (begin < input.count);
   }
 
+  /// An all_gather in chunks: `operate(mine, all)` enqueues one on device memory. Blocking: as copy_through.
+  template <class Operate, class Wait>
+  void gather_through(const ConstBufferView& input, const BufferView& output, std::size_t rank, std::size_t ranks,
+                      stream::cuda::StreamRef stream, Operate operate, Wait wait) const {
+    using stream::cuda::check;
+    const std::size_t element = size_bytes(input.dtype);
+    const std::size_t most = chunk_bytes / (element * ranks);
+    if (most == 0) {
+      throw_error(Errc::unsupported, "an all_gather of host memory over {} ranks; give device memory", {ranks});
+    }
+    std::size_t begin = 0;
+    do {
+      const std::size_t count = std::min(most, input.count - begin);
+      const BufferView all{device_.data(), count * ranks, input.dtype, stream.device()};
+      const BufferView mine{all.data + rank * count * element, count, input.dtype, stream.device()};
+      if (count != 0) {
+        std::memcpy(pinned_.data(), input.data + begin * element, mine.bytes());
+        check(cudaMemcpyAsync(mine.data, pinned_.data(), mine.bytes(), cudaMemcpyHostToDevice, stream.native()),
+              "cudaMemcpyAsync");
+      }
+      operate(mine, all);
+      if (count != 0) {
+        check(cudaMemcpyAsync(pinned_.data(), all.data, all.bytes(), cudaMemcpyDeviceToHost, stream.native()),
+              "cudaMemcpyAsync");
+      }
+      wait();
+      for (std::size_t r = 0; r < ranks && count != 0; ++r) {
+        std::memcpy(output.data + (r * input.count + begin) * element, pinned_.data() + r * mine.bytes(), mine.bytes());
+      }
+      begin += count;
+    } while (begin < input.count);
+  }
+
  private:
   static constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
 
@@ -24894,30 +25161,181 @@ class DeviceBounceBuffer<stream::cuda::StreamRef> {
 
 #endif  // DTRAIN_WITH_CUDA
 
-#if DTRAIN_DEFINITIONS
+}  // namespace DTRAIN_NAMESPACE::group
 
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning, ReduceOp op) {
-  const bool adds = op == ReduceOp::sum || op == ReduceOp::average;
-  if (meaning == ElementMeaning::flag && adds) {
-    throw_error(Errc::unsupported,
-                "flags (elements of type Bool) were given to a reduction by {}, which may give other values than 0 and "
-                "1; reduce them by max, which is true if any is, or by min, or copy them to integers",
-                {name(op)});
-  }
-  if (meaning == ElementMeaning::part_of_complex && !adds) {
-    throw_error(Errc::unsupported, "complex numbers cannot be reduced by {}; use sum or average", {name(op)});
-  }
-}
+// ---- dtrain/group/collectives/scratch_memory.hpp
 
-#endif  // DTRAIN_DEFINITIONS
+/// @file
+/// ScratchMemory: scratch memory of a group, kept between its collectives.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Fresh memory costs more than a short collective: above malloc's threshold for a mapping each page is a fault.
+/// Threads: one at a time.
+class ScratchMemory {
+ public:
+  static constexpr std::size_t alignment = 64;
+  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;
+
+  /// At least `bytes` of memory with any content. Lifetime: until the next call, which frees what is above kept_bytes.
+  std::byte* of(std::size_t bytes) {
+    const std::size_t lines = (bytes + alignment - 1) / alignment;
+    if (lines > lines_.size() || lines_.size() > kept_bytes / alignment) {
+      lines_ = {};
+      lines_.resize(lines);
+    }
+    return lines_.empty() ? nullptr : lines_.front().bytes;
+  }
+
+ private:
+  struct alignas(alignment) Line {
+    std::byte bytes[alignment];
+  };
+  std::vector<Line> lines_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::group
 
-// ---- dtrain/group/collectives.hpp
+// ---- dtrain/group/collectives/value_collectives.hpp
 
 /// @file
-/// Collectives: calls of a process group, blocking or enqueued on a stream, which all ranks make in one order.
-/// group::Work: handle on an enqueued one.
+/// ValueCollectives: collectives of single values, and of strings and vectors whose length only the root knows.
+
+namespace DTRAIN_NAMESPACE::group {
+
+namespace detail {
+
+/// One value, in no container: a number, bool or struct. Others, such as std::pair, are refused with a sentence.
+template <class T>
+concept SingleValue =
+    !LibraryTensor<T> && !std::is_convertible_v<const T&, ConstBufferView> && !UnmovedValues<T> && !requires {
+  typename ElementOf<const T>;
+};
+
+/// Fails to compile, with the reason, if T cannot be moved as bytes.
+template <class T>
+constexpr bool check_moved() noexcept {
+  static_assert(
+      MovedValue<T>,
+      "dtrain: collectives move a value as bytes, and this one is not trivially copyable, or is a pointer or a "
+      "view: give a trivially copyable struct (std::pair and std::tuple are none), or serialise it to a "
+      "std::string for broadcast_resized");
+  return MovedValue<T>;
+}
+
+/// A container of MovedValues with a length: std::string, std::vector.
+template <class Values>
+concept ResizableValues = WritableMovedValues<Values> && requires(Values& values) {
+  values.resize(std::size_t{});
+};
+
+template <class P>
+concept Pointer = std::is_pointer_v<std::remove_reference_t<P>>;
+
+/// Fails to compile, with what to give in place of a pointer and a length.
+template <class P>
+constexpr void refuse_pointer() noexcept {
+  static_assert(!Pointer<P>, "dtrain: a pointer and a length are one argument here: give std::span(pointer, count)");
+}
+
+}  // namespace detail
+
+/// Collectives of a ProcessGroup that take or give single values. All are blocking, and on host memory with every
+/// backend: call them with the same types on all ranks. Errors and threads as Collectives, whose base class it is.
+/// @ingroup collectives
+template <class Group, class State>
+class ValueCollectives {
+ public:
+  using Communicator = typename State::Communicator;
+
+  /// Reduces one number: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`.
+  /// @returns the reduction of every rank's `value`
+  template <detail::SingleValue T>
+  [[nodiscard]] T all_reduce(const T& value, ReduceOp op = ReduceOp::sum) const {
+    static_assert(
+        ReducedValue<T>,
+        "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
+        "group::ReducedValue, in dtrain/group/collectives/buffers.hpp): convert others, to double or std::int64_t for "
+        "example; for several give a buffer, for a trivially copyable struct (std::pair is none) a function "
+        "in place of the operation");
+    T result = value;
+    if constexpr (ReducedValue<T>) {
+      self().all_reduce(std::span(&result, 1), op);
+    }
+    return result;
+  }
+
+  /// Whether `condition` is true on at least one rank: `if (group.any(diverged)) break;`.
+  [[nodiscard]] bool any(bool condition) const { return all_reduce(condition, ReduceOp::max); }
+  /// Whether `condition` is true on every rank.
+  [[nodiscard]] bool all(bool condition) const { return all_reduce(condition, ReduceOp::min); }
+
+  /// @returns every rank's `value`, by rank: a number, or a trivially copyable struct
+  template <detail::SingleValue T>
+  [[nodiscard]] std::vector<T> all_gather(const T& value) const requires backend::CanAllGather<Communicator> {
+    static_assert(!std::is_same_v<T, bool>, "dtrain: std::vector<bool> has no memory for each element: give a char");
+    if constexpr (detail::check_moved<T>()) {
+      std::vector<T> values(static_cast<std::size_t>(self().world_size()));
+      self().all_gather(std::span(&value, 1), values);
+      return values;
+    }
+  }
+
+  /// `value`, a number or a trivially copyable struct, gets rank `root`'s.
+  template <detail::SingleValue T>
+  void broadcast(T& value, int root) const {
+    if constexpr (detail::check_moved<T>()) {
+      self().broadcast(std::span(&value, 1), root);
+    }
+  }
+
+  /// A std::string or std::vector gets rank `root`'s length and content. Two broadcasts.
+  template <detail::ResizableValues Values>
+  void broadcast_resized(Values& values, int root) const {
+    std::uint64_t size = values.size();
+    broadcast(size, root);
+    values.resize(static_cast<std::size_t>(size));
+    self().broadcast(std::span(values), root);
+  }
+
+  /// @name Mistakes with a sentence: a pointer and a length
+  /// @{
+  template <detail::Pointer P, std::integral N, class... Rest>
+  void all_reduce(P&&, N, Rest&&...) const {
+    detail::refuse_pointer<P>();
+  }
+  template <detail::Pointer P, std::integral N, class... Rest>
+  void broadcast(P&&, N, Rest&&...) const {
+    detail::refuse_pointer<P>();
+  }
+  template <detail::Pointer P, std::integral N, class... Rest>
+  void reduce(P&&, N, Rest&&...) const {
+    detail::refuse_pointer<P>();
+  }
+  template <detail::Pointer P, std::integral N, class... Rest>
+  void all_gather(P&&, N, Rest&&...) const {
+    detail::refuse_pointer<P>();
+  }
+  template <detail::Pointer P, std::integral N, class... Rest>
+  void send(P&&, N, Rest&&...) const {
+    detail::refuse_pointer<P>();
+  }
+  template <detail::Pointer P, std::integral N, class... Rest>
+  void recv(P&&, N, Rest&&...) const {
+    detail::refuse_pointer<P>();
+  }
+  /// @}
+
+ private:
+  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/collectives/work.hpp
+
+/// @file
+/// group::Work: handle on a collective that is enqueued on a stream.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24958,10 +25376,288 @@ class Work {
   mutable typename Stream::Event event_;  ///< waiting does not change its value
 };
 
-/// A list of counts, one for each rank, in elements: a std::vector, std::array or std::span of std::size_t. It is read
-/// at the call only.
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/collectives/own_reductions.hpp
+
+/// @file
+/// OwnReductions: collectives whose reduction is the program's own function.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// `T f(const T& earlier, const T& later)`: reduces two elements, of a lower and a higher rank.
 /// @ingroup collectives
-using Counts = backend::Counts;
+template <class F, class T>
+concept ElementReducer = std::is_invocable_r_v<T, F&, const T&, const T&>;
+
+/// `void f(std::span<T> into, std::span<const T> from)`: into[i] = into[i] op from[i], of lower and higher ranks.
+/// @ingroup collectives
+template <class F, class T>
+concept SpanReducer = std::is_invocable_r_v<void, F&, std::span<T>, std::span<const T>>;
+
+/// The element form is tried first: asking whether a generic lambda takes spans would compile its body for them.
+/// @ingroup collectives
+template <class F, class T>
+concept ReducerOf = ElementReducer<F, T> || SpanReducer<F, T>;
+
+/// The type of the elements of an argument of type `Values&&`.
+template <class Values>
+using ValueOf = std::remove_cv_t<ElementOf<std::remove_reference_t<Values>>>;
+
+namespace detail {
+
+/// A program's reduction, without its types. Lifetime: the function outlives it.
+struct Fold {
+  void* function;
+  void (*call)(void* function, std::byte* into, const std::byte* from, std::size_t elements);
+  std::size_t element_bytes;
+  bool needs_whole_blocks;  ///< bytes of elements whose size dtrain does not know
+
+  /// Folds the blocks that lie `stride` bytes apart from `blocks`, in order, into the first.
+  void operator()(std::byte* blocks, std::size_t stride, std::size_t ranks, std::size_t elements) const {
+    for (std::size_t rank = 1; rank < ranks && elements != 0; ++rank) {
+      call(function, blocks, blocks + rank * stride, elements);
+    }
+  }
+};
+
+template <class T>
+inline constexpr bool is_byte =
+    std::is_same_v<T, char> || std::is_same_v<T, unsigned char> || std::is_same_v<T, std::byte>;
+
+template <class T, class F>
+Fold fold_of(F& f) noexcept {
+  static_assert(MovedValue<T>,
+                "dtrain: a reduction of one's own moves its values as bytes, and these are not trivially copyable "
+                "(std::pair and std::tuple are not), or are pointers or views: give a trivially copyable struct");
+  static_assert(!MovedValue<T> || alignof(T) <= ScratchMemory::alignment,
+                "dtrain: the type is aligned to more than 64 bytes");
+  // A bit_cast, since f may be a function.
+  Fold fold{std::bit_cast<void*>(std::addressof(f)), nullptr, sizeof(T), false};
+  if constexpr (!MovedValue<T>) {
+    return fold;
+  } else if constexpr (ElementReducer<F, T>) {
+    fold.call = [](void* function, std::byte* into, const std::byte* from, std::size_t elements) {
+      T* const results = reinterpret_cast<T*>(into);
+      const T* const others = reinterpret_cast<const T*>(from);
+      for (std::size_t i = 0; i < elements; ++i) {
+        results[i] = static_cast<T>((*std::bit_cast<F*>(function))(std::as_const(results[i]), others[i]));
+      }
+    };
+  } else {
+    fold.needs_whole_blocks = is_byte<T>;
+    fold.call = [](void* function, std::byte* into, const std::byte* from, std::size_t elements) {
+      (*std::bit_cast<F*>(function))(std::span(reinterpret_cast<T*>(into), elements),
+                                     std::span(reinterpret_cast<const T*>(from), elements));
+    };
+  }
+  return fold;
+}
+
+}  // namespace detail
+
+/// Collectives of a ProcessGroup with a reduction of one's own: a function in place of a ReduceOp. All are blocking,
+/// and on host memory with every backend. Errors and threads as Collectives, whose base class it is.
+///
+/// Result: `f(f(x0, x1), x2)...`, from the left in the order of the ranks: f need be neither associative nor
+/// commutative. One rank, or ranks of one host, compute an element: the bits are equal on all ranks. f is called on the
+/// calling thread, once less for each element than there are ranks; on one rank it is not called. It makes no call of
+/// the group. An exception of f leaves the call on that rank, whose failure ends the job as any other.
+///
+/// Elements: trivially copyable, and no pointers. The span form gets any part of a block; with char, unsigned char or
+/// std::byte, as libraries have it that know their elements' size at run time, reduce and reduce_scatter_v give it
+/// whole blocks. With a backend of device memory: at most 256 KiB over all ranks. @throws Error (unsupported) beyond
+/// that
+/// @ingroup collectives
+template <class Group, class State>
+class OwnReductions {
+ public:
+  using Communicator = typename State::Communicator;
+
+  /// In place: every rank's `values` get the reduction.
+  template <class Values, ReducerOf<ValueOf<Values>> F>
+  void all_reduce(Values&& values, F&& f) const requires backend::CanAllGather<Communicator> {
+    using T = ValueOf<Values>;
+    static_assert(ElementReducer<F, T> || !detail::is_byte<T>,
+                  "dtrain: all_reduce may cut bytes within an element: give elements, or whole blocks by "
+                  "reduce_scatter_v");
+    all_reduce_with(writable<T>(values), detail::fold_of<T>(f));
+  }
+
+  /// `best = group.all_reduce(best, [](const Split& a, const Split& b) { return b.gain > a.gain ? b : a; });`
+  template <detail::SingleValue T, ElementReducer<T> F>
+  [[nodiscard]] T all_reduce(const T& value, F&& f) const requires backend::CanAllGather<Communicator> {
+    T result = value;
+    all_reduce(std::span(&result, 1), f);
+    return result;
+  }
+
+  /// In place at rank `root`; the values of other ranks stay.
+  template <class Values, ReducerOf<ValueOf<Values>> F>
+  void reduce(Values&& values, int root, F&& f) const requires backend::CanAllGather<Communicator> {
+    using T = ValueOf<Values>;
+    reduce_with(writable<T>(values), root, detail::fold_of<T>(f));
+  }
+
+  /// Rank r's `output` gets block r of the reduction of every rank's `input`. `output` is the memory of that block, or
+  /// disjoint. @param counts of each rank's output, the same on every rank
+  template <class Input, class Output, ReducerOf<ValueOf<Output>> F>
+  void reduce_scatter_v(const Input& input, Output&& output, Counts counts,
+                        F&& f) const requires backend::CanAllGather<Communicator> {
+    using T = ValueOf<Output>;
+    static_assert(std::is_same_v<T, ValueOf<const Input>>, "dtrain: the input and the output have one type");
+    reduce_scatter_with(as_bytes(std::span(input)), writable<T>(output), counts.in_units_of(sizeof(T)),
+                        detail::fold_of<T>(f));
+  }
+
+ private:
+  static constexpr std::size_t gathered_bytes = std::size_t{32} << 10;  ///< up to it, every rank folds everything
+  static constexpr std::size_t device_bytes = std::size_t{256} << 10;
+  static constexpr bool is_on_device = DeviceBounceBuffer<typename Communicator::Stream>::is_needed;
+
+  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+  std::size_t ranks() const noexcept { return static_cast<std::size_t>(self().world_size()); }
+  std::size_t rank() const noexcept { return static_cast<std::size_t>(self().rank()); }
+  backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
+
+  template <class T, std::size_t Extent>
+  static ConstBufferView as_bytes(std::span<T, Extent> values) noexcept {
+    return {reinterpret_cast<const std::byte*>(values.data()), values.size_bytes(), DType::u8};
+  }
+  template <class T, class Values>
+  static BufferView writable(Values& values) noexcept {
+    static_assert(!std::is_const_v<ElementOf<Values>>, "dtrain: the values are const: give others for the result");
+    const std::span<T> span(values);
+    return {reinterpret_cast<std::byte*>(span.data()), span.size_bytes(), DType::u8, {}};
+  }
+
+  /// Every rank's `values`, one after the other.
+  std::byte* gather(const ConstBufferView& values) const {
+    std::byte* const all = self().state_->scratch_memory().of(ranks() * values.count);
+    self().all_gather(values, BufferView{all, ranks() * values.count, DType::u8, {}});
+    return all;
+  }
+
+  /// gather() and the fold of the blocks at `offset` into `output`.
+  void gather_and_fold(const ConstBufferView& values, std::size_t offset, const BufferView& output,
+                       const detail::Fold& fold) const {
+    std::byte* const first = gather(values) + offset;
+    fold(first, values.count, ranks(), output.count / fold.element_bytes);
+    if (output.count != 0) std::memcpy(output.data, first, output.count);
+  }
+
+  void require_room(const ConstBufferView& values) const {
+    if (values.count > device_bytes / ranks()) {
+      throw_error(Errc::unsupported,
+                  "a reduction of one's own of {} bytes on {} ranks; with a backend of device memory it runs on the "
+                  "host, on at most {} bytes of all ranks together: make a group of backend::Gloo for more",
+                  {values.count, ranks(), device_bytes});
+    }
+  }
+
+  void all_reduce_with(const BufferView& values, const detail::Fold& fold) const {
+    if (ranks() == 1) return;
+    if constexpr (is_on_device) {
+      require_room(values);
+      if (rank() == 0) {
+        gather_and_fold(values, 0, values, fold);
+      } else {
+        gather(values);
+      }
+      self().broadcast(values, 0);
+    } else if (values.count <= gathered_bytes / ranks() && self().node_count() == 1) {
+      gather_and_fold(values, 0, values, fold);
+    } else {
+      backend::BlockExchange blocks = exchange_of(backend::OperationKind::all_to_all_v, 0);
+      std::vector<std::size_t> counts(ranks());
+      for (std::size_t r = 0; r < ranks(); ++r) {
+        blocks.sent[r] = backend::piece_of(values.count / fold.element_bytes, r, ranks());
+        counts[r] = blocks.sent[r].count * fold.element_bytes;
+      }
+      const BufferView own{
+          values.data + blocks.sent[rank()].offset * fold.element_bytes, counts[rank()], DType::u8, {}};
+      exchange_and_fold(blocks, values, own, fold);
+      self().all_gather_v(own, values, counts);
+    }
+  }
+
+  void reduce_with(const BufferView& values, int root, const detail::Fold& fold) const {
+    static_cast<void>(backend::blocks_of_reduce(values, values, root, place()));  // checks the root
+    if (ranks() == 1) return;
+    const bool is_root = self().rank() == root;
+    if constexpr (is_on_device) {
+      require_room(values);
+      is_root ? gather_and_fold(values, 0, values, fold) : static_cast<void>(gather(values));
+    } else {
+      backend::BlockExchange blocks = exchange_of(backend::OperationKind::gather_v, root);
+      blocks.sent[static_cast<std::size_t>(root)] = {0, values.count / fold.element_bytes};
+      exchange_and_fold(blocks, values, is_root ? values : BufferView{nullptr, 0, DType::u8, {}}, fold);
+    }
+  }
+
+  void reduce_scatter_with(const ConstBufferView& input, const BufferView& output, backend::Counts counts,
+                           const detail::Fold& fold) const {
+    backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
+    backend::ReduceBlocks{blocks, input, output, ReduceOp::sum}.check(place());
+    if (ranks() == 1) {
+      if (output.count != 0) std::memmove(output.data, input.data, output.count);
+    } else if constexpr (is_on_device) {
+      require_room(input);
+      gather_and_fold(input, blocks.sent[rank()].offset, output, fold);
+    } else {
+      blocks.kind = backend::OperationKind::all_to_all_v;
+      for (backend::BlockRange& block : blocks.sent) {
+        block = {block.offset / fold.element_bytes, block.count / fold.element_bytes};
+      }
+      exchange_and_fold(blocks, input, output, fold);
+    }
+  }
+
+  backend::BlockExchange exchange_of(backend::OperationKind kind, int root) const {
+    return {kind, root, 0, std::vector<backend::BlockRange>(ranks()), std::vector<backend::BlockRange>(ranks())};
+  }
+
+  /// `output`, this rank's block of the input or other memory, gets the fold of the blocks that all ranks send to this
+  /// one, in rounds of so much scratch memory as a group keeps. @param blocks sent, in elements
+  void exchange_and_fold(backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
+                         const detail::Fold& fold) const {
+    const std::vector<backend::BlockRange> whole = blocks.sent;
+    std::uint64_t longest = 0;
+    for (const backend::BlockRange& block : whole)
+      longest = std::max(longest, block.count);
+    const std::uint64_t room = std::max<std::uint64_t>(ScratchMemory::kept_bytes / (fold.element_bytes * ranks()), 1);
+    const std::uint64_t rounds = fold.needs_whole_blocks ? 1 : std::max<std::uint64_t>((longest + room - 1) / room, 1);
+    std::byte* to = output.data;
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+      const std::size_t elements = backend::piece_of(whole[rank()].count, round, rounds).count;
+      const std::size_t bytes = elements * fold.element_bytes;
+      for (std::size_t r = 0; r < ranks(); ++r) {
+        const backend::BlockRange piece = backend::piece_of(whole[r].count, round, rounds);
+        blocks.sent[r] = {(whole[r].offset + piece.offset) * fold.element_bytes, piece.count * fold.element_bytes};
+        blocks.received[r] = {r * bytes, bytes};
+      }
+      std::byte* const received = self().state_->scratch_memory().of(ranks() * bytes);
+      self().state_->live().enqueue(
+          backend::ExchangeBlocks{blocks, input, BufferView{received, ranks() * bytes, DType::u8, {}}},
+          self().stream());
+      Work<State>(self().state_, self().stream()).wait();
+      fold(received, bytes, ranks(), elements);
+      if (bytes != 0) {
+        std::memcpy(to, received, bytes);
+        to += bytes;
+      }
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/collectives.hpp
+
+/// @file
+/// Collectives: calls of a process group, blocking or enqueued on a stream, which all ranks make in one order.
+
+namespace DTRAIN_NAMESPACE::group {
 
 /// The collectives of a ProcessGroup, whose base class it is. Each operation has two forms:
 /// - With a stream: enqueues there and returns a Work, which may be dropped.
@@ -24970,11 +25666,10 @@ using Counts = backend::Counts;
 ///
 /// An operation exists if the backend's communicator has the ability (see dtrain/backend/communicator.hpp).
 /// Buffers: views of any memory that the backend reduces, or typed host memory (std::span, std::vector, std::array or
-/// array) of a dtrain::Element. Operations that do not reduce also take any integers of 1, 4 or 8 bytes, and 8-bit
-/// floats. With a backend of device memory, all_reduce and broadcast without a stream also take host memory, and copy
-/// it both ways.
-/// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
-/// and reductions. send, recv and send_recv concern only the ranks that they name.
+/// array) of ReducedValues. Operations that do not reduce take all MovedValues, structs included; messages count a
+/// struct's bytes. With a backend of device memory, all_reduce, broadcast and all_gather without a stream also take
+/// host memory, and copy it both ways. Collective: every rank of the group calls the same operations in the same order,
+/// with the same counts, types, roots and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work; a temporary that owns an input's memory does not compile with a stream.
 /// Threads: one at a time for each group, and not the control thread, where a coroutine awaits a Work that a thread of
 /// the program enqueued.
@@ -24983,8 +25678,14 @@ using Counts = backend::Counts;
 /// first cause.
 /// @ingroup collectives
 template <class Group, class State>
-class Collectives {
+class Collectives : public ValueCollectives<Group, State>, public OwnReductions<Group, State> {
+  using Values = ValueCollectives<Group, State>;
+  using Own = OwnReductions<Group, State>;
+
  public:
+  using Own::all_reduce, Own::reduce, Own::reduce_scatter_v;
+  using Values::all_gather, Values::all_reduce, Values::broadcast, Values::recv, Values::reduce, Values::send;
+
   using Communicator = typename State::Communicator;
   using Stream = typename Communicator::Stream;
   using Work = group::Work<State>;
@@ -25036,21 +25737,6 @@ class Collectives {
     }
   }
 
-  /// Collective, blocking. Reduces one number: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`.
-  /// @returns the reduction of every rank's `value`
-  template <class Number>
-  requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
-      all_reduce(Number value, ReduceOp op = ReduceOp::sum) const {
-    static_assert(ReducedElement<Number>,
-                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
-                  "group::ReducedElement, in dtrain/group/buffers.hpp): convert others, to std::int64_t for example; "
-                  "for several give a buffer");
-    if constexpr (ReducedElement<Number>) {
-      all_reduce(std::span(&value, 1), op);
-    }
-    return value;
-  }
-
   /// `buffer` gets rank `root`'s content.
   Work broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
     return enqueue(backend::Broadcast{buffer, root}, stream);
@@ -25093,7 +25779,21 @@ class Collectives {
     return enqueue(backend::AllGather{input, output}, stream);
   }
   void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
-    run(backend::AllGather{input, output});
+    const backend::AllGather gather{input, output};
+    if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
+      if (is_on_host(input) && is_on_host(output)) {
+        gather.check(place());
+        self().state_->device_bounce_buffer().gather_through(
+            input, output, static_cast<std::size_t>(self().rank()), static_cast<std::size_t>(self().world_size()),
+            stream(),
+            [&](ConstBufferView mine, BufferView all) {
+              live().enqueue(backend::AllGather{mine, all}, stream());
+            },
+            [&] { wait(); });
+        return;
+      }
+    }
+    run(gather);
   }
 
   /// Sends `input` to rank `peer`, which calls recv. The send may complete before that recv begins, or only after.
@@ -25173,11 +25873,11 @@ class Collectives {
   /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
   Work gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(gather_of(input, output, counts, root), stream);
+    return enqueue(gather_of(input, output, counts.in_units_of(output.unit), root), stream);
   }
   void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
                 int root) const requires backend::CanExchangeBlocks<Communicator> {
-    run(gather_of(input, output, counts, root));
+    run(gather_of(input, output, counts.in_units_of(output.unit), root));
   }
 
   /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
@@ -25193,11 +25893,11 @@ class Collectives {
   /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
   Work scatter_v(EnqueuedInput<MovedReadBuffer> input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(scatter_of(input, counts, output, root), stream);
+    return enqueue(scatter_of(input, counts.in_units_of(input.unit), output, root), stream);
   }
   void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
                  int root) const requires backend::CanExchangeBlocks<Communicator> {
-    run(scatter_of(input, counts, output, root));
+    run(scatter_of(input, counts.in_units_of(input.unit), output, root));
   }
 
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
@@ -25213,31 +25913,33 @@ class Collectives {
   /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
   Work all_to_all_v(EnqueuedInput<MovedReadBuffer> input, Counts send_counts, MovedWriteBuffer output,
                     Counts receive_counts, Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(all_to_all_of(input, send_counts, output, receive_counts), stream);
+    return enqueue(
+        all_to_all_of(input, send_counts.in_units_of(input.unit), output, receive_counts.in_units_of(output.unit)),
+        stream);
   }
   void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
                     Counts receive_counts) const requires backend::CanExchangeBlocks<Communicator> {
-    run(all_to_all_of(input, send_counts, output, receive_counts));
+    run(all_to_all_of(input, send_counts.in_units_of(input.unit), output, receive_counts.in_units_of(output.unit)));
   }
 
   /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
   Work all_gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts,
                     Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(all_gather_of(input, output, counts), stream);
+    return enqueue(all_gather_of(input, output, counts.in_units_of(output.unit)), stream);
   }
   void all_gather_v(MovedReadBuffer input, MovedWriteBuffer output,
                     Counts counts) const requires backend::CanExchangeBlocks<Communicator> {
-    run(all_gather_of(input, output, counts));
+    run(all_gather_of(input, output, counts.in_units_of(output.unit)));
   }
 
   /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
   Work reduce_scatter_v(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Counts counts, ReduceOp op,
                         Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    return enqueue(reduce_scatter_of(input, output, counts, op), stream);
+    return enqueue(reduce_scatter_of(input, output, counts.in_units_of(output.unit), op), stream);
   }
   void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
                         ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    run(reduce_scatter_of(input, output, counts, op));
+    run(reduce_scatter_of(input, output, counts.in_units_of(output.unit), op));
   }
   /// @}
 
@@ -25299,9 +26001,10 @@ class Collectives {
     require_meaning(input, output, op);
     return backend::ReduceScatter{input, output, op};
   }
-  OwnedReduction reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, Counts counts,
+  OwnedReduction reduce_scatter_of(const ReadBuffer& input, const WriteBuffer& output, backend::Counts counts,
                                    ReduceOp op) const {
     require_meaning(input, output, op);
+    require_equal_units(input.unit, output.unit);
     return {backend::blocks_of_reduce_scatter_v(input, output, counts, place()), input, output, op};
   }
   OwnedReduction reduce_of(const ReadBuffer& input, const WriteBuffer& output, int root, ReduceOp op) const {
@@ -25309,21 +26012,25 @@ class Collectives {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     return {backend::blocks_of_reduce(input, used, root, place()), input, used, op};
   }
-  OwnedExchange gather_of(const ConstBufferView& input, const BufferView& output, const std::optional<Counts>& counts,
-                          int root) const {
+  OwnedExchange gather_of(const ReadBuffer& input, const WriteBuffer& output,
+                          const std::optional<backend::Counts>& counts, int root) const {
+    if (counts && is_rank(root)) require_equal_units(input.unit, output.unit);
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     return {backend::blocks_of_gather(input, used, counts, root, place()), input, used};
   }
-  OwnedExchange scatter_of(const ConstBufferView& input, const std::optional<Counts>& counts, const BufferView& output,
-                           int root) const {
+  OwnedExchange scatter_of(const ReadBuffer& input, const std::optional<backend::Counts>& counts,
+                           const WriteBuffer& output, int root) const {
+    if (counts && is_rank(root)) require_equal_units(input.unit, output.unit);
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
     return {backend::blocks_of_scatter(used, counts, output, root, place()), used, output};
   }
-  OwnedExchange all_to_all_of(const ConstBufferView& input, const std::optional<Counts>& send_counts,
-                              const BufferView& output, const std::optional<Counts>& receive_counts) const {
+  OwnedExchange all_to_all_of(const ReadBuffer& input, const std::optional<backend::Counts>& send_counts,
+                              const WriteBuffer& output, const std::optional<backend::Counts>& receive_counts) const {
+    if (send_counts) require_equal_units(input.unit, output.unit);
     return {backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output};
   }
-  OwnedExchange all_gather_of(const ConstBufferView& input, const BufferView& output, Counts counts) const {
+  OwnedExchange all_gather_of(const ReadBuffer& input, const WriteBuffer& output, backend::Counts counts) const {
+    require_equal_units(input.unit, output.unit);
     return {backend::blocks_of_all_gather_v(input, output, counts, place()), input, output};
   }
   /// @}
@@ -26198,6 +26905,9 @@ class GroupState final : public GroupStateBase {
     return resources_->device_bounce_buffer;
   }
 
+  /// Kept between calls, since fresh memory costs more than a short collective. Threads: the one of the collectives.
+  ScratchMemory& scratch_memory() const noexcept { return scratch_memory_; }
+
   /// For the order between this group's stream and other streams: recorded anew each time.
   auto& order() const noexcept { return resources_->order; }
 
@@ -26378,6 +27088,7 @@ class GroupState final : public GroupStateBase {
   }
 
   std::shared_ptr<ChannelResources> resources_;
+  mutable ScratchMemory scratch_memory_;
 };
 
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
@@ -29899,7 +30610,7 @@ class TopK {
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: hooks::TopK runs on the host: use it with a backend of host memory");
     static_assert(backend::CanAllGather<C>, "dtrain: hooks::TopK needs all_gather: use topology::Flat");
-    const Counts counts = begin_step(bucket.gradients, bucket.channel.size());
+    const SentCounts counts = begin_step(bucket.gradients, bucket.channel.size());
     if (counts.sent == 0) {
       bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
       return;
@@ -29932,13 +30643,13 @@ class TopK {
 
  private:
   /// Elements of a bucket that are sent, and that are reduced as they are.
-  struct Counts {
+  struct SentCounts {
     std::size_t sent = 0;
     std::size_t plain = 0;
   };
 
   /// Counts a step; the first step also allocates. @returns zeros if the step does not compress the bucket
-  Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
+  SentCounts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
   void choose_compressed(int ranks);
   /// error += gradient; `own_` gets the largest elements, and `plain_` the gradients that are not compressed.
   void compress(std::span<const ddp::BucketGradient> gradients) noexcept;
@@ -39343,6 +40054,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
  private:
   using State = group::GroupState<typename P::ChannelBackend>;
   friend group::Collectives<ProcessGroup, State>;
+  friend group::OwnReductions<ProcessGroup, State>;
   friend group::GroupAccess;
 
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
@@ -41073,6 +41785,7 @@ DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept
 }
 
 __extension__ typedef __int128 WideInteger;  // -Wpedantic warns without __extension__
+__extension__ typedef unsigned __int128 WideUnsigned;
 
 /// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, also for f16 and
 /// bf16, without conversion; the differences are in KernelArguments::key.
@@ -41454,7 +42167,7 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 // ---- dtrain/kernels/conversion.hpp
 
 /// @file
-/// convert(), a kernel: 16-bit floats to f32, i32 and u8 to i64, and back.
+/// convert(), a kernel: 16-bit floats to f32, i32, u32 and u8 to i64, and back.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -41515,8 +42228,8 @@ DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std
 }
 
 /// Converts `count` elements at any alignment.
-/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
-/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
+/// - f16 and bf16 to f32, i32, u32 and u8 to i64: exact.
+/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32, u32 and u8: modulo 2^bits.
 /// - Equal types: copied. No other pair is allowed.
 /// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
 void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
@@ -41533,13 +42246,15 @@ DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_typ
     widen_halves<Bf16Words<16>>(to, from, count);
   } else if (from_type == DType::i32) {
     convert_integers<std::int64_t, std::int32_t>(to, from, count);
+  } else if (from_type == DType::u32) {
+    convert_integers<std::int64_t, std::uint32_t>(to, from, count);
   } else if (from_type == DType::u8) {
     convert_integers<std::int64_t, std::uint8_t>(to, from, count);
   } else if (to_type == DType::f16) {
     narrow_floats<F16Words<16>>(to, from, count);
   } else if (to_type == DType::bf16) {
     narrow_floats<Bf16Words<16>>(to, from, count);
-  } else if (to_type == DType::i32) {
+  } else if (to_type == DType::i32 || to_type == DType::u32) {
     convert_integers<std::int32_t, std::int64_t>(to, from, count);
   } else {
     convert_integers<std::uint8_t, std::int64_t>(to, from, count);
@@ -41782,6 +42497,14 @@ inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
       return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint32_t, 16>>
              : op == ReduceOp::product ? &integer_product<std::uint32_t>
                                        : &integer_average<std::int32_t, std::int64_t>;
+    case DType::u64:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint64_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint64_t>
+                                       : &integer_average<std::uint64_t, WideUnsigned>;
+    case DType::u32:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint32_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint32_t>
+                                       : &integer_average<std::uint32_t, std::uint64_t>;
     case DType::u8:
       return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint8_t, 16>>
              : op == ReduceOp::product ? &integer_product<std::uint8_t>
@@ -61052,8 +61775,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 /// Names of the types in files, in the order of DType's numbers.
-inline constexpr std::array<std::string_view, 9> type_names{"F64", "F32", "F16",     "BF16",   "I64",
-                                                            "I32", "U8",  "F8_E4M3", "F8_E5M2"};
+inline constexpr std::array<std::string_view, 11> type_names{
+    "F64", "F32", "F16", "BF16", "I64", "I32", "U8", "F8_E4M3", "F8_E5M2", "U32", "U64"};
 static_assert(type_names.size() == static_cast<std::size_t>(last_dtype));
 
 /// Whole numbers of at most 64 bits, in digits alone. @returns whether the value is a list of them
@@ -61595,10 +62318,10 @@ DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
   indices_.resize(most);
 }
 
-DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient> gradients, int ranks) {
+DTRAIN_DEFINED TopK::SentCounts TopK::begin_step(std::span<const ddp::BucketGradient> gradients, int ranks) {
   ranks_.step_is_for("hooks::TopK", ranks);
   if (sent_.empty()) choose_compressed(ranks);
-  Counts counts;
+  SentCounts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
     // A gradient without elements is skipped: its steps are not counted if its bucket is empty, because an empty bucket
@@ -61609,7 +62332,7 @@ DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient
     counts.sent += sent;
     counts.plain += sent == 0 ? gradient.view.flat().count : 0;
   }
-  return starts ? counts : Counts{};
+  return starts ? counts : SentCounts{};
 }
 
 DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradients) noexcept {
