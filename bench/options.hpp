@@ -41,6 +41,7 @@ struct Options {
   int samples = 0;     ///< 0: as many as the benchmark thinks right
   std::vector<int> bytes{};
   bool trace = false;
+  int beside = 0;               ///< busy processes beside the ranks
   std::string backend{};        ///< empty: the benchmark's own choice
   std::string timeline{};       ///< empty: none is written
   std::string model{};          ///< empty: all that the benchmark has
@@ -71,6 +72,8 @@ struct Options {
         options.bytes = positives(flag, value);
       } else if (taken("--backend", flag)) {
         options.backend = value;
+      } else if (taken("--beside", flag)) {
+        options.beside = positive(flag, value);
       } else if (taken("--timeline", flag)) {
         options.timeline = value;
       } else if (taken("--device", flag)) {

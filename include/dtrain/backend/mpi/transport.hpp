@@ -1,9 +1,10 @@
 #pragma once
 /// @file
-/// mpi::BasicTransport: the transport of one channel over MPI. WaitPace: how a waiting thread spins, yields, then
+/// mpi::BasicTransport: the transport of one channel over MPI. PollingPace: when a waiting thread spins, yields,
 /// sleeps.
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -27,28 +28,32 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/wait_pace.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Spins first, then yields in case a peer needs the core, then sleeps: the longer nothing moves, the longer.
-/// The clock is not read while it spins. Threads: one.
-class WaitPace {
+/// A WaitPace whose sleeps nobody ends: they are short, and grow with the time since something moved. Also says when to
+/// look for a stall. The clock is not read while it spins. Threads: one.
+class PollingPace {
  public:
-  enum class WaitAction : std::uint8_t { spin, yield, sleep };
+  explicit PollingPace(const WaitLimits& limits) noexcept : pace_(limits) {}
 
   /// Something has moved.
-  void reset() noexcept { turn_ = 0; }
+  void reset() noexcept {
+    pace_.reset();
+    moves_ = true;
+  }
 
   WaitAction next() noexcept {
-    ++all_turns_;
-    if (++turn_ <= spins && all_turns_ % longest_spin != 0) {
-      return WaitAction::spin;
+    const WaitAction action = pace_.next();
+    const bool reads_clock = action != WaitAction::spin || ++spins_ % longest_spin == 0;
+    if (reads_clock) {
+      now_ = Clock::now();
+      if (std::exchange(moves_, false)) {
+        moved_at_ = now_;
+      }
     }
-    now_ = Clock::now();
-    if (turn_ <= spins + 1) {
-      moved_at_ = now_;
-    }
-    return now_ - moved_at_ < yield_time ? WaitAction::yield : WaitAction::sleep;
+    return action == WaitAction::spin && reads_clock ? WaitAction::yield : action;
   }
 
   /// See CancellationToken::stalled. Reads the clock of the last next() that did not spin.
@@ -69,15 +74,14 @@ class WaitPace {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  static constexpr int spins = 100;
+  using Clock = WaitPace::Clock;
   static constexpr std::uint64_t longest_spin = 4096;  ///< turns until the clock is read, also while messages arrive
-  static constexpr std::chrono::microseconds yield_time{300};
   static constexpr std::chrono::microseconds shortest_sleep{20};
   static constexpr std::chrono::microseconds longest_sleep{200};
 
-  int turn_ = 0;
-  std::uint64_t all_turns_ = 0;
+  WaitPace pace_;
+  std::uint64_t spins_ = 0;
+  bool moves_ = true;
   Clock::time_point now_{};
   Clock::time_point moved_at_{};
   Clock::time_point stall_at_{};
@@ -100,7 +104,7 @@ class BasicTransport {
   /// Collective, blocking: agrees on the channel's tags, and makes the channel's communicator if `E` has one.
   /// @throws Error (timeout, limit, mpi), JobFailed
   BasicTransport(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
-      : engine_(Engine::shared_blocking(deadline)) {
+      : engine_(Engine::shared_blocking(deadline)), limits_(limits_of(context.members.local_world_size)) {
     engine_->set_finalize_timeout(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
     const int first_tag = agree_on_tags(context, deadline);
     endpoint_ = std::make_shared<E>(engine_->loop().requests(), engine_->runtime().communicator(), first_tag,
@@ -138,14 +142,14 @@ class BasicTransport {
     ProgressLoop& loop = engine_->loop();
     loop.enter(running);
     loop.start(running);
-    WaitPace pace;
+    PollingPace pace(limits_);
     bool cancelled = false;
     while (!running.ended.load()) {
       if (loop.drive()) {
         pace.reset();
       }
-      const WaitPace::WaitAction action = pace.next();
-      if (action == WaitPace::WaitAction::spin || running.ended.load()) {
+      const WaitAction action = pace.next();
+      if (action == WaitAction::spin || running.ended.load()) {
         continue;
       }
       if (!cancelled && token.cancelled()) {
@@ -156,7 +160,7 @@ class BasicTransport {
       if (pace.stall_is_due()) {
         token.stalled();
       }
-      if (action == WaitPace::WaitAction::yield) {
+      if (action == WaitAction::yield) {
         static_cast<void>(::sched_yield());
       } else {
         wakeup_.sleep(pace.sleep_deadline(), [&] { return running.ended.load() || (!cancelled && token.aborted()); });
@@ -194,6 +198,14 @@ class BasicTransport {
   }
 
  private:
+  /// A launcher of MPI may have bound each rank to one core, so the cores online count. A look at MPI's
+  /// messages takes longer than a pause.
+  static WaitLimits limits_of(int local_ranks) {
+    WaitLimits limits = WaitLimits::of_ranks(local_ranks, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+    limits.pauses = 100;
+    return limits;
+  }
+
   static constexpr int most_notified = 64;  ///< beyond this: the ranks at distances 1, 2, 4, ..., as in algorithms
 
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
@@ -246,6 +258,7 @@ class BasicTransport {
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<E> endpoint_;  ///< shared with a close message that is sent late
   Wakeup wakeup_;
+  WaitLimits limits_;
 };
 
 using Transport = BasicTransport<Endpoint>;

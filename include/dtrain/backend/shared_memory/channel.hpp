@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// shared_memory::Channel of a Communicator: one rank's operations in order, barriers, timeouts and failure.
-/// SpinPolicy: when its waits sleep.
+/// PeerPace: when its waits sleep.
 
 #include <sched.h>
 
@@ -30,41 +30,48 @@
 #include "dtrain/core/process/core_count.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/wait_pace.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/instruction_sets/isa.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Spins first, in case the peer runs on another core; then yields, in case the peer needs this core.
+/// Paces the waits for peers of one channel: a WaitPace for each wait, and sleeps that part two ranks on one core.
 ///
 /// The scheduler may leave two ranks on one core while another is idle. Both look busy, so the scheduler moves neither,
 /// and every barrier costs a thread switch. A thread that wakes is placed on an idle core if there is one. Hence a rank
 /// that finds its peer on its own core sleeps at once, every 2 ms at most: without an idle core, a sleep moves no
 /// thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
-class SpinPolicy {
+class PeerPace {
  public:
-  explicit SpinPolicy(int ranks) : cores_suffice_(cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
+  explicit PeerPace(const WaitLimits& limits) noexcept : limits_(limits) {}
 
-  /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
-  bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
-    if (turn == first_look && cores_suffice_ && on_one_core(control.slot(rank), control.slot(peer))) {
+  /// Before the first look at what is awaited.
+  void begin() noexcept {
+    pace_.reset();
+    turn_ = 0;
+  }
+
+  /// Spins or yields once. @returns false if the caller is to sleep
+  bool spin_once(const ControlBlock& control, int rank, int peer) noexcept {
+    if (turn_++ == first_look && limits_.cores_suffice && on_one_core(control.slot(rank), control.slot(peer))) {
       if (may_sleep()) {
         return false;
       }
-      turn = spins_;
+      pace_.skip_spins();
     }
-    if (turn < spins_) {
+    const WaitAction action = pace_.next();
+    if (action == WaitAction::spin) {
       spin_pause();
-    } else {
+    } else if (action == WaitAction::yield) {
       static_cast<void>(::sched_yield());
     }
-    return ++turn < spins_ + yields;
+    return action != WaitAction::sleep;
   }
 
  private:
   static constexpr int first_look = 20;
-  static constexpr int yields = 50;
 
   /// Publishes the core that this rank waits on, and reads that of the peer.
   static bool on_one_core(RankSlot& own, const RankSlot& peer) noexcept {
@@ -82,8 +89,9 @@ class SpinPolicy {
     return true;
   }
 
-  const bool cores_suffice_;
-  const int spins_;  ///< few where ranks outnumber cores: the awaited rank may need the core
+  WaitLimits limits_;
+  WaitPace pace_{limits_};
+  int turn_ = 0;
   std::chrono::steady_clock::time_point next_sleep_{};
 };
 
@@ -243,7 +251,7 @@ class Channel final : public OrderedChannel {
         describe_(context.describe),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
-        spin_policy_(size_),
+        pace_(WaitLimits::of_ranks(size_, cores_of_all_ranks())),
         notice_(context.notice_after) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
   }
@@ -289,7 +297,7 @@ class Channel final : public OrderedChannel {
   /// Waits until `awaited.done()`: spins and yields first, then sleeps. @returns false if the channel has failed
   template <class Awaited>
   bool wait(const Awaited& awaited) noexcept {
-    int turn = 0;
+    pace_.begin();
     do {
       if (awaited.done()) {
         return true;
@@ -297,7 +305,7 @@ class Channel final : public OrderedChannel {
       if (aborted()) {
         return false;
       }
-    } while (spin_policy_.spin_once(turn, control_, rank_, awaited.peer()));
+    } while (pace_.spin_once(control_, rank_, awaited.peer()));
     if (!deadline_) {
       deadline_ = Deadline::after(timeout_);
     }
@@ -413,7 +421,7 @@ class Channel final : public OrderedChannel {
   const ControlBlock control_;
   const kernels::Isa isa_ = kernels::best_isa();
 
-  SpinPolicy spin_policy_;
+  PeerPace pace_;
   WaitNotice notice_;
   CopyPathTuner copy_path_;
   std::uint32_t barriers_ = 0;

@@ -1,13 +1,15 @@
 #pragma once
 /// @file
-/// Number of cores that this process may use (available_cores()), or all ranks of its host (cores_of_all_ranks()).
+/// Number of cores that this thread or process may use, or all ranks of its host (cores_of_all_ranks()).
 
 #include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
-/// Number of cores that the calling thread may use by its affinity, at most the CPU quota of its control groups. If the
-/// system cannot answer, the number of cores online. Reads some small files.
+/// Number of cores that the calling thread may use by its affinity. If the system cannot answer, those online.
+int cores_by_affinity();
+
+/// cores_by_affinity(), at most the CPU quota of this process's control groups. Reads some small files.
 int available_cores();
 
 /// Number of cores that the ranks of this host may use together. A launcher that binds ranks to cores states the number
@@ -32,7 +34,7 @@ int cores_of_all_ranks();
 
 namespace DTRAIN_NAMESPACE {
 
-DTRAIN_DEFINED int available_cores() {
+DTRAIN_DEFINED int cores_by_affinity() {
   CpuSet allowed;
   long cores = 0;
   if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) == 0) {
@@ -40,7 +42,11 @@ DTRAIN_DEFINED int available_cores() {
   } else {
     cores = ::sysconf(_SC_NPROCESSORS_ONLN);
   }
-  const int most = std::max(1, static_cast<int>(cores));
+  return std::max(1, static_cast<int>(cores));
+}
+
+DTRAIN_DEFINED int available_cores() {
+  const int most = cores_by_affinity();
   return std::min(most, cpu_quota().value_or(most));
 }
 
