@@ -4,25 +4,20 @@
 // busy loops in sessions of their own want the cores, too.
 
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
-#include <sstream>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "bench/child_process.hpp"
-#include "bench/command.hpp"
 #include "bench/goal.hpp"
-#include "bench/launched.hpp"
+#include "bench/launched_job.hpp"
 #include "bench/options.hpp"
 #include "bench/result_rows.hpp"
 #include "bench/shape_model.hpp"
@@ -187,41 +182,18 @@ class BusyLoops {
 
 void measure(int ranks, const bench::Options& options, bench::ResultRows& rows) {
   const bool mpi = options.backend == "mpi";
-  const std::string count = std::to_string(ranks);
-  std::vector<std::string> command{"setsid", "-w"};
-  if (mpi) {
-    ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    command.insert(command.end(), {"mpirun", "--oversubscribe", "--bind-to", "none", "-n", count, bench::own_path()});
-  } else {
-    command.insert(command.end(), {bench::own_path(), "--nproc-per-node=" + count});
-  }
   const int rounds = options.samples > 0 ? options.samples : default_rounds;
-  command.insert(command.end(),
-                 {bench::launched_word, mpi ? "mpi" : "shared_memory", std::to_string(rounds), "=" + options.only});
   const BusyLoops beside(options.beside);
-  const bench::CommandOutput output =
-      bench::run_command(std::move(command), dtrain::Deadline::after(std::chrono::minutes(10)));
-  std::istringstream lines(output.text);
-  int seen = 0;
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t begin = line.find("result ");  // a launcher may write the rank before it
-    if (begin == std::string::npos) continue;
-    std::istringstream words(line.substr(begin + 7));
-    std::string what, arrival;
-    double best = 0, median = 0, used = 0;
-    if (!(words >> what >> arrival >> best >> median >> used)) continue;
-    ++seen;
-    bench::Row row{bench_name, "dtrain", what, ranks, 1, 0, median * 1e-6, static_cast<std::size_t>(rounds)};
-    rows.add(row.with("arrival", arrival)
-                 .with("best_us", best)
+  for (const std::vector<std::string>& result :
+       bench::results_of_job(ranks, mpi, {mpi ? "mpi" : "shared_memory", std::to_string(rounds), "=" + options.only})) {
+    const double median = std::stod(result.at(3));
+    bench::Row row{bench_name, "dtrain", result.at(0), ranks, 1, 0, median * 1e-6, static_cast<std::size_t>(rounds)};
+    rows.add(row.with("arrival", result.at(1))
+                 .with("best_us", std::stod(result.at(2)))
                  .with("median_us", median)
-                 .with("waiters_processor_us", used)
+                 .with("waiters_processor_us", std::stod(result.at(4)))
                  .with("backend", std::string(mpi ? "mpi" : "shared_memory"))
                  .with("beside", static_cast<double>(options.beside)));
-  }
-  if (!output.succeeded || seen == 0) {
-    throw dtrain::Error(dtrain::Errc::protocol, "a job of " + count + " ranks failed");
   }
 }
 

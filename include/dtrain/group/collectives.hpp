@@ -15,6 +15,7 @@
 #include "dtrain/group/collectives/counts.hpp"
 #include "dtrain/group/collectives/device_bounce_buffer.hpp"
 #include "dtrain/group/collectives/own_reductions.hpp"
+#include "dtrain/group/collectives/row_sum.hpp"
 #include "dtrain/group/collectives/value_collectives.hpp"
 #include "dtrain/group/collectives/work.hpp"
 
@@ -39,7 +40,9 @@ namespace DTRAIN_NAMESPACE::group {
 /// first cause.
 /// @ingroup collectives
 template <class Group, class State>
-class Collectives : public ValueCollectives<Group, State>, public OwnReductions<Group, State> {
+class Collectives : public ValueCollectives<Group, State>,
+                    public OwnReductions<Group, State>,
+                    public RowCollectives<Group, State> {
   using Values = ValueCollectives<Group, State>;
   using Own = OwnReductions<Group, State>;
 

@@ -23,7 +23,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// - f16, bf16: the same in f32, then rounded once to nearest even; beyond the largest finite value, to infinity.
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN results have the bits of the positive quiet NaN without payload.
-/// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
+/// - Integers: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
 /// - One source is copied, and a NaN keeps its bits; after over(), it is divided.
 ///
 /// Compiler flags of the program (-ffast-math, -mfma) and settings of the calling thread (flushed subnormals, another
