@@ -74,6 +74,17 @@ int main(int argc, char** argv) {
     best = group.all_reduce(best, [](const Split& a, const Split& b) { return b.gain > a.gain ? b : a; });
     print(group, "the best split is feature", std::array<int, 1>{best.feature});
 
+    // Each rank has changed two rows of a table. `changes` has each row that some rank has changed, and its sum.
+    std::vector<float> weights(2 * static_cast<std::size_t>(ranks + 1));
+    dtrain::group::RowSum<float> changes(2);
+    group.all_reduce_rows(std::array<std::int64_t, 2>{rank, rank + 1}, std::array<float, 4>{1, 2, 1, 2}, changes);
+    for (std::size_t i = 0; i < changes.ids().size(); ++i) {
+      const auto row = static_cast<std::size_t>(changes.ids()[i]);
+      weights[2 * row] += changes.row(i)[0];
+      weights[2 * row + 1] += changes.row(i)[1];
+    }
+    print(group, "all_reduce_rows", weights);
+
     // The settings that rank 0 has read, of any length; and whether all ranks have them.
     std::string settings = rank == 0 ? "rate=0.1" : "";
     group.broadcast_resized(settings, 0);

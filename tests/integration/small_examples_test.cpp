@@ -32,15 +32,17 @@ TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2,
     CAPTURE(result.output);
     support::check_quiet(result);
     CHECK(support::count_of(result.output, "\n") ==
-          static_cast<std::size_t>(14 * ranks - 1));  // rank 0 receives nothing
+          static_cast<std::size_t>(15 * ranks - 1));  // rank 0 receives nothing
     std::string squares;
     std::string tables;
     std::string numbers;
+    std::string rows = " 1 2";
     int product = 1;
     for (int rank = 0; rank < ranks; ++rank) {
       squares += " " + std::to_string(rank * rank);
       product *= rank + 1;
       tables += " " + std::to_string(rank + 1);
+      rows += rank + 1 < ranks ? " 2 4" : " 1 2";
       for (int i = 0; i <= rank; ++i)
         numbers += " " + std::to_string(rank);
     }
@@ -62,6 +64,7 @@ TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2,
       CHECK(printed("all_to_all" + tables));
       CHECK(printed("all_gather_v" + numbers));
       CHECK(printed("the best split is feature " + std::to_string(ranks == 1 ? 0 : 1)));
+      CHECK(printed("all_reduce_rows" + rows));
       CHECK(printed("all have the settings 1"));
       CHECK(printed("send_recv " + std::to_string(before * before)));
       CHECK(printed("recv 4 " + std::to_string(rank)) == (rank > 0));
