@@ -20,9 +20,10 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// argv without the launcher's flags; [0] is the program's name.
+/// argv without the launcher's flags; [0] is the program's name. A null pointer follows the last, so data() is an argv
+/// for getopt and others that want one. Lifetime: until run() returns.
 /// @ingroup jobs
-using Arguments = std::span<char* const>;
+using Arguments = std::span<char*>;
 
 template <class P>
 class Elastic;

@@ -53,9 +53,10 @@ concept IsComplete = requires {
 };
 
 /// A Model whose gradients DistributedDataParallel may place. After `bind_gradient(i, view)`, gradient i lives at
-/// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
-/// end of the first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of
-/// several element types, also after a few more steps.
+/// `view`: same shape, dtype and device as before. The memory has the gradient's content: copy nothing, since the
+/// memory that it had before may have another content by now. Called at construction, and once more at the end of the
+/// first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of several
+/// element types, also after a few more steps.
 /// @ingroup training
 template <class M>
 concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {

@@ -31,7 +31,7 @@ class ArgumentVector {
   int count() const noexcept { return static_cast<int>(storage_->texts.size()); }
   char** pointers() const noexcept { return storage_->pointers.data(); }
 
-  std::span<char* const> view() const noexcept { return {storage_->pointers.data(), storage_->texts.size()}; }
+  std::span<char*> view() const noexcept { return {storage_->pointers.data(), storage_->texts.size()}; }
 
  private:
   struct Storage {
@@ -52,7 +52,7 @@ struct RankProcess : rendezvous::ControlPlaneOptions {
   ArgumentVector argument_vector{};  ///< arguments except those that launchers add
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this RankProcess lives.
-  std::span<char* const> arguments() const noexcept { return argument_vector.view(); }
+  std::span<char*> arguments() const noexcept { return argument_vector.view(); }
 };
 
 /// Result of a launcher's start(): a rank's process, or the exit code of this process.

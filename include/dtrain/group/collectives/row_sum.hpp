@@ -68,7 +68,7 @@ class RowTables {
 
  private:
   void order_by_id(std::span<const std::int64_t> ids);
-  /// Of more sources than one pass takes, the result of the first ones is the first source of the next pass.
+  /// Folds sources_. If they are more than one pass takes, the result of a pass is the first source of the next.
   void fold(ReduceOp op, std::size_t divisor, std::byte* target);
 
   std::size_t width_;

@@ -31,6 +31,13 @@ std::string stderr_of(Call call) {
 
 }  // namespace
 
+TEST_CASE("the arguments are an argv: writable, and a null pointer follows the last") {
+  CHECK(run_alone([](const dtrain::ProcessGroup<Alone>&, dtrain::Arguments arguments) {
+          char** const argv = arguments.data();
+          return arguments.size() == 1 && std::string(argv[0]) == "program" && argv[1] == nullptr ? 0 : 1;
+        }) == 0);
+}
+
 TEST_CASE("the exit code is the body's, and never one that the system makes a success of") {
   CHECK(run_alone([](const dtrain::ProcessGroup<Alone>&) { return 0; }) == 0);
   CHECK(run_alone([](const dtrain::ProcessGroup<Alone>&) { return 7; }) == 7);
