@@ -65,6 +65,7 @@ class DistributedDataParallel {
                 "of a torch::jit::Module a class of torch::nn::Module that registers its parameters");
 
   /// Collective, blocking: all parameters and buffers, also frozen parameters, get rank 0's values.
+  /// A parameter with gaps in its memory (a part of another tensor) is trained by way of a dense copy.
   /// @throws Error (unsupported) that names a parameter whose memory dtrain cannot reduce; (invalid_argument) for a
   /// null module, and one that names a SyncBatchNorm without a group; (disagreement) on every rank if the modules
   /// differ, also in the strides of a parameter; as dtrain::DistributedDataParallel.
@@ -290,6 +291,9 @@ class DistributedDataParallel {
     reducer.reuse_memory(true);
   }
 
+  /// See WrappedValues::require_dense.
+  void require_dense(const std::string& writer) const { state_->model.require_dense(writer); }
+
   /// On a GPU, for a sharded optimizer. @throws Error (unsupported) if the current stream is captured in a CUDA graph
   void require_no_capture() const {
     if (!detail::is_captured<Model::device_kind>(state_->model.device())) return;
@@ -317,13 +321,27 @@ class DistributedDataParallel {
     }
     const std::vector<std::int32_t> mine = state_->model.used();
     std::vector<std::int32_t> used = mine;
-    is_needed = is_needed || graph_ == GraphPolicy::static_graph;
+    const auto is_used = [](std::int32_t flag) { return flag != 0; };
+    is_needed = is_needed || graph_ == GraphPolicy::static_graph || std::none_of(mine.begin(), mine.end(), is_used);
     if (group_.world_size() > 1) detail::all_reduce_flags(group_, state_->model.device(), used, is_needed);
     if (graph_ == GraphPolicy::static_graph) {
       if (has_samples) used_here_ = mine;
       used_anywhere_ = used;
     }
+    if (has_samples) note_use(std::any_of(used.begin(), used.end(), is_used));
     return used;
+  }
+
+  /// Warns, once, of wrapped parameters that no rank's loss has used in several steps in turn: a program may have
+  /// replaced them. One such step is right where a sample needs no parameter.
+  void note_use(bool is_used) {
+    constexpr int suspicious = 3;
+    ++steps_;
+    unused_steps_ = is_used ? 0 : unused_steps_ + 1;
+    if (unused_steps_ != suspicious || std::exchange(has_warned_of_use_, true)) return;
+    log(LogLevel::warning, "in steps " + std::to_string(steps_ - suspicious + 1) + " to " + std::to_string(steps_) +
+                               " no parameter of the wrapped modules took part in the loss on any rank: were they "
+                               "replaced? Make another DistributedDataParallel");
   }
 
   /// After a pass of samples, in a static graph. If this rank had none when the graph was decided, this pass decides
@@ -348,12 +366,17 @@ class DistributedDataParallel {
     State(Modules modules, const ProcessGroup<P>& group, DdpOptions options, ddp::HookFunctions<Communicator> hook,
           GraphPolicy graph)
         : model(checked(std::move(modules)), graph == GraphPolicy::static_graph),
-          ddp(model, group, completed(options, model), std::move(hook)) {
+          ddp(model, group, completed(options, model), accepted(std::move(hook), model)) {
+      model.store_mirrors();
       model.keep_gradient_memory(ddp.gradient_memory());
     }
     static Modules checked(Modules modules) {
       detail::require_groups<P>(modules);
       return modules;
+    }
+    static ddp::HookFunctions<Communicator> accepted(ddp::HookFunctions<Communicator> hook, const Model& model) {
+      if (hook.weights_differ) model.require_dense(hook.description);
+      return hook;
     }
     static DdpOptions& completed(DdpOptions& options, const Model& model) {
       options.broadcast_buffers = false;
@@ -373,6 +396,9 @@ class DistributedDataParallel {
   bool allow_unused_;
   bool is_alone_;  ///< no other rank, and no hook, changes gradients
   bool has_warned_of_buffers_ = false;
+  std::uint64_t steps_ = 0;  ///< steps with samples that reduced, with allow_unused_parameters
+  int unused_steps_ = 0;     ///< the last ones, in which no rank used a parameter
+  bool has_warned_of_use_ = false;
   std::vector<std::int32_t> used_here_;      ///< a static graph's, by this rank's first samples; empty: none yet
   std::vector<std::int32_t> used_anywhere_;  ///< a static graph's, in the first step; empty: none yet
   std::unique_ptr<State> state_;

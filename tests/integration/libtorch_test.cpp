@@ -212,6 +212,10 @@ TEST_CASE("what dtrain does otherwise than LibTorch alone is said once") {
   const Result result = run("libtorch_probe", {"--nproc-per-node=1"});
   check(result.error, "loss.backward() ran outside a step: the gradient of 'weight' is this rank's own");
   check(result.error, "the gradient of 'weight' is sparse; it is reduced as a dense one");
+  for (const char* ranks : {"--nproc-per-node=1", "--nproc-per-node=2"}) {
+    const Result replaced = run("libtorch_probe", {ranks, "replaced"});
+    check(replaced.error, "in steps 11 to 13 no parameter of the wrapped modules took part in the loss on any rank");
+  }
   check(run("libtorch_probe", {"--nproc-per-node=1", "cleared"}).error,
         "' was set to none after a pass under no_sync(), so that this pass is lost");
 }

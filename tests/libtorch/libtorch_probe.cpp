@@ -43,6 +43,17 @@ void change_graph(const Group& group, std::string_view act) {
   }
 }
 
+/// A program that replaces the module's tensor after the tenth step, and trains on with its own.
+void train_replaced(const Group& group) {
+  const auto one = std::make_shared<One>(torch::ones({4}));
+  DistributedDataParallel ddp{one, group, {.allow_unused_parameters = true}};
+  torch::Tensor trained = one->only;
+  for (int step = 0; step < 20; ++step) {
+    if (step == 10) trained = trained.detach().clone().requires_grad_();
+    ddp.backward((trained * (group.rank() + 1.0)).sum());
+  }
+}
+
 /// While rank 0 is in the middle of its own, so that `ready` throws there.
 void throw_in_backward(const Group& group) {
   nn::Linear first(6, 5);
@@ -101,6 +112,8 @@ int probe(Group group, dtrain::Arguments arguments) {
     check_other_wrapper(group);
   } else if (act == "recomputed" || act == "recomputed-static") {
     add_too_often(group, act == "recomputed-static");
+  } else if (act == "replaced") {
+    train_replaced(group);
   } else if (act == "cleared") {
     clear_held(group);
   } else if (act == "no-group") {
@@ -121,6 +134,8 @@ int probe(Group group, dtrain::Arguments arguments) {
         {"passes that are given up", check_discarded},
         {"tied and frozen parameters", check_tied},
         {"element types and layouts", check_types},
+        {"parameters with gaps", check_gaps},
+        {"parameters that change", check_growth},
         {"odd tensors", check_odd_tensors},
         {"sparse gradients", check_sparse},
         {"changes after wrapping", check_changes},

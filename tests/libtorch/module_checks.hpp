@@ -79,9 +79,91 @@ inline void check_types(const Group& group) {
   ddp.backward((ddp() * factor).sum() * (group.rank() + 1));
   require(are_close(last->only.grad(), factor * mean), "elements that lie in another order keep their places");
   require(last->only.grad().strides() == last->only.strides(), "a gradient lies as its value does");
-  require_error("only is not dense memory", [&] {
-    DistributedDataParallel{std::make_shared<One>(torch::zeros({4, 4}).slice(1, 0, 2)), group};
+  require_error("only is not dense memory of the host or a CUDA device (strides 0, 1 of shape 3, 4)", [&] {
+    DistributedDataParallel{std::make_shared<One>(torch::zeros({1, 4}).expand({3, 4})), group};
   });
+}
+
+/// Parameters that are parts of other tensors, with memory between their elements.
+inline void check_gaps(const Group& group) {
+  const double mean = 0.5 * (group.world_size() + 1);
+  const auto whole_of = [&] { return torch::full({10, 16, 3}, group.rank() + 1.0); };
+  const auto part_of = [](const torch::Tensor& whole) { return whole.index({torch::indexing::Slice(), 0}); };
+  for (const bool unbinds : {false, true}) {
+    const torch::Tensor whole = whole_of();
+    const auto one = std::make_shared<One>(part_of(whole).detach());
+    require(!one->only.is_non_overlapping_and_dense(), "the parameter has gaps");
+    DistributedDataParallel ddp{one, group};
+    require(one->only.eq(1).all().item<bool>(), "a parameter with gaps gets rank 0's values");
+    require(part_of(whole).eq(1).all().item<bool>(), "and keeps its memory");
+    require(whole.select(1, 1).eq(group.rank() + 1).all().item<bool>(), "beside which nothing is written");
+    torch::optim::SGD optimizer({one->only}, 0.5);
+    for (int step = 0; step < 3; ++step) {
+      if (unbinds) one->only.mutable_grad() = torch::Tensor();
+      if (!unbinds) optimizer.zero_grad();
+      ddp.backward((ddp() * static_cast<float>(group.rank() + 1)).sum());
+      require(one->only.grad().eq(mean).all().item<bool>(), "its gradient is averaged");
+      optimizer.step();
+    }
+    require(one->only.eq(1 - 1.5 * mean).all().item<bool>(), "it is trained");
+  }
+  const torch::Tensor columns = torch::arange(32.0).reshape({4, 8}).slice(1, 0, 8, 2).t();
+  const auto turned = std::make_shared<One>(group.rank() == 0 ? columns : columns.contiguous() * 2);
+  DistributedDataParallel ddp{turned, group};  // one rank has gaps, the others have none
+  require(torch::equal(turned->only, columns), "a rank without gaps agrees with one that has them");
+  const torch::Tensor factor = torch::arange(16.0).reshape({4, 4});
+  ddp.backward((ddp() * factor).sum() * (group.rank() + 1));
+  require(are_close(turned->only.grad(), factor * mean), "elements of a turned part keep their places");
+
+  const auto gapped = std::make_shared<One>(part_of(whole_of()).detach());
+  require_error("writes parameters, and parameter 'only' has gaps in memory (strides 48, 1 of shape 10, 3)", [&] {
+    DistributedDataParallel averaged{gapped, group, {}, dtrain::hooks::LocalSgd({.every = 2})};
+  });
+  DistributedDataParallel plain{gapped, group};
+  torch::optim::SGD optimizer(gapped->parameters(), 0.1);
+  require_error("libtorch::ShardedOptimizer writes parameters, and parameter 'only' has gaps in memory", [&] {
+    ShardedOptimizer sharded{plain, optimizer};
+  });
+}
+
+/// Tensors of no module, of which there are more every few steps: after each change another wrapper. The result has the
+/// bits of programs that begin at each size with the tensors that the one before has saved.
+inline void check_growth(const Group& group) {
+  using Tensors = std::vector<dtrain::libtorch::ModuleTensor>;
+  const auto trains = [&](const torch::Tensor& means, const torch::Tensor& scales) {
+    DistributedDataParallel ddp{dtrain::libtorch::as_module({{"point.means", means}, {"scales", scales}}), group};
+    torch::optim::Adam optimizer({means, scales}, 0.1);
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      const torch::Tensor x = torch::full({3}, group.rank() + step + 1.0);
+      ddp.backward(((means * x).sum(1) * scales).square().mean());
+      optimizer.step();
+    }
+  };
+  const auto grown = [](const torch::Tensor& tensor) {
+    return torch::cat({tensor, tensor * 0.5}).detach().requires_grad_();
+  };
+  torch::Tensor means = torch::full({4, 3}, 0.1 * (group.rank() + 1)).requires_grad_();
+  torch::Tensor scales = torch::ones({4}).requires_grad_();
+  torch::Tensor saved_means = means.detach().clone(), saved_scales = scales.detach().clone();
+  for (int size = 0; size < 3; ++size) {
+    trains(means, scales);
+    std::stringstream file;
+    torch::save(std::vector<torch::Tensor>{saved_means, saved_scales}, file);
+    std::vector<torch::Tensor> loaded;
+    torch::load(loaded, file);
+    torch::Tensor begun_means = loaded[0].requires_grad_(), begun_scales = loaded[1].requires_grad_();
+    trains(begun_means, begun_scales);
+    require(torch::equal(begun_means, means) && torch::equal(begun_scales, scales),
+            "a model that has grown has the bits of one that began at its size");
+    means = grown(means);
+    scales = grown(scales);
+    saved_means = means.detach().clone();
+    saved_scales = scales.detach().clone();
+  }
+  const auto module = dtrain::libtorch::as_module(Tensors{{"a.b", torch::zeros({2})}, {"c", scales}});
+  require(module->named_parameters().contains("a_b") && !module->named_parameters()["a_b"].requires_grad(),
+          "a tensor of no module keeps its requires_grad, and its name but for dots");
 }
 
 struct Odd : nn::Module {
@@ -176,7 +258,7 @@ inline void check_element_meanings(const Group& group) {
   using dtrain::ReduceOp;
   const int ranks = group.world_size();
   torch::Tensor any = torch::full({3}, group.rank() == 0, torch::kBool), all = any.clone();
-  require_error("flags (elements of type Bool) were given to a reduction by sum", [&] { group.all_reduce(any); });
+  require_error("flags (elements of type bool) were given to a reduction by sum", [&] { group.all_reduce(any); });
   require_error("by average", [&] { group.reduce(any, 0, ReduceOp::average); });
   group.all_reduce(any, ReduceOp::max);
   group.all_reduce(all, ReduceOp::min);

@@ -75,13 +75,19 @@ class WaitPace {
     return next_yield();
   }
 
+  /// Yields the core, where next() says so.
+  void yield() noexcept;
+
   /// Goes on with yields at once.
   void skip_spins() noexcept {
     if (turn_ < spins_) turn_ = spins_;
   }
 
   /// Something has moved.
-  void reset() noexcept { turn_ = 0; }
+  void reset() noexcept {
+    turn_ = 0;
+    was_long_ = false;
+  }
 
  private:
   static constexpr int unlimited = 1 << 30;
@@ -96,7 +102,8 @@ class WaitPace {
   int yields_;
   std::chrono::microseconds window_;
   Clock::time_point began_{};  ///< the first yield
-  Clock::time_point last_{};   ///< the last one
+  Clock::time_point now_{};    ///< time of the last next() that did not spin
+  bool was_long_ = false;      ///< whether the last yield was
 };
 
 }  // namespace DTRAIN_NAMESPACE
@@ -104,8 +111,10 @@ class WaitPace {
 #if DTRAIN_DEFINITIONS
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <optional>
@@ -151,23 +160,28 @@ DTRAIN_DEFINED bool HostLoad::exceeds_cores(Clock::time_point now) noexcept {
 
 DTRAIN_DEFINED WaitLimits WaitLimits::of_ranks(int ranks, int cores) {
   const std::optional<int> quota = cpu_quota();
-  return {cores >= ranks, quota && *quota < cores_by_affinity()};
+  return {cores >= ranks, quota && *quota < std::max(cores, cores_by_affinity())};
 }
 
 DTRAIN_DEFINED WaitAction WaitPace::next_yield() noexcept {
-  const Clock::time_point now = Clock::now();
-  if (turn_ == spins_) {
-    began_ = now;
-  } else if (now - last_ > longest_yield) {
+  if (was_long_) {
     return WaitAction::sleep;
   }
-  last_ = now;
-  ++turn_;
-  const Clock::duration waited = now - began_;
+  now_ = Clock::now();
+  if (turn_++ == spins_) {
+    began_ = now_;
+  }
+  const Clock::duration waited = now_ - began_;
   const bool goes_on = yields_ != unlimited
                            ? turn_ <= spins_ + yields_
-                           : waited < window_ && (waited <= short_window || !HostLoad::instance().exceeds_cores(now));
+                           : waited < window_ && (waited <= short_window || !HostLoad::instance().exceeds_cores(now_));
   return goes_on ? WaitAction::yield : WaitAction::sleep;
+}
+
+DTRAIN_DEFINED void WaitPace::yield() noexcept {
+  const Clock::time_point begin = Clock::now();
+  static_cast<void>(::sched_yield());
+  was_long_ = Clock::now() - begin > longest_yield;
 }
 
 }  // namespace DTRAIN_NAMESPACE

@@ -237,11 +237,11 @@ class Collectives : public ValueCollectives<Group, State>,
   /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
   Work gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(gather_of(input, output, counts.in_units_of(output.unit), root), stream);
+    return enqueue(gather_of(input, output, at_root(root, counts, output.unit), root), stream);
   }
   void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
                 int root) const requires backend::CanExchangeBlocks<Communicator> {
-    run(gather_of(input, output, counts.in_units_of(output.unit), root));
+    run(gather_of(input, output, at_root(root, counts, output.unit), root));
   }
 
   /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
@@ -257,11 +257,11 @@ class Collectives : public ValueCollectives<Group, State>,
   /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
   Work scatter_v(EnqueuedInput<MovedReadBuffer> input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(scatter_of(input, counts.in_units_of(input.unit), output, root), stream);
+    return enqueue(scatter_of(input, at_root(root, counts, input.unit), output, root), stream);
   }
   void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
                  int root) const requires backend::CanExchangeBlocks<Communicator> {
-    run(scatter_of(input, counts.in_units_of(input.unit), output, root));
+    run(scatter_of(input, at_root(root, counts, input.unit), output, root));
   }
 
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
@@ -398,6 +398,11 @@ class Collectives : public ValueCollectives<Group, State>,
     return {backend::blocks_of_all_gather_v(input, output, counts, place()), input, output};
   }
   /// @}
+
+  /// The root's counts; those of other ranks are ignored.
+  backend::Counts at_root(int root, Counts& counts, std::uint32_t unit) const {
+    return is_rank(root) ? counts.in_units_of(unit) : backend::Counts();
+  }
 
   /// `view`, or an empty one of the type and device of `other`.
   template <class View>

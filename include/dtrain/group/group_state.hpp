@@ -152,7 +152,7 @@ class GroupState final : public GroupStateBase {
   }
 
   /// Kept between calls, since fresh memory costs more than a short collective. Threads: the one of the collectives.
-  ScratchMemory& scratch_memory() const noexcept { return scratch_memory_; }
+  ScratchMemory& scratch_memory() const noexcept { return resources_->scratch_memory; }
 
   /// For the order between this group's stream and other streams: recorded anew each time.
   auto& order() const noexcept { return resources_->order; }
@@ -305,6 +305,7 @@ class GroupState final : public GroupStateBase {
       }
     }
 
+    ScratchMemory scratch_memory;  ///< abandoned work may still write to it
     StreamOwner stream;
     DeviceBounceBuffer<typename Communicator::Stream> device_bounce_buffer;
     typename Communicator::Stream::Event order;
@@ -334,7 +335,6 @@ class GroupState final : public GroupStateBase {
   }
 
   std::shared_ptr<ChannelResources> resources_;
-  mutable ScratchMemory scratch_memory_;
 };
 
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.

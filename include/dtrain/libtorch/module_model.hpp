@@ -47,11 +47,10 @@ class ModuleModel {
         wrapped_->add_frozen(named);
         continue;
       }
-      const TensorView value = view_of(named.tensor, named.name);
+      const TensorView value = wrapped_->add(named.name, named.tensor);
       Parameter parameter{named.name, value, value};
       parameter.gradient.data = nullptr;  // bind_gradient sets it
       parameters_.push_back(std::move(parameter));
-      wrapped_->add(named.name, named.tensor, value);
       entries_.push_back({named.tensor, {}, {}, 0, false, false, false, 0, 0, 0});
     }
     const std::vector<ModuleTensor> present = buffers();
@@ -79,6 +78,10 @@ class ModuleModel {
       return value;
     };
   }
+
+  /// See WrappedValues.
+  void store_mirrors() { wrapped_->store_mirrors(); }
+  void require_dense(const std::string& writer) const { wrapped_->require_dense(writer); }
 
   /// Device of the parameters; the host's if there are none.
   Device device() const noexcept { return parameters_.empty() ? Device{} : parameters_.front().value.device; }
@@ -110,7 +113,8 @@ class ModuleModel {
     torch::Tensor& present = entry.value.mutable_grad();
     const bool was_bound = entry.gradient.defined() && present.defined() && present.is_same(entry.gradient);
     entry.gradient = torch::from_blob(
-        view.data, entry.value.sizes(), entry.value.strides(), [arena = arena_](void*) {}, wrapped_->options(i));
+        view.data, entry.value.sizes(), wrapped_->gradient_strides(i), [arena = arena_](void*) {},
+        wrapped_->options(i));
     if (was_bound) {
       present = entry.gradient;
     }
@@ -384,9 +388,9 @@ class ModuleModel {
     torch::Tensor& gradient = entry.value.mutable_grad();
     const torch::NoGradGuard no_grad;
     const bool is_lazy = gradient.is_conj() || gradient.is_neg();
-    if (gradient.layout() != torch::kStrided || gradient.strides() != entry.value.strides() || is_lazy) {
-      const torch::Tensor strided =
-          torch::empty_strided(entry.value.sizes(), entry.value.strides(), wrapped_->options(index));
+    const torch::IntArrayRef strides = wrapped_->gradient_strides(index);
+    if (gradient.layout() != torch::kStrided || gradient.strides() != strides || is_lazy) {
+      const torch::Tensor strided = torch::empty_strided(entry.value.sizes(), strides, wrapped_->options(index));
       strided.copy_(dense(gradient, index));
       gradient = strided;
     }

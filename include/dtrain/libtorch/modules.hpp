@@ -18,6 +18,38 @@
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
+namespace detail {
+
+/// Whether a tensor's elements lie apart in memory that has others between them: a part of another tensor.
+inline bool has_gaps(const torch::Tensor& tensor) {
+  if (tensor.layout() != torch::kStrided || tensor.is_non_overlapping_and_dense()) return false;
+  std::vector<std::pair<std::int64_t, std::int64_t>> strides;  // with the extents, of several elements each
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) strides.emplace_back(tensor.stride(i), tensor.size(i));
+  }
+  std::sort(strides.begin(), strides.end());
+  std::int64_t needed = 1;  // elements that the smaller strides reach over
+  return std::all_of(strides.begin(), strides.end(), [&](const auto& dimension) {
+    return dimension.first >= std::exchange(needed, dimension.first * dimension.second);
+  });
+}
+
+/// "sparse", "on device meta", "strides 0, 1 of shape 4, 3"
+inline std::string kind_of_memory(const torch::Tensor& tensor) {
+  const auto list = [](torch::IntArrayRef numbers) {
+    std::string text;
+    for (const std::int64_t number : numbers)
+      text += (text.empty() ? "" : ", ") + std::to_string(number);
+    return text;
+  };
+  return tensor.layout() != torch::kStrided ? "sparse"
+         : !tensor.is_cpu() && !tensor.is_cuda()
+             ? "on device " + tensor.device().str()
+             : "strides " + list(tensor.strides()) + " of shape " + list(tensor.sizes());
+}
+
+}  // namespace detail
+
 /// View of a tensor's memory, for collectives and checkpoints. Elements have their order in memory, which may differ
 /// from the order of the indices (channels_last). A complex tensor is viewed as pairs of numbers; a tensor of more than
 /// eight dimensions, as flat. @throws Error (unsupported) that begins with `name`, also for a conjugate or a negative
@@ -25,8 +57,9 @@ namespace DTRAIN_NAMESPACE::libtorch {
 inline TensorView view_of(const torch::Tensor& given, const std::string& name = "a tensor") {
   if (given.layout() != torch::kStrided || !given.is_non_overlapping_and_dense() ||
       !(given.is_cpu() || given.is_cuda())) {
-    throw Error(Errc::unsupported,
-                name + " is not dense memory of the host or a CUDA device; give its contiguous() there");
+    throw Error(Errc::unsupported, name + " is not dense memory of the host or a CUDA device (" +
+                                       detail::kind_of_memory(given) +
+                                       "); make it contiguous() where it is created, before the optimizer");
   }
   if (given.is_conj() || given.is_neg()) {  // the memory has the values before
     throw Error(Errc::unsupported, name +
@@ -59,11 +92,12 @@ inline TensorView view_of(const torch::Tensor& given, const std::string& name = 
   return {static_cast<std::byte*>(tensor.data_ptr()), shape, dtype, device};
 }
 
-/// Strides of the dimensions that have several elements ("1 5"); empty for a contiguous tensor. Tensors of the same
-/// sizes have their elements in the same order in memory if these are equal.
+/// Strides of the dimensions that have several elements ("1 5"); empty for a contiguous tensor, and for one with gaps,
+/// whose mirror is contiguous. Tensors of the same sizes have their elements in the same order in dtrain's memory if
+/// these are equal.
 inline std::string order_of(const torch::Tensor& tensor) {
   std::string strides;
-  if (tensor.is_contiguous()) return strides;
+  if (tensor.is_contiguous() || detail::has_gaps(tensor)) return strides;
   for (std::int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) > 1) strides += (strides.empty() ? "" : " ") + std::to_string(tensor.stride(i));
   }
@@ -75,6 +109,20 @@ struct ModuleTensor {
   std::string name;
   torch::Tensor tensor;
 };
+
+/// A module with these tensors as its parameters, for tensors that are in no module:
+/// `as_module({{"means", means}, {"scales", scales}})`. It shares the tensors, which keep their requires_grad; a '.' in
+/// a name becomes '_'. @throws c10::Error for an undefined tensor, and for two of one name
+/// @ingroup libtorch
+inline std::shared_ptr<torch::nn::Module> as_module(const std::vector<ModuleTensor>& tensors) {
+  auto module = std::make_shared<torch::nn::Module>("tensors");
+  for (const ModuleTensor& named : tensors) {
+    std::string name = named.name;
+    std::replace(name.begin(), name.end(), '.', '_');
+    module->register_parameter(std::move(name), named.tensor, named.tensor.requires_grad());
+  }
+  return module;
+}
 
 /// Several modules that are trained as one model.
 /// @ingroup libtorch
@@ -177,13 +225,41 @@ inline bool have_same_order(torch::IntArrayRef sizes, torch::IntArrayRef a, torc
 
 /// The parameters of wrapped modules: trained parameters, by index, and frozen parameters. torch::load and set_data
 /// give a tensor other memory without a notice to dtrain. Code that reads or writes values therefore calls present()
-/// first. Threads: the thread that trains.
+/// first. A tensor with gaps in its memory has a dense mirror. Threads: the thread that trains.
 class WrappedValues {
  public:
-  /// @param view view_of(tensor)
-  void add(std::string name, const torch::Tensor& tensor, const TensorView& view) {
-    values_.push_back({std::move(name), tensor, tensor.options(), tensor.sizes().vec(), tensor.strides().vec(),
-                       view.data, tensor.storage().getWeakStorageImpl(), 0});
+  /// @returns the value's view, or its mirror's @throws as view_of
+  TensorView add(const std::string& name, const torch::Tensor& tensor) {
+    torch::Tensor mirror;
+    if (detail::has_gaps(tensor)) mirror = tensor.detach().contiguous();
+    const TensorView view = view_of(mirror.defined() ? mirror : tensor, name);
+    values_.push_back({name, tensor, tensor.options(), tensor.sizes().vec(), tensor.strides().vec(), view.data,
+                       tensor.storage().getWeakStorageImpl(), 0, mirror});
+    return view;
+  }
+
+  /// Strides that the gradient of parameter i has in dtrain's memory.
+  torch::IntArrayRef gradient_strides(std::size_t i) const {
+    const WrappedValue& value = values_.at(i);
+    return value.mirror.defined() ? value.mirror.strides() : value.tensor.strides();
+  }
+
+  /// After dtrain has written to values: copies the mirrors to their tensors.
+  void store_mirrors() {
+    const torch::NoGradGuard no_grad;
+    for (const WrappedValue& value : values_) {
+      if (value.mirror.defined()) torch::Tensor(value.tensor).copy_(value.mirror);
+    }
+  }
+
+  /// @throws Error (unsupported) that names a parameter with gaps, whose value `writer` could not change
+  void require_dense(const std::string& writer) const {
+    for (const WrappedValue& value : values_) {
+      if (!value.mirror.defined()) continue;
+      throw Error(Errc::unsupported, writer + " writes parameters, and parameter '" + value.name +
+                                         "' has gaps in memory (" + detail::kind_of_memory(value.tensor) +
+                                         "): make it contiguous() where it is created, before the optimizer");
+    }
   }
   void add_frozen(const ModuleTensor& parameter) { frozen_.push_back(parameter); }
 
@@ -211,6 +287,11 @@ class WrappedValues {
     if (!detail::have_same_order(value.sizes, value.tensor.strides(), value.strides)) {
       refuse(value.name, "has other strides", value.tensor.strides(), torch::IntArrayRef(value.strides));
     }
+    if (value.mirror.defined()) {
+      const torch::NoGradGuard no_grad;
+      value.mirror.copy_(value.tensor);
+      return {view_of(value.mirror, value.name), value.moves};
+    }
     const TensorView view = view_of(value.tensor, value.name);
     // Another storage may have the memory of an earlier one: an equal address is no proof.
     const auto storage = value.tensor.storage().getWeakStorageImpl();
@@ -232,6 +313,7 @@ class WrappedValues {
     const std::byte* data;  ///< address in the last add() or present()
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::uint64_t moves;
+    torch::Tensor mirror;  ///< contiguous memory for the values of a tensor with gaps; undefined for others
   };
 
   static void require_same_kind(const WrappedValue& value) {

@@ -236,6 +236,7 @@ class ShardedOptimizer {
   static auto& wrapped(Ddp& ddp, O& options, const ModuleRule<O>& rule, const ShardedOptions& sharding) {
     detail::require_no_updates(options);
     require_parameters_of(ddp.trained(), options);
+    ddp.require_dense("libtorch::ShardedOptimizer");
     if (sharding.early_update) {
       throw Error(Errc::unsupported,
                   "libtorch::ShardedOptimizer has no early_update: autograd may use a weight after its gradient "

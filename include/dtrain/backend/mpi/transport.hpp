@@ -56,6 +56,8 @@ class PollingPace {
     return action == WaitAction::spin && reads_clock ? WaitAction::yield : action;
   }
 
+  void yield() noexcept { pace_.yield(); }
+
   /// See CancellationToken::stalled. Reads the clock of the last next() that did not spin.
   bool stall_is_due() noexcept {
     if (stall_at_ == Clock::time_point{}) {
@@ -161,7 +163,7 @@ class BasicTransport {
         token.stalled();
       }
       if (action == WaitAction::yield) {
-        static_cast<void>(::sched_yield());
+        pace.yield();
       } else {
         wakeup_.sleep(pace.sleep_deadline(), [&] { return running.ended.load() || (!cancelled && token.aborted()); });
       }

@@ -65,7 +65,7 @@ class PeerPace {
     if (action == WaitAction::spin) {
       spin_pause();
     } else if (action == WaitAction::yield) {
-      static_cast<void>(::sched_yield());
+      pace_.yield();
     }
     return action != WaitAction::sleep;
   }

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -27,6 +29,7 @@ concept ReducedElement = Element<T> && !is_float8(dtype_of<T>::value);
 enum class ElementMeaning : std::uint8_t {
   number,           ///< every reduction
   flag,             ///< 0 or 1: not sum and average, which give other values
+  bytes,            ///< parts of other types: no reduction
   part_of_complex,  ///< real and imaginary parts in turn: sum and average only, which treat the parts apart
 };
 
@@ -45,10 +48,20 @@ concept ComplexNumber = std::is_trivially_copyable_v<T> && requires(const T& num
 } &&(std::is_same_v<typename T::value_type, float> || std::is_same_v<typename T::value_type, double>)&&sizeof(T) ==
     2 * sizeof(typename T::value_type);
 
-/// Memory that collectives move as bytes means the same on another rank: not pointers, and not views of other memory.
+/// Objects that refer to other memory, by the forms that are known: what is moved would be their addresses.
 template <class T>
-concept MovedAsBytes = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::is_member_pointer_v<T> &&
-                       !std::ranges::enable_view<T>;
+inline constexpr bool refers_to_memory = std::is_pointer_v<T> || std::is_member_pointer_v<T> ||
+                                         std::ranges::enable_view<T> ||
+                                         std::is_convertible_v<const T&, ConstBufferView> ||
+                                         std::is_base_of_v<TensorView, T> || requires(const T& object) {
+  object.data_handle();
+};
+template <class T>
+inline constexpr bool refers_to_memory<std::reference_wrapper<T>> = true;
+
+/// Memory that collectives move as bytes means the same on another rank.
+template <class T>
+concept MovedAsBytes = std::is_trivially_copyable_v<T> && !refers_to_memory<T>;
 
 /// How collectives see a C++ element.
 struct ElementForm {
@@ -67,7 +80,7 @@ constexpr ElementForm form_of() noexcept {
   } else if constexpr (ComplexNumber<T>) {
     return {dtype_of<typename T::value_type>::value, 2, ElementMeaning::part_of_complex};
   } else {
-    return {DType::u8, sizeof(T)};
+    return {DType::u8, sizeof(T), ElementMeaning::bytes};
   }
 }
 
@@ -191,9 +204,10 @@ concept LibraryTensor = requires(const T& tensor) {
 /// @ingroup collectives
 struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
+  constexpr WriteBuffer(const TensorView& view) noexcept : BufferView(view.flat()) {}
 
   template <class T, std::size_t Extent>
-  requires(ReducedValue<T>) WriteBuffer(std::span<T, Extent> values)
+  requires(!std::is_const_v<T> && ReducedValue<T>) WriteBuffer(std::span<T, Extent> values)
   noexcept : WriteBuffer(values, detail::form_of<T>()) {}
 
   template <WritableHostValues Values>
@@ -210,9 +224,8 @@ struct WriteBuffer : BufferView {
   WriteBuffer(const T&&) = delete;  // the result of `tensor.to(type)` would be lost
 
   template <detail::TransferOnlyValues Values>
-  WriteBuffer(Values&&) noexcept {
-    static_cast<void>(detail::refuse_reduction<Values>());
-  }
+  requires(!std::is_const_v<ElementOf<Values>>) WriteBuffer(Values&&)
+  noexcept { static_cast<void>(detail::refuse_reduction<Values>()); }
   template <class Values>
   requires detail::UnmovedValues<std::remove_reference_t<Values>> WriteBuffer(Values&&)
   noexcept { static_cast<void>(detail::refuse_transfer<std::remove_reference_t<Values>>()); }
@@ -231,6 +244,7 @@ struct WriteBuffer : BufferView {
 struct ReadBuffer : ConstBufferView {
   constexpr ReadBuffer(const ConstBufferView& view) noexcept : ConstBufferView(view) {}
   constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
+  constexpr ReadBuffer(const TensorView& view) noexcept : ConstBufferView(view.flat()) {}
   constexpr ReadBuffer(const WriteBuffer& buffer) noexcept
       : ConstBufferView(buffer), meaning(buffer.meaning), unit(buffer.unit) {}
 
@@ -267,6 +281,8 @@ struct ReadBuffer : ConstBufferView {
 /// @ingroup collectives
 struct MovedWriteBuffer : WriteBuffer {
   constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
+  constexpr MovedWriteBuffer(const TensorView& view) noexcept : WriteBuffer(view) {}
+  constexpr MovedWriteBuffer(const WriteBuffer& buffer) noexcept : WriteBuffer(buffer) {}
 
   template <class T, std::size_t Extent>
   requires(!std::is_const_v<T> && MovedValue<T>) MovedWriteBuffer(std::span<T, Extent> values)
@@ -291,6 +307,8 @@ struct MovedWriteBuffer : WriteBuffer {
 struct MovedReadBuffer : ReadBuffer {
   constexpr MovedReadBuffer(const ConstBufferView& view) noexcept : ReadBuffer(view) {}
   constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}
+  constexpr MovedReadBuffer(const TensorView& view) noexcept : ReadBuffer(view) {}
+  constexpr MovedReadBuffer(const ReadBuffer& buffer) noexcept : ReadBuffer(buffer) {}
   constexpr MovedReadBuffer(const WriteBuffer& buffer) noexcept : ReadBuffer(buffer) {}
 
   template <detail::MovedValues Values>
@@ -331,6 +349,12 @@ struct EnqueuedInput : Buffer {
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning, ReduceOp op) {
+  if (meaning == ElementMeaning::bytes) {
+    throw_error(Errc::unsupported,
+                "bytes of structs or other elements that are only moved were given to a reduction by {}; reduce their "
+                "numbers, or give a function in place of the operation",
+                {name(op)});
+  }
   const bool adds = op == ReduceOp::sum || op == ReduceOp::average;
   if (meaning == ElementMeaning::flag && adds) {
     throw_error(Errc::unsupported,

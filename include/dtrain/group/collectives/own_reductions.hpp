@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -63,6 +64,11 @@ struct Fold {
   }
 };
 
+/// Abilities that own reductions need; fewer for a backend of device memory, where ranks gather to the host.
+template <class C>
+concept CanMoveBlocks = backend::CanAllGather<C> &&
+    (DeviceBounceBuffer<typename C::Stream>::is_needed || backend::CanExchangeBlocks<C>);
+
 template <class T>
 inline constexpr bool is_byte =
     std::is_same_v<T, char> || std::is_same_v<T, unsigned char> || std::is_same_v<T, std::byte>;
@@ -83,14 +89,15 @@ Fold fold_of(F& f) noexcept {
       T* const results = reinterpret_cast<T*>(into);
       const T* const others = reinterpret_cast<const T*>(from);
       for (std::size_t i = 0; i < elements; ++i) {
-        results[i] = static_cast<T>((*std::bit_cast<F*>(function))(std::as_const(results[i]), others[i]));
+        const T result = std::invoke(*std::bit_cast<F*>(function), std::as_const(results[i]), others[i]);
+        std::construct_at(results + i, result);
       }
     };
   } else {
     fold.needs_whole_blocks = is_byte<T>;
     fold.call = [](void* function, std::byte* into, const std::byte* from, std::size_t elements) {
-      (*std::bit_cast<F*>(function))(std::span(reinterpret_cast<T*>(into), elements),
-                                     std::span(reinterpret_cast<const T*>(from), elements));
+      std::invoke(*std::bit_cast<F*>(function), std::span(reinterpret_cast<T*>(into), elements),
+                  std::span(reinterpret_cast<const T*>(from), elements));
     };
   }
   return fold;
@@ -118,7 +125,7 @@ class OwnReductions {
 
   /// In place: every rank's `values` get the reduction.
   template <class Values, ReducerOf<ValueOf<Values>> F>
-  void all_reduce(Values&& values, F&& f) const requires backend::CanAllGather<Communicator> {
+  void all_reduce(Values&& values, F&& f) const requires detail::CanMoveBlocks<Communicator> {
     using T = ValueOf<Values>;
     static_assert(ElementReducer<F, T> || !detail::is_byte<T>,
                   "dtrain: all_reduce may cut bytes within an element: give elements, or whole blocks by "
@@ -128,15 +135,15 @@ class OwnReductions {
 
   /// `best = group.all_reduce(best, [](const Split& a, const Split& b) { return b.gain > a.gain ? b : a; });`
   template <detail::SingleValue T, ElementReducer<T> F>
-  [[nodiscard]] T all_reduce(const T& value, F&& f) const requires backend::CanAllGather<Communicator> {
+  [[nodiscard]] T all_reduce(const T& value, F&& f) const requires detail::CanMoveBlocks<Communicator> {
     T result = value;
-    all_reduce(std::span(&result, 1), f);
+    all_reduce(std::span(std::addressof(result), 1), f);
     return result;
   }
 
   /// In place at rank `root`; the values of other ranks stay.
   template <class Values, ReducerOf<ValueOf<Values>> F>
-  void reduce(Values&& values, int root, F&& f) const requires backend::CanAllGather<Communicator> {
+  void reduce(Values&& values, int root, F&& f) const requires detail::CanMoveBlocks<Communicator> {
     using T = ValueOf<Values>;
     reduce_with(writable<T>(values), root, detail::fold_of<T>(f));
   }
@@ -145,7 +152,7 @@ class OwnReductions {
   /// disjoint. @param counts of each rank's output, the same on every rank
   template <class Input, class Output, ReducerOf<ValueOf<Output>> F>
   void reduce_scatter_v(const Input& input, Output&& output, Counts counts,
-                        F&& f) const requires backend::CanAllGather<Communicator> {
+                        F&& f) const requires detail::CanMoveBlocks<Communicator> {
     using T = ValueOf<Output>;
     static_assert(std::is_same_v<T, ValueOf<const Input>>, "dtrain: the input and the output have one type");
     reduce_scatter_with(as_bytes(std::span(input)), writable<T>(output), counts.in_units_of(sizeof(T)),

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -18,11 +19,12 @@ namespace DTRAIN_NAMESPACE::group {
 
 namespace detail {
 
-/// One value, in no container: a number, bool or struct. Others, such as std::pair, are refused with a sentence.
-template <class T>
-concept SingleValue =
-    !LibraryTensor<T> && !std::is_convertible_v<const T&, ConstBufferView> && !UnmovedValues<T> && !requires {
-  typename ElementOf<const T>;
+/// One value, in no container and no buffer: a number, bool or struct. Others, such as std::pair, are refused with a
+/// sentence.
+template <class T, class Plain = std::remove_cv_t<T>>
+concept SingleValue = !std::is_convertible_v<const Plain&, MovedReadBuffer> &&
+                      !std::is_convertible_v<Plain&, MovedWriteBuffer> && !requires {
+  typename ElementOf<const Plain>;
 };
 
 /// Fails to compile, with the reason, if T cannot be moved as bytes.
@@ -63,19 +65,14 @@ class ValueCollectives {
 
   /// Reduces one number: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`.
   /// @returns the reduction of every rank's `value`
+  template <class Number>
+  requires(std::is_arithmetic_v<Number>) [[nodiscard]] Number
+      all_reduce(Number value, ReduceOp op = ReduceOp::sum) const {
+    return reduce_one(value, op);
+  }
   template <detail::SingleValue T>
-  [[nodiscard]] T all_reduce(const T& value, ReduceOp op = ReduceOp::sum) const {
-    static_assert(
-        ReducedValue<T>,
-        "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
-        "group::ReducedValue, in dtrain/group/collectives/buffers.hpp): convert others, to double or std::int64_t for "
-        "example; for several give a buffer, for a trivially copyable struct (std::pair is none) a function "
-        "in place of the operation");
-    T result = value;
-    if constexpr (ReducedValue<T>) {
-      self().all_reduce(std::span(&result, 1), op);
-    }
-    return result;
+  requires(!std::is_arithmetic_v<T>) [[nodiscard]] T all_reduce(const T& value, ReduceOp op = ReduceOp::sum) const {
+    return reduce_one(value, op);
   }
 
   /// Whether `condition` is true on at least one rank: `if (group.any(diverged)) break;`.
@@ -88,8 +85,8 @@ class ValueCollectives {
   [[nodiscard]] std::vector<T> all_gather(const T& value) const requires backend::CanAllGather<Communicator> {
     static_assert(!std::is_same_v<T, bool>, "dtrain: std::vector<bool> has no memory for each element: give a char");
     if constexpr (detail::check_moved<T>()) {
-      std::vector<T> values(static_cast<std::size_t>(self().world_size()));
-      self().all_gather(std::span(&value, 1), values);
+      std::vector<T> values(static_cast<std::size_t>(self().world_size()), value);
+      self().all_gather(std::span(std::addressof(value), 1), values);
       return values;
     }
   }
@@ -97,8 +94,10 @@ class ValueCollectives {
   /// `value`, a number or a trivially copyable struct, gets rank `root`'s.
   template <detail::SingleValue T>
   void broadcast(T& value, int root) const {
-    if constexpr (detail::check_moved<T>()) {
-      self().broadcast(std::span(&value, 1), root);
+    static_assert(!std::is_const_v<T>,
+                  "dtrain: the value is const, and broadcast writes to it on every rank but the root");
+    if constexpr (detail::check_moved<std::remove_const_t<T>>() && !std::is_const_v<T>) {
+      self().broadcast(std::span(std::addressof(value), 1), root);
     }
   }
 
@@ -140,6 +139,19 @@ class ValueCollectives {
   /// @}
 
  private:
+  template <class T>
+  T reduce_one(T result, ReduceOp op) const {
+    static_assert(ReducedValue<T>,
+                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
+                  "group::ReducedValue, in dtrain/group/collectives/buffers.hpp): convert others, to double or "
+                  "std::int64_t for example; for several give a buffer, for a trivially copyable struct (std::pair is "
+                  "none) a function in place of the operation");
+    if constexpr (ReducedValue<T>) {
+      self().all_reduce(std::span(std::addressof(result), 1), op);
+    }
+    return result;
+  }
+
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
 };
 

@@ -40,6 +40,12 @@ TEST_CASE("trivially copyable elements are moved as their bytes; numbers with an
   static_assert(!std::is_constructible_v<MovedWriteBuffer, const std::vector<Split>&>);
   static_assert(!dtrain::group::MovedValue<std::string_view> && !dtrain::group::MovedValue<std::span<int>>);
   static_assert(!dtrain::group::MovedValue<int*> && !dtrain::group::MovedValue<std::pair<int, int>>);
+  static_assert(!dtrain::group::MovedValue<dtrain::TensorView> && !dtrain::group::MovedValue<dtrain::BufferView>);
+  static_assert(!dtrain::group::MovedValue<std::reference_wrapper<int>>);
+  static_assert(!std::is_constructible_v<WriteBuffer, std::span<const std::complex<float>>>);
+  static_assert(!std::is_constructible_v<dtrain::group::Counts, std::string>);
+  CHECK(MovedWriteBuffer(WriteBuffer(numbers)).unit == 2);
+  CHECK(MovedReadBuffer(ReadBuffer(numbers)).meaning == dtrain::group::ElementMeaning::part_of_complex);
   static_assert(dtrain::group::MovedValue<std::array<float, 3>> && dtrain::group::MovedValue<std::byte>);
 }
 
@@ -108,6 +114,22 @@ TEST_CASE("a condition is true on any rank or on all; bools are reduced by min, 
     CHECK(!flags[0]);
     CHECK(flags[1]);
     group.broadcast(flags, 0);
+  });
+}
+
+TEST_CASE("what is moved as bytes is not reduced by a ReduceOp, and a tensor's view is the tensor") {
+  run_well(2, [](const Group& group) {
+    std::vector<Split> splits(2);
+    const MovedWriteBuffer moved(splits);
+    CHECK_ERROR(group.all_reduce(moved), Errc::unsupported, "bytes of structs or other elements");
+    std::vector<float> weights(6, static_cast<float>(group.rank() + 1));
+    const dtrain::TensorView view = dtrain::tensor_view(weights.data(), {2, 3});
+    group.broadcast(view, 1);
+    CHECK(weights == std::vector<float>(6, 2));
+    group.all_reduce(view);
+    CHECK(weights == std::vector<float>(6, 4));
+    std::vector<float> all(group.rank() == 0 ? 12 : 0);  // the counts of other ranks than the root are ignored
+    group.gather_v(weights, all, group.rank() == 0 ? std::vector<int>{6, 6} : std::vector<int>{-1, -1}, 0);
   });
 }
 

@@ -29,6 +29,24 @@ TEST_CASE("a function of one's own is called once less for each element than the
   });
 }
 
+TEST_CASE("a member function is a function of one's own, and an element may have constant members") {
+  struct Vector {
+    float x;
+    Vector add(const Vector& other) const { return {x + other.x}; }
+  };
+  struct Constant {
+    const int number;
+  };
+  run_well(3, [](const Group& group) {
+    std::vector<Vector> values(4, Vector{1});
+    group.all_reduce(values, &Vector::add);
+    CHECK(values[3].x == 3);
+    std::array<Constant, 1> constant{{{group.rank()}}};
+    group.all_reduce(constant, [](const Constant& a, const Constant& b) { return Constant{a.number * 10 + b.number}; });
+    CHECK(constant[0].number == 12);
+  });
+}
+
 TEST_CASE("an exception of the function leaves the call and is the job's cause") {
   for (const std::size_t count : {std::size_t{1}, std::size_t{100000}}) {
     const auto ends = support::run_groups<Policy>(3, [&](const Group& group) {
