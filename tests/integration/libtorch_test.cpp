@@ -99,6 +99,16 @@ TEST_CASE("the smallest LibTorch program ends with nothing to say, on 1 and 3 ra
   }
 }
 
+TEST_CASE("a model whose parameters become more trains on 1, 2 and 3 ranks") {
+  if (!can_run()) return;
+  for (const char* ranks : {"1", "2", "3"}) {
+    CAPTURE(ranks);
+    const Result result = run("growing_libtorch", {std::string("--nproc-per-node=") + ranks});
+    support::check_quiet(result);
+    CHECK_CONTAINS(result.output, "12 bumps, mean square error 0.0");
+  }
+}
+
 TEST_CASE("a DataLoader with a BatchSampler trains to one loss, whose weights LibTorch can load, on 1, 2 and 3 ranks") {
   if (!can_run()) return;
   const support::TemporaryDirectory files;
