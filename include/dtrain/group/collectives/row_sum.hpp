@@ -2,6 +2,7 @@
 /// @file
 /// RowSum: the reduced rows of a table of which each rank has changed some. RowCollectives: all_reduce_rows.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -68,8 +69,14 @@ class RowTables {
 
  private:
   void order_by_id(std::span<const std::int64_t> ids);
+  void prefetch(const std::byte* row) const noexcept {
+    for (std::size_t at = 0; at < std::min<std::size_t>(row_bytes_, 1024); at += 64)
+      __builtin_prefetch(row + at);
+  }
+  /// Reductions of the rows of one id.
+  struct Fold;
   /// Folds sources_. If they are more than one pass takes, the result of a pass is the first source of the next.
-  void fold(ReduceOp op, std::size_t divisor, std::byte* target);
+  void fold(const Fold& by, std::byte* target);
 
   std::size_t width_;
   std::size_t row_bytes_;
@@ -152,7 +159,6 @@ class RowCollectives {
 
 #if DTRAIN_DEFINITIONS
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
@@ -195,17 +201,30 @@ DTRAIN_DEFINED void RowTables::order_by_id(std::span<const std::int64_t> ids) {
   }
 }
 
-DTRAIN_DEFINED void RowTables::fold(ReduceOp op, std::size_t divisor, std::byte* target) {
-  const kernels::Reduction last = kernels::Reduction::of(dtype_, op).over(divisor);
-  const kernels::Reduction part = kernels::Reduction::of(dtype_, op == ReduceOp::average ? ReduceOp::sum : op);
+struct RowTables::Fold {
+  Fold(DType dtype, ReduceOp op, std::size_t divisor) noexcept
+      : part(kernels::Reduction::of(dtype, op == ReduceOp::average ? ReduceOp::sum : op)),
+        last(kernels::Reduction::of(dtype, op).over(divisor)),
+        copies(op != ReduceOp::average) {}
+
+  kernels::Reduction part;  ///< all passes but the last
+  kernels::Reduction last;
+  bool copies;  ///< one source is copied
+};
+
+DTRAIN_DEFINED void RowTables::fold(const Fold& by, std::byte* target) {
+  if (sources_.size() == 1 && by.copies) {
+    if (row_bytes_ != 0) std::memcpy(target, sources_.front(), row_bytes_);
+    return;
+  }
   std::span<const std::byte*> sources(sources_);
   constexpr std::size_t most = kernels::Reduction::max_sources;
   while (sources.size() > most) {
-    part(sources.first(most), std::span(&target, 1), width_);
+    by.part(sources.first(most), std::span(&target, 1), width_);
     sources = sources.subspan(most - 1);
     sources.front() = target;
   }
-  last(sources, std::span(&target, 1), width_);
+  by.last(sources, std::span(&target, 1), width_);
 }
 
 DTRAIN_DEFINED void RowTables::pack(std::span<const std::int64_t> ids, const std::byte* rows, std::size_t elements,
@@ -230,15 +249,17 @@ DTRAIN_DEFINED void RowTables::pack(std::span<const std::int64_t> ids, const std
   sent.resize(row_bytes_, width_);
   std::vector<std::size_t> next(ranks, 0);
   std::partial_sum(sent.counts.begin(), sent.counts.end() - 1, next.begin() + 1);
-  const ReduceOp own = op == ReduceOp::average ? ReduceOp::sum : op;
+  const Fold own(dtype_, op == ReduceOp::average ? ReduceOp::sum : op, 1);
+  constexpr std::size_t ahead = 8;  // rows in the order of their ids lie anywhere
   for (std::size_t i = 0; i < order_.size();) {
+    if (i + ahead < order_.size()) prefetch(rows + order_[i + ahead] * row_bytes_);
     const std::int64_t id = ids[order_[i]];
     sources_.clear();
     for (; i < order_.size() && ids[order_[i]] == id; ++i)
       sources_.push_back(rows + order_[i] * row_bytes_);
     const std::size_t place = next[owner_of(id, ranks)]++;
     sent.ids[place] = id;
-    fold(own, 0, sent.rows.data() + place * row_bytes_);
+    fold(own, sent.rows.data() + place * row_bytes_);
   }
   headers.resize(ranks);
   std::transform(sent.counts.begin(), sent.counts.end(), headers.begin(), [this](std::size_t count) {
@@ -264,6 +285,7 @@ DTRAIN_DEFINED void RowTables::expect(std::span<const RowHeader> of_ranks) {
 /// Merges the blocks, which are sorted by id. The next id is the least at any block's front: ranks are few.
 DTRAIN_DEFINED void RowTables::merge(std::size_t ranks, ReduceOp op) {
   constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  const Fold by(dtype_, op, ranks);
   std::vector<std::size_t> at(ranks, 0), ends(ranks);
   std::partial_sum(received.counts.begin(), received.counts.end(), ends.begin());
   for (std::size_t rank = 1; rank < ranks; ++rank)
@@ -286,7 +308,7 @@ DTRAIN_DEFINED void RowTables::merge(std::size_t ranks, ReduceOp op) {
         sources_.push_back(received.rows.data() + at[rank]++ * row_bytes_);
       }
     }
-    fold(op, ranks, owned.rows.data() + owned.ids.size() * row_bytes_);
+    fold(by, owned.rows.data() + owned.ids.size() * row_bytes_);
     owned.ids.push_back(least);
   }
 }
