@@ -832,12 +832,14 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 // ---- dtrain/core/process/core_count.hpp
 
 /// @file
-/// Number of cores that this process may use (available_cores()), or all ranks of its host (cores_of_all_ranks()).
+/// Number of cores that this thread or process may use, or all ranks of its host (cores_of_all_ranks()).
 
 namespace DTRAIN_NAMESPACE {
 
-/// Number of cores that the calling thread may use by its affinity, at most the CPU quota of its control groups. If the
-/// system cannot answer, the number of cores online. Reads some small files.
+/// Number of cores that the calling thread may use by its affinity. If the system cannot answer, those online.
+int cores_by_affinity();
+
+/// cores_by_affinity(), at most the CPU quota of this process's control groups. Reads some small files.
 int available_cores();
 
 /// Number of cores that the ranks of this host may use together. A launcher that binds ranks to cores states the number
@@ -2575,6 +2577,110 @@ DTRAIN_DEFINED bool MemoryRanges::contains(const TensorView& part) const noexcep
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/wait_pace.hpp
+
+/// @file
+/// WaitPace: when a waiting thread spins, yields its core, and sleeps. HostLoad: whether threads wait for cores.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Whether the host has more running threads than cores, by /proc/loadavg. Where that file is another host's or cannot
+/// be read, the answer may be wrong, which costs time alone. Threads: any.
+class HostLoad {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// The process's own.
+  static HostLoad& instance();
+
+  /// Looks at most once in 2 ms (1.5 us); between looks, the last answer.
+  bool exceeds_cores(Clock::time_point now) noexcept;
+
+  /// The number of running threads in the text of /proc/loadavg ("0.20 0.18 0.12 1/80 11206": 1); 0 for another text.
+  static int running_threads(std::string_view text) noexcept;
+
+  HostLoad(const HostLoad&) = delete;
+  HostLoad& operator=(const HostLoad&) = delete;
+
+ private:
+  HostLoad();
+  ~HostLoad() = default;
+
+  int file_;  ///< /proc/loadavg, open until the process ends, or -1
+  int cores_;
+  std::atomic<std::int64_t> next_look_{0};
+  std::atomic<bool> exceeds_{false};
+};
+
+enum class WaitAction : std::uint8_t { spin, yield, sleep };
+
+/// Processor time that a process may use while its threads wait.
+struct WaitLimits {
+  bool cores_suffice;  ///< each rank of the host has a core
+  bool has_quota;      ///< a control group's quota is below the cores: what is used in waiting stops the job later
+  int pauses = 200;    ///< looks before the first yield, where cores suffice
+
+  /// The limits of so many ranks on a host that has so many cores for them. Reads some small files.
+  static WaitLimits of_ranks(int ranks, int cores);
+};
+
+/// Decides what a thread does next that waits for a peer; the caller does it.
+///
+/// Pauses first, in case the peer runs on another core; then yields, in case it needs this one; then sleeps, because a
+/// waiting thread may hold a core that the awaited rank wants. A wake-up costs 11 to 15 us, so where cores suffice
+/// yields go on for 300 us; fewer if a yield was long (another thread wanted this core), if the host has more running
+/// threads than cores, and under a quota. Threads: one.
+class WaitPace {
+ public:
+  using Clock = HostLoad::Clock;
+
+  explicit WaitPace(const WaitLimits& limits) noexcept
+      : spins_(limits.cores_suffice ? limits.pauses : 5),
+        yields_(limits.cores_suffice ? unlimited : 50),
+        window_(limits.has_quota ? short_window : long_window) {}
+
+  /// Call it before each further look at what is awaited.
+  WaitAction next() noexcept {
+    if (turn_ < spins_) {
+      ++turn_;
+      return WaitAction::spin;
+    }
+    return next_yield();
+  }
+
+  /// Yields the core, where next() says so.
+  void yield() noexcept;
+
+  /// Goes on with yields at once.
+  void skip_spins() noexcept {
+    if (turn_ < spins_) turn_ = spins_;
+  }
+
+  /// Something has moved.
+  void reset() noexcept {
+    turn_ = 0;
+    was_long_ = false;
+  }
+
+ private:
+  static constexpr int unlimited = 1 << 30;
+  static constexpr std::chrono::microseconds short_window{20};
+  static constexpr std::chrono::microseconds long_window{300};
+  static constexpr std::chrono::microseconds longest_yield{30};
+
+  WaitAction next_yield() noexcept;
+
+  int turn_ = 0;
+  int spins_;
+  int yields_;
+  std::chrono::microseconds window_;
+  Clock::time_point began_{};  ///< the first yield
+  Clock::time_point now_{};    ///< time of the last next() that did not spin
+  bool was_long_ = false;      ///< whether the last yield was
+};
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/kernels/in_place_cast.hpp
 
 /// @file
@@ -2746,7 +2852,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// - f16, bf16: the same in f32, then rounded once to nearest even; beyond the largest finite value, to infinity.
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN results have the bits of the positive quiet NaN without payload.
-/// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
+/// - Integers: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
 /// - One source is copied, and a NaN keeps its bits; after over(), it is divided.
 ///
 /// Compiler flags of the program (-ffast-math, -mfma) and settings of the calling thread (flushed subnormals, another
@@ -17824,31 +17930,36 @@ class Engine {
 // ---- dtrain/backend/mpi/transport.hpp
 
 /// @file
-/// mpi::BasicTransport: the transport of one channel over MPI. WaitPace: how a waiting thread spins, yields, then
+/// mpi::BasicTransport: the transport of one channel over MPI. PollingPace: when a waiting thread spins, yields,
 /// sleeps.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Spins first, then yields in case a peer needs the core, then sleeps: the longer nothing moves, the longer.
-/// The clock is not read while it spins. Threads: one.
-class WaitPace {
+/// A WaitPace whose sleeps nobody ends: they are short, and grow with the time since something moved. Also says when to
+/// look for a stall. The clock is not read while it spins. Threads: one.
+class PollingPace {
  public:
-  enum class WaitAction : std::uint8_t { spin, yield, sleep };
+  explicit PollingPace(const WaitLimits& limits) noexcept : pace_(limits) {}
 
   /// Something has moved.
-  void reset() noexcept { turn_ = 0; }
+  void reset() noexcept {
+    pace_.reset();
+    moves_ = true;
+  }
 
   WaitAction next() noexcept {
-    ++all_turns_;
-    if (++turn_ <= spins && all_turns_ % longest_spin != 0) {
-      return WaitAction::spin;
+    const WaitAction action = pace_.next();
+    const bool reads_clock = action != WaitAction::spin || ++spins_ % longest_spin == 0;
+    if (reads_clock) {
+      now_ = Clock::now();
+      if (std::exchange(moves_, false)) {
+        moved_at_ = now_;
+      }
     }
-    now_ = Clock::now();
-    if (turn_ <= spins + 1) {
-      moved_at_ = now_;
-    }
-    return now_ - moved_at_ < yield_time ? WaitAction::yield : WaitAction::sleep;
+    return action == WaitAction::spin && reads_clock ? WaitAction::yield : action;
   }
+
+  void yield() noexcept { pace_.yield(); }
 
   /// See CancellationToken::stalled. Reads the clock of the last next() that did not spin.
   bool stall_is_due() noexcept {
@@ -17868,15 +17979,14 @@ class WaitPace {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  static constexpr int spins = 100;
+  using Clock = WaitPace::Clock;
   static constexpr std::uint64_t longest_spin = 4096;  ///< turns until the clock is read, also while messages arrive
-  static constexpr std::chrono::microseconds yield_time{300};
   static constexpr std::chrono::microseconds shortest_sleep{20};
   static constexpr std::chrono::microseconds longest_sleep{200};
 
-  int turn_ = 0;
-  std::uint64_t all_turns_ = 0;
+  WaitPace pace_;
+  std::uint64_t spins_ = 0;
+  bool moves_ = true;
   Clock::time_point now_{};
   Clock::time_point moved_at_{};
   Clock::time_point stall_at_{};
@@ -17899,7 +18009,7 @@ class BasicTransport {
   /// Collective, blocking: agrees on the channel's tags, and makes the channel's communicator if `E` has one.
   /// @throws Error (timeout, limit, mpi), JobFailed
   BasicTransport(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
-      : engine_(Engine::shared_blocking(deadline)) {
+      : engine_(Engine::shared_blocking(deadline)), limits_(limits_of(context.members.local_world_size)) {
     engine_->set_finalize_timeout(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
     const int first_tag = agree_on_tags(context, deadline);
     endpoint_ = std::make_shared<E>(engine_->loop().requests(), engine_->runtime().communicator(), first_tag,
@@ -17937,14 +18047,14 @@ class BasicTransport {
     ProgressLoop& loop = engine_->loop();
     loop.enter(running);
     loop.start(running);
-    WaitPace pace;
+    PollingPace pace(limits_);
     bool cancelled = false;
     while (!running.ended.load()) {
       if (loop.drive()) {
         pace.reset();
       }
-      const WaitPace::WaitAction action = pace.next();
-      if (action == WaitPace::WaitAction::spin || running.ended.load()) {
+      const WaitAction action = pace.next();
+      if (action == WaitAction::spin || running.ended.load()) {
         continue;
       }
       if (!cancelled && token.cancelled()) {
@@ -17955,8 +18065,8 @@ class BasicTransport {
       if (pace.stall_is_due()) {
         token.stalled();
       }
-      if (action == WaitPace::WaitAction::yield) {
-        static_cast<void>(::sched_yield());
+      if (action == WaitAction::yield) {
+        pace.yield();
       } else {
         wakeup_.sleep(pace.sleep_deadline(), [&] { return running.ended.load() || (!cancelled && token.aborted()); });
       }
@@ -17993,6 +18103,14 @@ class BasicTransport {
   }
 
  private:
+  /// A launcher of MPI may have bound each rank to one core, so the cores online count. A look at MPI's
+  /// messages takes longer than a pause.
+  static WaitLimits limits_of(int local_ranks) {
+    WaitLimits limits = WaitLimits::of_ranks(local_ranks, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+    limits.pauses = 100;
+    return limits;
+  }
+
   static constexpr int most_notified = 64;  ///< beyond this: the ranks at distances 1, 2, 4, ..., as in algorithms
 
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
@@ -18045,6 +18163,7 @@ class BasicTransport {
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<E> endpoint_;  ///< shared with a close message that is sent late
   Wakeup wakeup_;
+  WaitLimits limits_;
 };
 
 using Transport = BasicTransport<Endpoint>;
@@ -21206,39 +21325,45 @@ class SegmentSetup {
 
 /// @file
 /// shared_memory::Channel of a Communicator: one rank's operations in order, barriers, timeouts and failure.
-/// SpinPolicy: when its waits sleep.
+/// PeerPace: when its waits sleep.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Spins first, in case the peer runs on another core; then yields, in case the peer needs this core.
+/// Paces the waits for peers of one channel: a WaitPace for each wait, and sleeps that part two ranks on one core.
 ///
 /// The scheduler may leave two ranks on one core while another is idle. Both look busy, so the scheduler moves neither,
 /// and every barrier costs a thread switch. A thread that wakes is placed on an idle core if there is one. Hence a rank
 /// that finds its peer on its own core sleeps at once, every 2 ms at most: without an idle core, a sleep moves no
 /// thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
-class SpinPolicy {
+class PeerPace {
  public:
-  explicit SpinPolicy(int ranks) : cores_suffice_(cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
+  explicit PeerPace(const WaitLimits& limits) noexcept : limits_(limits) {}
 
-  /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
-  bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
-    if (turn == first_look && cores_suffice_ && on_one_core(control.slot(rank), control.slot(peer))) {
+  /// Before the first look at what is awaited.
+  void begin() noexcept {
+    pace_.reset();
+    turn_ = 0;
+  }
+
+  /// Spins or yields once. @returns false if the caller is to sleep
+  bool spin_once(const ControlBlock& control, int rank, int peer) noexcept {
+    if (turn_++ == first_look && limits_.cores_suffice && on_one_core(control.slot(rank), control.slot(peer))) {
       if (may_sleep()) {
         return false;
       }
-      turn = spins_;
+      pace_.skip_spins();
     }
-    if (turn < spins_) {
+    const WaitAction action = pace_.next();
+    if (action == WaitAction::spin) {
       spin_pause();
-    } else {
-      static_cast<void>(::sched_yield());
+    } else if (action == WaitAction::yield) {
+      pace_.yield();
     }
-    return ++turn < spins_ + yields;
+    return action != WaitAction::sleep;
   }
 
  private:
   static constexpr int first_look = 20;
-  static constexpr int yields = 50;
 
   /// Publishes the core that this rank waits on, and reads that of the peer.
   static bool on_one_core(RankSlot& own, const RankSlot& peer) noexcept {
@@ -21256,8 +21381,9 @@ class SpinPolicy {
     return true;
   }
 
-  const bool cores_suffice_;
-  const int spins_;  ///< few where ranks outnumber cores: the awaited rank may need the core
+  WaitLimits limits_;
+  WaitPace pace_{limits_};
+  int turn_ = 0;
   std::chrono::steady_clock::time_point next_sleep_{};
 };
 
@@ -21417,7 +21543,7 @@ class Channel final : public OrderedChannel {
         describe_(context.describe),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
-        spin_policy_(size_),
+        pace_(WaitLimits::of_ranks(size_, cores_of_all_ranks())),
         notice_(context.notice_after) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
   }
@@ -21463,7 +21589,7 @@ class Channel final : public OrderedChannel {
   /// Waits until `awaited.done()`: spins and yields first, then sleeps. @returns false if the channel has failed
   template <class Awaited>
   bool wait(const Awaited& awaited) noexcept {
-    int turn = 0;
+    pace_.begin();
     do {
       if (awaited.done()) {
         return true;
@@ -21471,7 +21597,7 @@ class Channel final : public OrderedChannel {
       if (aborted()) {
         return false;
       }
-    } while (spin_policy_.spin_once(turn, control_, rank_, awaited.peer()));
+    } while (pace_.spin_once(control_, rank_, awaited.peer()));
     if (!deadline_) {
       deadline_ = Deadline::after(timeout_);
     }
@@ -21587,7 +21713,7 @@ class Channel final : public OrderedChannel {
   const ControlBlock control_;
   const kernels::Isa isa_ = kernels::best_isa();
 
-  SpinPolicy spin_policy_;
+  PeerPace pace_;
   WaitNotice notice_;
   CopyPathTuner copy_path_;
   std::uint32_t barriers_ = 0;
@@ -24432,7 +24558,7 @@ class ArgumentVector {
   int count() const noexcept { return static_cast<int>(storage_->texts.size()); }
   char** pointers() const noexcept { return storage_->pointers.data(); }
 
-  std::span<char* const> view() const noexcept { return {storage_->pointers.data(), storage_->texts.size()}; }
+  std::span<char*> view() const noexcept { return {storage_->pointers.data(), storage_->texts.size()}; }
 
  private:
   struct Storage {
@@ -24453,7 +24579,7 @@ struct RankProcess : rendezvous::ControlPlaneOptions {
   ArgumentVector argument_vector{};  ///< arguments except those that launchers add
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this RankProcess lives.
-  std::span<char* const> arguments() const noexcept { return argument_vector.view(); }
+  std::span<char*> arguments() const noexcept { return argument_vector.view(); }
 };
 
 /// Result of a launcher's start(): a rank's process, or the exit code of this process.
@@ -24659,6 +24785,7 @@ concept ReducedElement = Element<T> && !is_float8(dtype_of<T>::value);
 enum class ElementMeaning : std::uint8_t {
   number,           ///< every reduction
   flag,             ///< 0 or 1: not sum and average, which give other values
+  bytes,            ///< parts of other types: no reduction
   part_of_complex,  ///< real and imaginary parts in turn: sum and average only, which treat the parts apart
 };
 
@@ -24677,10 +24804,20 @@ concept ComplexNumber = std::is_trivially_copyable_v<T> && requires(const T& num
 } &&(std::is_same_v<typename T::value_type, float> || std::is_same_v<typename T::value_type, double>)&&sizeof(T) ==
     2 * sizeof(typename T::value_type);
 
-/// Memory that collectives move as bytes means the same on another rank: not pointers, and not views of other memory.
+/// Objects that refer to other memory, by the forms that are known: what is moved would be their addresses.
 template <class T>
-concept MovedAsBytes = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::is_member_pointer_v<T> &&
-                       !std::ranges::enable_view<T>;
+inline constexpr bool refers_to_memory = std::is_pointer_v<T> || std::is_member_pointer_v<T> ||
+                                         std::ranges::enable_view<T> ||
+                                         std::is_convertible_v<const T&, ConstBufferView> ||
+                                         std::is_base_of_v<TensorView, T> || requires(const T& object) {
+  object.data_handle();
+};
+template <class T>
+inline constexpr bool refers_to_memory<std::reference_wrapper<T>> = true;
+
+/// Memory that collectives move as bytes means the same on another rank.
+template <class T>
+concept MovedAsBytes = std::is_trivially_copyable_v<T> && !refers_to_memory<T>;
 
 /// How collectives see a C++ element.
 struct ElementForm {
@@ -24699,7 +24836,7 @@ constexpr ElementForm form_of() noexcept {
   } else if constexpr (ComplexNumber<T>) {
     return {dtype_of<typename T::value_type>::value, 2, ElementMeaning::part_of_complex};
   } else {
-    return {DType::u8, sizeof(T)};
+    return {DType::u8, sizeof(T), ElementMeaning::bytes};
   }
 }
 
@@ -24823,9 +24960,10 @@ concept LibraryTensor = requires(const T& tensor) {
 /// @ingroup collectives
 struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
+  constexpr WriteBuffer(const TensorView& view) noexcept : BufferView(view.flat()) {}
 
   template <class T, std::size_t Extent>
-  requires(ReducedValue<T>) WriteBuffer(std::span<T, Extent> values)
+  requires(!std::is_const_v<T> && ReducedValue<T>) WriteBuffer(std::span<T, Extent> values)
   noexcept : WriteBuffer(values, detail::form_of<T>()) {}
 
   template <WritableHostValues Values>
@@ -24842,9 +24980,8 @@ struct WriteBuffer : BufferView {
   WriteBuffer(const T&&) = delete;  // the result of `tensor.to(type)` would be lost
 
   template <detail::TransferOnlyValues Values>
-  WriteBuffer(Values&&) noexcept {
-    static_cast<void>(detail::refuse_reduction<Values>());
-  }
+  requires(!std::is_const_v<ElementOf<Values>>) WriteBuffer(Values&&)
+  noexcept { static_cast<void>(detail::refuse_reduction<Values>()); }
   template <class Values>
   requires detail::UnmovedValues<std::remove_reference_t<Values>> WriteBuffer(Values&&)
   noexcept { static_cast<void>(detail::refuse_transfer<std::remove_reference_t<Values>>()); }
@@ -24863,6 +25000,7 @@ struct WriteBuffer : BufferView {
 struct ReadBuffer : ConstBufferView {
   constexpr ReadBuffer(const ConstBufferView& view) noexcept : ConstBufferView(view) {}
   constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
+  constexpr ReadBuffer(const TensorView& view) noexcept : ConstBufferView(view.flat()) {}
   constexpr ReadBuffer(const WriteBuffer& buffer) noexcept
       : ConstBufferView(buffer), meaning(buffer.meaning), unit(buffer.unit) {}
 
@@ -24899,6 +25037,8 @@ struct ReadBuffer : ConstBufferView {
 /// @ingroup collectives
 struct MovedWriteBuffer : WriteBuffer {
   constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
+  constexpr MovedWriteBuffer(const TensorView& view) noexcept : WriteBuffer(view) {}
+  constexpr MovedWriteBuffer(const WriteBuffer& buffer) noexcept : WriteBuffer(buffer) {}
 
   template <class T, std::size_t Extent>
   requires(!std::is_const_v<T> && MovedValue<T>) MovedWriteBuffer(std::span<T, Extent> values)
@@ -24923,6 +25063,8 @@ struct MovedWriteBuffer : WriteBuffer {
 struct MovedReadBuffer : ReadBuffer {
   constexpr MovedReadBuffer(const ConstBufferView& view) noexcept : ReadBuffer(view) {}
   constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}
+  constexpr MovedReadBuffer(const TensorView& view) noexcept : ReadBuffer(view) {}
+  constexpr MovedReadBuffer(const ReadBuffer& buffer) noexcept : ReadBuffer(buffer) {}
   constexpr MovedReadBuffer(const WriteBuffer& buffer) noexcept : ReadBuffer(buffer) {}
 
   template <detail::MovedValues Values>
@@ -24963,6 +25105,12 @@ struct EnqueuedInput : Buffer {
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning, ReduceOp op) {
+  if (meaning == ElementMeaning::bytes) {
+    throw_error(Errc::unsupported,
+                "bytes of structs or other elements that are only moved were given to a reduction by {}; reduce their "
+                "numbers, or give a function in place of the operation",
+                {name(op)});
+  }
   const bool adds = op == ReduceOp::sum || op == ReduceOp::average;
   if (meaning == ElementMeaning::flag && adds) {
     throw_error(Errc::unsupported,
@@ -24995,13 +25143,23 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_equal_units(std::uint32_t input, 
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// A range of integers with a size.
+namespace detail {
+/// Integers that count: neither bool nor characters.
+template <class T>
+concept CountInteger =
+    std::integral<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, char> && !std::is_same_v<T, wchar_t> &&
+    !std::is_same_v<T, char8_t> && !std::is_same_v<T, char16_t> && !std::is_same_v<T, char32_t>;
+
 template <class Range>
-concept CountRange = requires(const Range& counts) {
+concept IsCounts = std::is_convertible_v<const Range&, std::span<const std::size_t>>;
+}  // namespace detail
+
+/// A range of integers with a size, or what converts to a span of std::size_t.
+template <class Range>
+concept CountRange = detail::IsCounts<Range> ||(requires(const Range& counts) {
   std::size(counts);
   *std::begin(counts);
-}
-&&std::integral<std::remove_cvref_t<decltype(*std::begin(std::declval<const Range&>()))>>;
+} && detail::CountInteger<std::remove_cvref_t<decltype(*std::begin(std::declval<const Range&>()))>>);
 
 /// One count for each rank, in elements of the buffer whose blocks they are: any sized range of integers, or {3, 0, 5}.
 /// A contiguous range of std::size_t is not copied. Lifetime: the range outlives the call, which alone reads it.
@@ -25011,15 +25169,17 @@ class Counts {
   // NOLINTBEGIN(google-explicit-constructor)
   Counts(std::initializer_list<std::size_t> counts) : copy_(counts) {}
 
-  /// @throws Error (invalid_argument) for a negative count
   template <CountRange Range>
   Counts(const Range& counts) {
-    if constexpr (std::is_convertible_v<const Range&, std::span<const std::size_t>>) {
+    if constexpr (detail::IsCounts<Range>) {
       view_ = counts;
     } else {
       copy_.reserve(std::size(counts));
       for (const auto count : counts) {
-        if (!std::in_range<std::size_t>(count)) refuse_negative(copy_.size(), static_cast<std::int64_t>(count));
+        if (!std::in_range<std::size_t>(count) && negative_ == 0) {
+          negative_ = static_cast<std::int64_t>(count);
+          negative_rank_ = copy_.size();
+        }
         copy_.push_back(static_cast<std::size_t>(count));
       }
     }
@@ -25027,19 +25187,24 @@ class Counts {
   // NOLINTEND(google-explicit-constructor)
 
   /// The counts in elements of a buffer's view, of which the program's elements have `unit` each. Lifetime: until the
-  /// next call, or this object's end. @throws Error (invalid_argument) for more than std::size_t can count
+  /// next call, or this object's end. @throws Error (invalid_argument) for a negative count, and for more than
+  /// std::size_t can count
   std::span<const std::size_t> in_units_of(std::uint32_t unit) &;
 
  private:
-  [[noreturn]] static void refuse_negative(std::size_t rank, std::int64_t count);
-
   std::span<const std::size_t> view_;  ///< the program's, if copy_ is empty
   std::vector<std::size_t> copy_;
+  std::int64_t negative_ = 0;  ///< the first negative count; 0: none
+  std::size_t negative_rank_ = 0;
 };
 
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED std::span<const std::size_t> Counts::in_units_of(std::uint32_t unit) & {
+  if (negative_ != 0) {
+    throw_error(Errc::invalid_argument, "the count of rank {} is {}; give the number of its elements, 0 or more",
+                {negative_rank_, negative_});
+  }
   if (unit != 1) {
     if (copy_.empty()) copy_.assign(view_.begin(), view_.end());
     for (std::size_t& count : copy_) {
@@ -25052,11 +25217,6 @@ DTRAIN_DEFINED std::span<const std::size_t> Counts::in_units_of(std::uint32_t un
     }
   }
   return copy_.empty() ? view_ : std::span<const std::size_t>(copy_);
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void Counts::refuse_negative(std::size_t rank, std::int64_t count) {
-  throw_error(Errc::invalid_argument, "the count of rank {} is {}; give the number of its elements, 0 or more",
-              {rank, count});
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -25163,6 +25323,151 @@ class DeviceBounceBuffer<stream::cuda::StreamRef> {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/collectives/row_sum.hpp
+
+/// @file
+/// RowSum: the reduced rows of a table of which each rank has changed some. RowCollectives: all_reduce_rows.
+
+namespace DTRAIN_NAMESPACE::group {
+
+namespace detail {
+
+/// The number of a rank's rows for another rank, and their width, which all ranks compare.
+struct RowHeader {
+  std::uint64_t count;
+  std::uint64_t width;
+};
+
+/// Rows with their ids, one block after the other for each rank.
+struct RowBlocks {
+  std::vector<std::int64_t> ids;
+  std::vector<std::byte> rows;
+  std::vector<std::size_t> counts;    ///< rows of each rank's block
+  std::vector<std::size_t> elements;  ///< the same times the width
+
+  void resize(std::size_t row_bytes, std::size_t width);
+};
+
+/// The rank that reduces an id's rows. A hash: ids are often sorted by frequency, so ranges of ids would give one rank
+/// most of the work.
+constexpr std::size_t owner_of(std::int64_t id, std::size_t ranks) noexcept {
+  return static_cast<std::size_t>((static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15U) >> 33U) % ranks;
+}
+
+/// The steps of all_reduce_rows that no rank waits in.
+class RowTables {
+ public:
+  RowTables(std::size_t width, DType dtype) noexcept
+      : width_(width), row_bytes_(width * size_bytes(dtype)), dtype_(dtype) {}
+
+  /// `sent` gets this rank's rows by owner and id, each id once. @throws Error (invalid_argument) for a negative id, or
+  /// if there are not `width` elements for each id
+  void pack(std::span<const std::int64_t> ids, const std::byte* rows, std::size_t elements, std::size_t ranks,
+            ReduceOp op);
+  /// @throws Error (protocol) if a rank has another width
+  void expect(std::span<const RowHeader> headers);
+  /// `owned` gets the reduction of the received rows of each id, in the order of the ranks.
+  void merge(std::size_t ranks, ReduceOp op);
+
+  BufferView view(RowBlocks& blocks) const noexcept {
+    return {blocks.rows.data(), blocks.ids.size() * width_, dtype_, {}};
+  }
+  std::size_t width() const noexcept { return width_; }
+  std::size_t row_bytes() const noexcept { return row_bytes_; }
+
+  RowBlocks sent, received, owned, result;
+  std::vector<RowHeader> headers;
+
+ private:
+  void order_by_id(std::span<const std::int64_t> ids);
+  void prefetch(const std::byte* row) const noexcept {
+    for (std::size_t at = 0; at < std::min<std::size_t>(row_bytes_, 1024); at += 64)
+      __builtin_prefetch(row + at);
+  }
+  /// Reductions of the rows of one id.
+  struct Fold;
+  /// Folds sources_. If they are more than one pass takes, the result of a pass is the first source of the next.
+  void fold(const Fold& by, std::byte* target);
+
+  std::size_t width_;
+  std::size_t row_bytes_;
+  DType dtype_;
+  std::vector<std::uint32_t> order_, spare_;
+  std::vector<const std::byte*> sources_;  ///< the rows of one id
+};
+
+}  // namespace detail
+
+/// Result and scratch memory of all_reduce_rows. Keep it between calls: fresh memory costs as much as the exchange.
+/// @ingroup collectives
+template <ReducedElement T>
+class RowSum {
+ public:
+  /// @param width elements of a row, the same on every rank
+  explicit RowSum(std::size_t width) noexcept : tables_(width, dtype_of<T>::value) {}
+
+  /// The ids of the last result, each once, in an order that all ranks share. Lifetime: until the next call.
+  std::span<const std::int64_t> ids() const noexcept { return tables_.result.ids; }
+  /// Their rows, one after the other. Lifetime: until the next call.
+  std::span<const T> rows() const noexcept {
+    return {reinterpret_cast<const T*>(tables_.result.rows.data()), ids().size() * tables_.width()};
+  }
+  /// The row of ids()[i].
+  std::span<const T> row(std::size_t i) const noexcept { return rows().subspan(i * tables_.width(), tables_.width()); }
+
+ private:
+  template <class, class>
+  friend class RowCollectives;
+  detail::RowTables tables_;
+};
+
+/// The collective of sparse rows of a ProcessGroup, whose base class it is.
+/// @ingroup collectives
+template <class Group, class State>
+class RowCollectives {
+ public:
+  using Communicator = typename State::Communicator;
+
+  /// Blocking, on host memory. `result` gets the union of all ranks' ids, and for each id the reduction of its rows:
+  /// `group.all_reduce_rows(ids, gradients, sum)`, then sum.row(i) belongs to row sum.ids()[i] of the table.
+  /// - `rows` has result's width of elements for each id. An id that a rank gives several times is first reduced there
+  ///   (an average is added there). An empty list is legal.
+  /// - average divides by the number of ranks; min, max and product are those of the ranks that have the row.
+  /// - The bits are the same on all ranks, and those of reduce() on the whole table but for the sign of zeros.
+  /// Memory: at most this rank's rows, those that it reduces (about its share of all), and the union.
+  /// @throws Error (invalid_argument), on that rank, for a negative id or a wrong length; (protocol) on all for unequal
+  /// widths; the job's first cause
+  template <ReducedElement T>
+  void all_reduce_rows(std::span<const std::int64_t> ids, std::span<const std::type_identity_t<T>> rows,
+                       RowSum<T>& result, ReduceOp op = ReduceOp::sum) const
+      requires(backend::CanExchangeBlocks<Communicator> &&
+               !DeviceBounceBuffer<typename Communicator::Stream>::is_needed) {
+    exchange(ids, reinterpret_cast<const std::byte*>(rows.data()), rows.size(), result.tables_, op);
+  }
+
+ private:
+  void exchange(std::span<const std::int64_t> ids, const std::byte* rows, std::size_t elements,
+                detail::RowTables& tables, ReduceOp op) const {
+    const Group& group = static_cast<const Group&>(*this);
+    const auto ranks = static_cast<std::size_t>(group.world_size());
+    tables.pack(ids, rows, elements, ranks, op);
+    std::vector<detail::RowHeader> headers(ranks);
+    group.all_to_all(tables.headers, headers);
+    tables.expect(headers);
+    detail::RowBlocks &sent = tables.sent, &received = tables.received;
+    group.all_to_all_v(sent.ids, sent.counts, received.ids, received.counts);
+    group.all_to_all_v(tables.view(sent), sent.elements, tables.view(received), received.elements);
+    tables.merge(ranks, op);
+    detail::RowBlocks& result = tables.result;
+    result.counts = group.all_gather(tables.owned.ids.size());
+    result.resize(tables.row_bytes(), tables.width());
+    group.all_gather_v(tables.owned.ids, result.ids, result.counts);
+    group.all_gather_v(tables.view(tables.owned), tables.view(result), result.elements);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/collectives/scratch_memory.hpp
 
 /// @file
@@ -25205,11 +25510,12 @@ namespace DTRAIN_NAMESPACE::group {
 
 namespace detail {
 
-/// One value, in no container: a number, bool or struct. Others, such as std::pair, are refused with a sentence.
-template <class T>
-concept SingleValue =
-    !LibraryTensor<T> && !std::is_convertible_v<const T&, ConstBufferView> && !UnmovedValues<T> && !requires {
-  typename ElementOf<const T>;
+/// One value, in no container and no buffer: a number, bool or struct. Others, such as std::pair, are refused with a
+/// sentence.
+template <class T, class Plain = std::remove_cv_t<T>>
+concept SingleValue = !std::is_convertible_v<const Plain&, MovedReadBuffer> &&
+                      !std::is_convertible_v<Plain&, MovedWriteBuffer> && !requires {
+  typename ElementOf<const Plain>;
 };
 
 /// Fails to compile, with the reason, if T cannot be moved as bytes.
@@ -25250,19 +25556,14 @@ class ValueCollectives {
 
   /// Reduces one number: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`.
   /// @returns the reduction of every rank's `value`
+  template <class Number>
+  requires(std::is_arithmetic_v<Number>) [[nodiscard]] Number
+      all_reduce(Number value, ReduceOp op = ReduceOp::sum) const {
+    return reduce_one(value, op);
+  }
   template <detail::SingleValue T>
-  [[nodiscard]] T all_reduce(const T& value, ReduceOp op = ReduceOp::sum) const {
-    static_assert(
-        ReducedValue<T>,
-        "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
-        "group::ReducedValue, in dtrain/group/collectives/buffers.hpp): convert others, to double or std::int64_t for "
-        "example; for several give a buffer, for a trivially copyable struct (std::pair is none) a function "
-        "in place of the operation");
-    T result = value;
-    if constexpr (ReducedValue<T>) {
-      self().all_reduce(std::span(&result, 1), op);
-    }
-    return result;
+  requires(!std::is_arithmetic_v<T>) [[nodiscard]] T all_reduce(const T& value, ReduceOp op = ReduceOp::sum) const {
+    return reduce_one(value, op);
   }
 
   /// Whether `condition` is true on at least one rank: `if (group.any(diverged)) break;`.
@@ -25275,8 +25576,8 @@ class ValueCollectives {
   [[nodiscard]] std::vector<T> all_gather(const T& value) const requires backend::CanAllGather<Communicator> {
     static_assert(!std::is_same_v<T, bool>, "dtrain: std::vector<bool> has no memory for each element: give a char");
     if constexpr (detail::check_moved<T>()) {
-      std::vector<T> values(static_cast<std::size_t>(self().world_size()));
-      self().all_gather(std::span(&value, 1), values);
+      std::vector<T> values(static_cast<std::size_t>(self().world_size()), value);
+      self().all_gather(std::span(std::addressof(value), 1), values);
       return values;
     }
   }
@@ -25284,8 +25585,10 @@ class ValueCollectives {
   /// `value`, a number or a trivially copyable struct, gets rank `root`'s.
   template <detail::SingleValue T>
   void broadcast(T& value, int root) const {
-    if constexpr (detail::check_moved<T>()) {
-      self().broadcast(std::span(&value, 1), root);
+    static_assert(!std::is_const_v<T>,
+                  "dtrain: the value is const, and broadcast writes to it on every rank but the root");
+    if constexpr (detail::check_moved<std::remove_const_t<T>>() && !std::is_const_v<T>) {
+      self().broadcast(std::span(std::addressof(value), 1), root);
     }
   }
 
@@ -25327,6 +25630,19 @@ class ValueCollectives {
   /// @}
 
  private:
+  template <class T>
+  T reduce_one(T result, ReduceOp op) const {
+    static_assert(ReducedValue<T>,
+                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
+                  "group::ReducedValue, in dtrain/group/collectives/buffers.hpp): convert others, to double or "
+                  "std::int64_t for example; for several give a buffer, for a trivially copyable struct (std::pair is "
+                  "none) a function in place of the operation");
+    if constexpr (ReducedValue<T>) {
+      self().all_reduce(std::span(std::addressof(result), 1), op);
+    }
+    return result;
+  }
+
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
 };
 
@@ -25421,6 +25737,11 @@ struct Fold {
   }
 };
 
+/// Abilities that own reductions need; fewer for a backend of device memory, where ranks gather to the host.
+template <class C>
+concept CanMoveBlocks = backend::CanAllGather<C> &&
+    (DeviceBounceBuffer<typename C::Stream>::is_needed || backend::CanExchangeBlocks<C>);
+
 template <class T>
 inline constexpr bool is_byte =
     std::is_same_v<T, char> || std::is_same_v<T, unsigned char> || std::is_same_v<T, std::byte>;
@@ -25441,14 +25762,15 @@ Fold fold_of(F& f) noexcept {
       T* const results = reinterpret_cast<T*>(into);
       const T* const others = reinterpret_cast<const T*>(from);
       for (std::size_t i = 0; i < elements; ++i) {
-        results[i] = static_cast<T>((*std::bit_cast<F*>(function))(std::as_const(results[i]), others[i]));
+        const T result = std::invoke(*std::bit_cast<F*>(function), std::as_const(results[i]), others[i]);
+        std::construct_at(results + i, result);
       }
     };
   } else {
     fold.needs_whole_blocks = is_byte<T>;
     fold.call = [](void* function, std::byte* into, const std::byte* from, std::size_t elements) {
-      (*std::bit_cast<F*>(function))(std::span(reinterpret_cast<T*>(into), elements),
-                                     std::span(reinterpret_cast<const T*>(from), elements));
+      std::invoke(*std::bit_cast<F*>(function), std::span(reinterpret_cast<T*>(into), elements),
+                  std::span(reinterpret_cast<const T*>(from), elements));
     };
   }
   return fold;
@@ -25476,7 +25798,7 @@ class OwnReductions {
 
   /// In place: every rank's `values` get the reduction.
   template <class Values, ReducerOf<ValueOf<Values>> F>
-  void all_reduce(Values&& values, F&& f) const requires backend::CanAllGather<Communicator> {
+  void all_reduce(Values&& values, F&& f) const requires detail::CanMoveBlocks<Communicator> {
     using T = ValueOf<Values>;
     static_assert(ElementReducer<F, T> || !detail::is_byte<T>,
                   "dtrain: all_reduce may cut bytes within an element: give elements, or whole blocks by "
@@ -25486,15 +25808,15 @@ class OwnReductions {
 
   /// `best = group.all_reduce(best, [](const Split& a, const Split& b) { return b.gain > a.gain ? b : a; });`
   template <detail::SingleValue T, ElementReducer<T> F>
-  [[nodiscard]] T all_reduce(const T& value, F&& f) const requires backend::CanAllGather<Communicator> {
+  [[nodiscard]] T all_reduce(const T& value, F&& f) const requires detail::CanMoveBlocks<Communicator> {
     T result = value;
-    all_reduce(std::span(&result, 1), f);
+    all_reduce(std::span(std::addressof(result), 1), f);
     return result;
   }
 
   /// In place at rank `root`; the values of other ranks stay.
   template <class Values, ReducerOf<ValueOf<Values>> F>
-  void reduce(Values&& values, int root, F&& f) const requires backend::CanAllGather<Communicator> {
+  void reduce(Values&& values, int root, F&& f) const requires detail::CanMoveBlocks<Communicator> {
     using T = ValueOf<Values>;
     reduce_with(writable<T>(values), root, detail::fold_of<T>(f));
   }
@@ -25503,7 +25825,7 @@ class OwnReductions {
   /// disjoint. @param counts of each rank's output, the same on every rank
   template <class Input, class Output, ReducerOf<ValueOf<Output>> F>
   void reduce_scatter_v(const Input& input, Output&& output, Counts counts,
-                        F&& f) const requires backend::CanAllGather<Communicator> {
+                        F&& f) const requires detail::CanMoveBlocks<Communicator> {
     using T = ValueOf<Output>;
     static_assert(std::is_same_v<T, ValueOf<const Input>>, "dtrain: the input and the output have one type");
     reduce_scatter_with(as_bytes(std::span(input)), writable<T>(output), counts.in_units_of(sizeof(T)),
@@ -25678,7 +26000,9 @@ namespace DTRAIN_NAMESPACE::group {
 /// first cause.
 /// @ingroup collectives
 template <class Group, class State>
-class Collectives : public ValueCollectives<Group, State>, public OwnReductions<Group, State> {
+class Collectives : public ValueCollectives<Group, State>,
+                    public OwnReductions<Group, State>,
+                    public RowCollectives<Group, State> {
   using Values = ValueCollectives<Group, State>;
   using Own = OwnReductions<Group, State>;
 
@@ -25873,11 +26197,11 @@ class Collectives : public ValueCollectives<Group, State>, public OwnReductions<
   /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
   Work gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(gather_of(input, output, counts.in_units_of(output.unit), root), stream);
+    return enqueue(gather_of(input, output, at_root(root, counts, output.unit), root), stream);
   }
   void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
                 int root) const requires backend::CanExchangeBlocks<Communicator> {
-    run(gather_of(input, output, counts.in_units_of(output.unit), root));
+    run(gather_of(input, output, at_root(root, counts, output.unit), root));
   }
 
   /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
@@ -25893,11 +26217,11 @@ class Collectives : public ValueCollectives<Group, State>, public OwnReductions<
   /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
   Work scatter_v(EnqueuedInput<MovedReadBuffer> input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return enqueue(scatter_of(input, counts.in_units_of(input.unit), output, root), stream);
+    return enqueue(scatter_of(input, at_root(root, counts, input.unit), output, root), stream);
   }
   void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
                  int root) const requires backend::CanExchangeBlocks<Communicator> {
-    run(scatter_of(input, counts.in_units_of(input.unit), output, root));
+    run(scatter_of(input, at_root(root, counts, input.unit), output, root));
   }
 
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
@@ -26034,6 +26358,11 @@ class Collectives : public ValueCollectives<Group, State>, public OwnReductions<
     return {backend::blocks_of_all_gather_v(input, output, counts, place()), input, output};
   }
   /// @}
+
+  /// The root's counts; those of other ranks are ignored.
+  backend::Counts at_root(int root, Counts& counts, std::uint32_t unit) const {
+    return is_rank(root) ? counts.in_units_of(unit) : backend::Counts();
+  }
 
   /// `view`, or an empty one of the type and device of `other`.
   template <class View>
@@ -26906,7 +27235,7 @@ class GroupState final : public GroupStateBase {
   }
 
   /// Kept between calls, since fresh memory costs more than a short collective. Threads: the one of the collectives.
-  ScratchMemory& scratch_memory() const noexcept { return scratch_memory_; }
+  ScratchMemory& scratch_memory() const noexcept { return resources_->scratch_memory; }
 
   /// For the order between this group's stream and other streams: recorded anew each time.
   auto& order() const noexcept { return resources_->order; }
@@ -27059,6 +27388,7 @@ class GroupState final : public GroupStateBase {
       }
     }
 
+    ScratchMemory scratch_memory;  ///< abandoned work may still write to it
     StreamOwner stream;
     DeviceBounceBuffer<typename Communicator::Stream> device_bounce_buffer;
     typename Communicator::Stream::Event order;
@@ -27088,7 +27418,6 @@ class GroupState final : public GroupStateBase {
   }
 
   std::shared_ptr<ChannelResources> resources_;
-  mutable ScratchMemory scratch_memory_;
 };
 
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
@@ -28899,9 +29228,10 @@ concept IsComplete = requires {
 };
 
 /// A Model whose gradients DistributedDataParallel may place. After `bind_gradient(i, view)`, gradient i lives at
-/// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
-/// end of the first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of
-/// several element types, also after a few more steps.
+/// `view`: same shape, dtype and device as before. The memory has the gradient's content: copy nothing, since the
+/// memory that it had before may have another content by now. Called at construction, and once more at the end of the
+/// first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of several
+/// element types, also after a few more steps.
 /// @ingroup training
 template <class M>
 concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
@@ -40435,9 +40765,10 @@ DistributedDataParallel(std::span<E, Count>, ProcessGroup<P>, DdpOptions = {}, H
 
 namespace DTRAIN_NAMESPACE {
 
-/// argv without the launcher's flags; [0] is the program's name.
+/// argv without the launcher's flags; [0] is the program's name. A null pointer follows the last, so data() is an argv
+/// for getopt and others that want one. Lifetime: until run() returns.
 /// @ingroup jobs
-using Arguments = std::span<char* const>;
+using Arguments = std::span<char*>;
 
 template <class P>
 class Elastic;
@@ -41056,7 +41387,7 @@ inline int cpu_binding_error() noexcept {
 
 namespace DTRAIN_NAMESPACE {
 
-DTRAIN_DEFINED int available_cores() {
+DTRAIN_DEFINED int cores_by_affinity() {
   CpuSet allowed;
   long cores = 0;
   if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) == 0) {
@@ -41064,7 +41395,11 @@ DTRAIN_DEFINED int available_cores() {
   } else {
     cores = ::sysconf(_SC_NPROCESSORS_ONLN);
   }
-  const int most = std::max(1, static_cast<int>(cores));
+  return std::max(1, static_cast<int>(cores));
+}
+
+DTRAIN_DEFINED int available_cores() {
+  const int most = cores_by_affinity();
   return std::min(most, cpu_quota().value_or(most));
 }
 
@@ -41536,6 +41871,71 @@ DTRAIN_DEFINED std::string to_string(const Shape& shape) {
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) const {
   throw_error(Errc::invalid_argument, "a view of {} on {} was read as {} on host",
               {name(dtype), to_string(device), name(other)});
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/wait_pace.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED HostLoad::HostLoad()
+    : file_(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC)), cores_(static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN))) {}
+
+DTRAIN_DEFINED HostLoad& HostLoad::instance() {
+  static HostLoad load;
+  return load;
+}
+
+DTRAIN_DEFINED int HostLoad::running_threads(std::string_view text) noexcept {
+  for (int field = 0; field < 3; ++field) {
+    const std::size_t space = text.find(' ');
+    if (space == std::string_view::npos) return 0;
+    text.remove_prefix(space + 1);
+  }
+  int running = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), running);
+  return error == std::errc{} && end != text.data() + text.size() && *end == '/' ? running : 0;
+}
+
+DTRAIN_DEFINED bool HostLoad::exceeds_cores(Clock::time_point now) noexcept {
+  const std::int64_t ticks = now.time_since_epoch().count();
+  if (ticks < next_look_.load(std::memory_order_relaxed)) {
+    return exceeds_.load(std::memory_order_relaxed);
+  }
+  constexpr Clock::duration pause = std::chrono::milliseconds(2);
+  next_look_.store(ticks + pause.count(), std::memory_order_relaxed);
+  char text[64];
+  const ssize_t bytes = file_ < 0 ? -1 : ::pread(file_, text, sizeof text, 0);
+  const bool exceeds = bytes > 0 && running_threads(std::string_view(text, static_cast<std::size_t>(bytes))) > cores_;
+  exceeds_.store(exceeds, std::memory_order_relaxed);
+  return exceeds;
+}
+
+DTRAIN_DEFINED WaitLimits WaitLimits::of_ranks(int ranks, int cores) {
+  const std::optional<int> quota = cpu_quota();
+  return {cores >= ranks, quota && *quota < std::max(cores, cores_by_affinity())};
+}
+
+DTRAIN_DEFINED WaitAction WaitPace::next_yield() noexcept {
+  if (was_long_) {
+    return WaitAction::sleep;
+  }
+  now_ = Clock::now();
+  if (turn_++ == spins_) {
+    began_ = now_;
+  }
+  const Clock::duration waited = now_ - began_;
+  const bool goes_on = yields_ != unlimited
+                           ? turn_ <= spins_ + yields_
+                           : waited < window_ && (waited <= short_window || !HostLoad::instance().exceeds_cores(now_));
+  return goes_on ? WaitAction::yield : WaitAction::sleep;
+}
+
+DTRAIN_DEFINED void WaitPace::yield() noexcept {
+  const Clock::time_point begin = Clock::now();
+  static_cast<void>(::sched_yield());
+  was_long_ = Clock::now() - begin > longest_yield;
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -60207,6 +60607,155 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/group/collectives/row_sum.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::group::detail {
+
+DTRAIN_DEFINED void RowBlocks::resize(std::size_t row_bytes, std::size_t width) {
+  const std::size_t all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  ids.resize(all);
+  rows.resize(all * row_bytes);
+  elements.resize(counts.size());
+  std::transform(counts.begin(), counts.end(), elements.begin(), [width](std::size_t count) { return count * width; });
+}
+
+/// `order_` gets the positions of the ids by id, and of equal ids by position: a radix sort of the digits that the ids
+/// have.
+DTRAIN_DEFINED void RowTables::order_by_id(std::span<const std::int64_t> ids) {
+  constexpr unsigned digit_bits = 11;
+  order_.resize(ids.size());
+  spare_.resize(ids.size());
+  std::iota(order_.begin(), order_.end(), 0U);
+  if (std::is_sorted(ids.begin(), ids.end())) return;
+  const std::uint64_t greatest = static_cast<std::uint64_t>(*std::max_element(ids.begin(), ids.end()));
+  for (unsigned shift = 0; shift < 64 && (greatest >> shift) != 0; shift += digit_bits) {
+    const auto digit = [&](std::uint32_t position) {
+      return (static_cast<std::uint64_t>(ids[position]) >> shift) % (1U << digit_bits);
+    };
+    std::array<std::uint32_t, (1U << digit_bits) + 1> begins{};
+    for (const std::uint32_t position : order_)
+      ++begins[digit(position) + 1];
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    for (const std::uint32_t position : order_)
+      spare_[begins[digit(position)]++] = position;
+    order_.swap(spare_);
+  }
+}
+
+struct RowTables::Fold {
+  Fold(DType dtype, ReduceOp op, std::size_t divisor) noexcept
+      : part(kernels::Reduction::of(dtype, op == ReduceOp::average ? ReduceOp::sum : op)),
+        last(kernels::Reduction::of(dtype, op).over(divisor)),
+        copies(op != ReduceOp::average) {}
+
+  kernels::Reduction part;  ///< all passes but the last
+  kernels::Reduction last;
+  bool copies;  ///< one source is copied
+};
+
+DTRAIN_DEFINED void RowTables::fold(const Fold& by, std::byte* target) {
+  if (sources_.size() == 1 && by.copies) {
+    if (row_bytes_ != 0) std::memcpy(target, sources_.front(), row_bytes_);
+    return;
+  }
+  std::span<const std::byte*> sources(sources_);
+  constexpr std::size_t most = kernels::Reduction::max_sources;
+  while (sources.size() > most) {
+    by.part(sources.first(most), std::span(&target, 1), width_);
+    sources = sources.subspan(most - 1);
+    sources.front() = target;
+  }
+  by.last(sources, std::span(&target, 1), width_);
+}
+
+DTRAIN_DEFINED void RowTables::pack(std::span<const std::int64_t> ids, const std::byte* rows, std::size_t elements,
+                                    std::size_t ranks, ReduceOp op) {
+  if (width_ == 0 ? elements != 0 : elements % width_ != 0 || elements / width_ != ids.size()) {
+    throw_error(Errc::invalid_argument, "all_reduce_rows with {} ids, rows of {} elements, and {} elements in all",
+                {ids.size(), width_, elements});
+  }
+  if (ids.size() > std::numeric_limits<std::uint32_t>::max()) {
+    throw_error(Errc::invalid_argument, "all_reduce_rows with {} ids; at most 2^32 - 1 in one call", {ids.size()});
+  }
+  const auto negative = std::find_if(ids.begin(), ids.end(), [](std::int64_t id) { return id < 0; });
+  if (negative != ids.end()) {
+    throw_error(Errc::invalid_argument, "all_reduce_rows: id {} of the list is {}; ids are 0 or more",
+                {negative - ids.begin(), *negative});
+  }
+  order_by_id(ids);
+  sent.counts.assign(ranks, 0);
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    if (i == 0 || ids[order_[i]] != ids[order_[i - 1]]) ++sent.counts[owner_of(ids[order_[i]], ranks)];
+  }
+  sent.resize(row_bytes_, width_);
+  std::vector<std::size_t> next(ranks, 0);
+  std::partial_sum(sent.counts.begin(), sent.counts.end() - 1, next.begin() + 1);
+  const Fold own(dtype_, op == ReduceOp::average ? ReduceOp::sum : op, 1);
+  constexpr std::size_t ahead = 8;  // rows in the order of their ids lie anywhere
+  for (std::size_t i = 0; i < order_.size();) {
+    if (i + ahead < order_.size()) prefetch(rows + order_[i + ahead] * row_bytes_);
+    const std::int64_t id = ids[order_[i]];
+    sources_.clear();
+    for (; i < order_.size() && ids[order_[i]] == id; ++i)
+      sources_.push_back(rows + order_[i] * row_bytes_);
+    const std::size_t place = next[owner_of(id, ranks)]++;
+    sent.ids[place] = id;
+    fold(own, sent.rows.data() + place * row_bytes_);
+  }
+  headers.resize(ranks);
+  std::transform(sent.counts.begin(), sent.counts.end(), headers.begin(), [this](std::size_t count) {
+    return RowHeader{count, width_};
+  });
+}
+
+DTRAIN_DEFINED void RowTables::expect(std::span<const RowHeader> of_ranks) {
+  received.counts.resize(of_ranks.size());
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    if (of_ranks[rank].width != width_) {
+      throw_error(
+          Errc::protocol,
+          "all_reduce_rows: rank {} of the group has rows of {} elements, this rank rows of {}; give RowSum the "
+          "same width on every rank",
+          {rank, of_ranks[rank].width, width_});
+    }
+    received.counts[rank] = static_cast<std::size_t>(of_ranks[rank].count);
+  }
+  received.resize(row_bytes_, width_);
+}
+
+/// Merges the blocks, which are sorted by id. The next id is the least at any block's front: ranks are few.
+DTRAIN_DEFINED void RowTables::merge(std::size_t ranks, ReduceOp op) {
+  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  const Fold by(dtype_, op, ranks);
+  std::vector<std::size_t> at(ranks, 0), ends(ranks);
+  std::partial_sum(received.counts.begin(), received.counts.end(), ends.begin());
+  for (std::size_t rank = 1; rank < ranks; ++rank)
+    at[rank] = ends[rank - 1];
+  owned.ids.clear();
+  owned.rows.resize(received.rows.size());  // at most: without a shared id
+  for (;;) {
+    std::int64_t least = none;
+    bool is_over = true;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (at[rank] < ends[rank]) {
+        least = std::min(least, received.ids[at[rank]]);
+        is_over = false;
+      }
+    }
+    if (is_over) break;
+    sources_.clear();
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (at[rank] < ends[rank] && received.ids[at[rank]] == least) {
+        sources_.push_back(received.rows.data() + at[rank]++ * row_bytes_);
+      }
+    }
+    fold(by, owned.rows.data() + owned.ids.size() * row_bytes_);
+    owned.ids.push_back(least);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::group::detail
 
 // ---- dtrain/group/rank_body.hpp (definitions)
 
