@@ -62324,8 +62324,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 /// Names of the types in files, in the order of DType's numbers.
-inline constexpr std::array<std::string_view, 11> type_names{
-    "F64", "F32", "F16", "BF16", "I64", "I32", "U8", "F8_E4M3", "F8_E5M2", "U32", "U64"};
+inline constexpr std::array<std::string_view, 11> type_names{"F64", "F32",     "F16",     "BF16", "I64", "I32",
+                                                             "U8",  "F8_E4M3", "F8_E5M2", "U32",  "U64"};
 static_assert(type_names.size() == static_cast<std::size_t>(last_dtype));
 
 /// Whole numbers of at most 64 bits, in digits alone. @returns whether the value is a list of them
