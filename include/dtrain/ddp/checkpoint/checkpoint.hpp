@@ -391,6 +391,8 @@ DTRAIN_DEFINED void PendingCheckpoint::wait() {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::checkpoint_tensors;
+using ddp::CheckpointTensor;
 using ddp::load_checkpoint;
 using ddp::load_safetensors;
 using ddp::PendingCheckpoint;

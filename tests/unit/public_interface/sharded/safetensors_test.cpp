@@ -67,6 +67,13 @@ TEST_CASE_FIXTURE(TemporaryFile, "what is saved of a model is loaded into it on 
     dtrain::save_safetensors(group, path, net.list());
   });
   CHECK(dtrain::safetensors_names(path) == std::vector<std::string>{"fc.bias", "fc.weight"});
+  const std::vector<dtrain::CheckpointTensor> tensors = dtrain::checkpoint_tensors(path);
+  REQUIRE(tensors.size() == 2);
+  CHECK(tensors[1].name == "fc.weight");
+  CHECK(tensors[1].dtype == dtrain::DType::f32);
+  REQUIRE(tensors[1].shape);
+  CHECK(tensors[1].shape->element_count() > 1);
+  CHECK_ERROR(dtrain::checkpoint_tensors(path + ".none"), std::errc::no_such_file_or_directory, "reading the weights");
   CHECK_ERROR(dtrain::safetensors_names(path + ".none"), std::errc::no_such_file_or_directory, "reading the weights");
 }
 
