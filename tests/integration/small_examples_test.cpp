@@ -1,5 +1,6 @@
 // The small examples, whoami among them, do what their first lines say.
 
+#include <cmath>
 #include <cstdint>
 #include <fstream>
 
@@ -22,6 +23,34 @@ TEST_CASE("every rank of hello_all_reduce prints the sum of all ranks, for 1, 2,
                                std::to_string(ranks) + ": sum " + std::to_string(ranks * (ranks - 1) / 2) + "\n";
       CHECK_CONTAINS(result.output, line);
     }
+  }
+}
+
+TEST_CASE("word_vectors has the losses of one rank on two, and they fall") {
+  const support::TemporaryDirectory files;
+  const std::string file = files.path + "/text";
+  {
+    std::ofstream text(file);
+    for (int i = 0; i < 300; ++i)  // each word has neighbours of its own
+      text << (i % 2 == 0 ? "red green blue yellow violet orange " : "one two three four five six ");
+  }
+  std::string losses;
+  for (const char* ranks : {"1", "2"}) {
+    CAPTURE(ranks);
+    const Result result =
+        support::run(examples + "word_vectors", {std::string("--nproc-per-node=") + ranks, file, "red"});
+    support::check_quiet(result);
+    CAPTURE(result.output);
+    const auto loss_of = [&](int epoch) {
+      const std::string before = "epoch " + std::to_string(epoch) + ": loss ";
+      const std::size_t begin = result.output.find(before);
+      REQUIRE(begin != std::string::npos);
+      return std::stod(result.output.substr(begin + before.size()));
+    };
+    CHECK(loss_of(9) < 0.95 * loss_of(0));
+    if (losses.empty()) losses = std::to_string(loss_of(9));
+    CHECK(std::abs(std::stod(losses) - loss_of(9)) < 0.003);
+    CHECK_CONTAINS(result.output, "red: ");
   }
 }
 
