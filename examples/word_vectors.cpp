@@ -3,8 +3,10 @@
 //   word_vectors --nproc-per-node=2 README.md rank gradient
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <dtrain/dtrain.hpp>
 #include <fstream>
