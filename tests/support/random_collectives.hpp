@@ -76,20 +76,21 @@ void with_format(dtrain::DType dtype, Visit visit) {
   });
 }
 
-/// What one rank gives: integers of any value (averaged ones of i64 leave room for the sum); floats that no sum or
+/// What one rank gives: integers of any value (averaged ones of 64 bits leave room for the sum); floats that no sum or
 /// product of ten makes overflow, or for an average near the largest finite value.
 inline std::vector<std::byte> random_input(const RandomCollective& what, std::size_t count, int rank) {
   Random random(what.seed + static_cast<std::uint64_t>(rank));
   std::vector<std::byte> bytes = awkward_bytes(what.dtype, count, random());
   const bool averages = what.op == dtrain::ReduceOp::average;
-  if (what.dtype == dtrain::DType::i64 && averages) {
-    for (std::size_t i = 0; i < bytes.size(); i += 8) {
-      std::int64_t value = 0;
-      std::memcpy(&value, bytes.data() + i, 8);
+  const auto leave_room = [&]<class Integer>(Integer value) {
+    for (std::size_t i = 0; i < bytes.size(); i += sizeof value) {
+      std::memcpy(&value, bytes.data() + i, sizeof value);
       value /= 16;
-      std::memcpy(bytes.data() + i, &value, 8);
+      std::memcpy(bytes.data() + i, &value, sizeof value);
     }
-  }
+  };
+  if (averages && what.dtype == dtrain::DType::i64) leave_room(std::int64_t{});
+  if (averages && what.dtype == dtrain::DType::u64) leave_room(std::uint64_t{});
   with_format(what.dtype, [&]<class Format>(Format, int digits, int) {
     using Bits = typename Format::Bits;
     using Value = typename Format::Value;
