@@ -24684,10 +24684,9 @@ concept Launcher = CanStart<L> && HasLauncherName<L> && StatesWhetherItReturns<L
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// The program starts its own ranks, `./train --nproc-per-node=4`, or another launcher starts one process for each
-/// rank: `mpirun -n 4 ./train`, `srun -n 4 ./train`, `torchrun --no_python --nproc_per_node=4 ./train`. A launcher's
-/// flag on the command line counts first, then the variables of another launcher; with neither the program has one
-/// rank. With a backend over MPI it is as PerProcess.
+/// The program starts its own ranks (`--nproc-per-node=4`), or another launcher (mpirun, srun, torchrun) starts one
+/// process for each rank. A launcher's flag on the command line counts first, then the variables of another launcher;
+/// with neither the program has one rank. With a backend over MPI it is as PerProcess.
 /// @ingroup launchers
 struct Any {
   static constexpr bool returns_into_user_code = false;
@@ -30046,8 +30045,22 @@ std::optional<std::vector<std::int64_t>> read_checkpoint_file(const std::string&
                                                               TensorAccess&& access = {},
                                                               const SafetensorsOptions* options = nullptr);
 
-/// The names of the tensors in a safetensors file, or in the files of an index, sorted. Blocking: the file system.
+/// A tensor of a checkpoint or another safetensors file.
+/// @ingroup checkpoints
+struct CheckpointTensor {
+  std::string name;
+  std::optional<DType> dtype;  ///< nullopt: a type that dtrain does not have
+  std::optional<Shape> shape;  ///< nullopt: more extents or elements than a Shape has
+};
+
+/// The tensors in a checkpoint or another safetensors file, or in the files of an index, by name: for a program that
+/// makes its model as large as the saved one. Blocking: the file system.
 /// @throws Error (the system's code) if there is no such file; (protocol) for a file that is none, or damaged
+/// @ingroup checkpoints
+std::vector<CheckpointTensor> checkpoint_tensors(const std::string& path);
+
+/// The names of checkpoint_tensors(). Blocking: the file system.
+/// @throws as checkpoint_tensors
 /// @ingroup checkpoints
 std::vector<std::string> safetensors_names(const std::string& path);
 
@@ -33359,6 +33372,8 @@ DTRAIN_DEFINED void PendingCheckpoint::wait() {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::checkpoint_tensors;
+using ddp::CheckpointTensor;
 using ddp::load_checkpoint;
 using ddp::load_safetensors;
 using ddp::PendingCheckpoint;
@@ -62136,12 +62151,20 @@ DTRAIN_DEFINED std::optional<std::vector<std::int64_t>> read_checkpoint_file(con
   return is_read;
 }
 
-DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& path) {
+DTRAIN_DEFINED std::vector<CheckpointTensor> checkpoint_tensors(const std::string& path) {
   const auto list = read_checkpoint_list(path, true);
   if (!list) detail::refuse_missing_file(path);
-  std::vector<std::string> names;
+  std::vector<CheckpointTensor> tensors;
   for (const FileTensor& tensor : *list) {
-    names.push_back(tensor.name);
+    tensors.push_back({tensor.name, tensor.dtype, tensor.shape});
+  }
+  return tensors;
+}
+
+DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& path) {
+  std::vector<std::string> names;
+  for (CheckpointTensor& tensor : checkpoint_tensors(path)) {
+    names.push_back(std::move(tensor.name));
   }
   return names;
 }

@@ -7,10 +7,9 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// The program starts its own ranks, `./train --nproc-per-node=4`, or another launcher starts one process for each
-/// rank: `mpirun -n 4 ./train`, `srun -n 4 ./train`, `torchrun --no_python --nproc_per_node=4 ./train`. A launcher's
-/// flag on the command line counts first, then the variables of another launcher; with neither the program has one
-/// rank. With a backend over MPI it is as PerProcess.
+/// The program starts its own ranks (`--nproc-per-node=4`), or another launcher (mpirun, srun, torchrun) starts one
+/// process for each rank. A launcher's flag on the command line counts first, then the variables of another launcher;
+/// with neither the program has one rank. With a backend over MPI it is as PerProcess.
 /// @ingroup launchers
 struct Any {
   static constexpr bool returns_into_user_code = false;
