@@ -2624,7 +2624,7 @@ struct WaitLimits {
   static WaitLimits of_ranks(int ranks, int cores);
 };
 
-/// Decides what a thread does next that waits for a peer; the caller does it.
+/// Decides what a thread that waits for a peer does next; the caller pauses and sleeps, yield() yields.
 ///
 /// Pauses first, in case the peer runs on another core; then yields, in case it needs this one; then sleeps, because a
 /// waiting thread may hold a core that the awaited rank wants. A wake-up costs 11 to 15 us, so where cores suffice
@@ -25124,10 +25124,11 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning,
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_equal_units(std::uint32_t input, std::uint32_t output) {
   if (input != output) {
-    throw_error(Errc::invalid_argument,
-                "a collective with counts has an input of elements of {} parts each and an output of elements of {}; "
-                "give both the same type",
-                {input, output});
+    throw_error(
+        Errc::invalid_argument,
+        "a collective with counts has an input of elements of {} parts each and an output of elements of {} parts; "
+        "give both the same type",
+        {input, output});
   }
 }
 
@@ -25432,7 +25433,8 @@ class RowCollectives {
   /// - `rows` has result's width of elements for each id. An id that a rank gives several times is first reduced there
   ///   (an average is added there). An empty list is legal.
   /// - average divides by the number of ranks; min, max and product are those of the ranks that have the row.
-  /// - The bits are the same on all ranks, and those of reduce() on the whole table but for the sign of zeros.
+  /// - The bits are the same on all ranks, and those of reduce() on the whole table but for the sign of zeros
+  ///   and the bits of a NaN.
   /// Memory: at most this rank's rows, those that it reduces (about its share of all), and the union.
   /// @throws Error (invalid_argument), on that rank, for a negative id or a wrong length; (protocol) on all for unequal
   /// widths; the job's first cause
@@ -41895,7 +41897,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED HostLoad::HostLoad()
-    : file_(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC)), cores_(static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN))) {}
+    : file_(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC)),
+      cores_(std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)))) {}
 
 DTRAIN_DEFINED HostLoad& HostLoad::instance() {
   static HostLoad load;
@@ -60687,11 +60690,13 @@ DTRAIN_DEFINED void RowTables::fold(const Fold& by, std::byte* target) {
 DTRAIN_DEFINED void RowTables::pack(std::span<const std::int64_t> ids, const std::byte* rows, std::size_t elements,
                                     std::size_t ranks, ReduceOp op) {
   if (width_ == 0 ? elements != 0 : elements % width_ != 0 || elements / width_ != ids.size()) {
-    throw_error(Errc::invalid_argument, "all_reduce_rows with {} ids, rows of {} elements, and {} elements in all",
+    throw_error(Errc::invalid_argument,
+                "all_reduce_rows with {} ids, rows of {} elements, and {} elements in all; give one row for each id",
                 {ids.size(), width_, elements});
   }
   if (ids.size() > std::numeric_limits<std::uint32_t>::max()) {
-    throw_error(Errc::invalid_argument, "all_reduce_rows with {} ids; at most 2^32 - 1 in one call", {ids.size()});
+    throw_error(Errc::invalid_argument, "all_reduce_rows with {} ids; make several calls of at most 2^32 - 1",
+                {ids.size()});
   }
   const auto negative = std::find_if(ids.begin(), ids.end(), [](std::int64_t id) { return id < 0; });
   if (negative != ids.end()) {

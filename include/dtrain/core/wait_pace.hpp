@@ -51,7 +51,7 @@ struct WaitLimits {
   static WaitLimits of_ranks(int ranks, int cores);
 };
 
-/// Decides what a thread does next that waits for a peer; the caller does it.
+/// Decides what a thread that waits for a peer does next; the caller pauses and sleeps, yield() yields.
 ///
 /// Pauses first, in case the peer runs on another core; then yields, in case it needs this one; then sleeps, because a
 /// waiting thread may hold a core that the awaited rank wants. A wake-up costs 11 to 15 us, so where cores suffice
@@ -126,7 +126,8 @@ class WaitPace {
 namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED HostLoad::HostLoad()
-    : file_(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC)), cores_(static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN))) {}
+    : file_(::open("/proc/loadavg", O_RDONLY | O_CLOEXEC)),
+      cores_(std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)))) {}
 
 DTRAIN_DEFINED HostLoad& HostLoad::instance() {
   static HostLoad load;

@@ -34,18 +34,20 @@ inline bool has_gaps(const torch::Tensor& tensor) {
   });
 }
 
+/// "48, 1"
+inline std::string text_of_numbers(torch::IntArrayRef numbers) {
+  std::string text;
+  for (const std::int64_t number : numbers)
+    text += (text.empty() ? "" : ", ") + std::to_string(number);
+  return text;
+}
+
 /// "sparse", "on device meta", "strides 0, 1 of shape 4, 3"
 inline std::string kind_of_memory(const torch::Tensor& tensor) {
-  const auto list = [](torch::IntArrayRef numbers) {
-    std::string text;
-    for (const std::int64_t number : numbers)
-      text += (text.empty() ? "" : ", ") + std::to_string(number);
-    return text;
-  };
   return tensor.layout() != torch::kStrided ? "sparse"
          : !tensor.is_cpu() && !tensor.is_cuda()
              ? "on device " + tensor.device().str()
-             : "strides " + list(tensor.strides()) + " of shape " + list(tensor.sizes());
+             : "strides " + text_of_numbers(tensor.strides()) + " of shape " + text_of_numbers(tensor.sizes());
 }
 
 }  // namespace detail
@@ -244,8 +246,10 @@ class WrappedValues {
     return value.mirror.defined() ? value.mirror.strides() : value.tensor.strides();
   }
 
-  /// After dtrain has written to values: copies the mirrors to their tensors.
+  /// After the construction of the wrapper, which writes rank 0's values: copies the mirrors to their tensors. Until
+  /// then present() leaves the mirrors as they are.
   void store_mirrors() {
+    are_stored_ = true;
     const torch::NoGradGuard no_grad;
     for (const WrappedValue& value : values_) {
       if (value.mirror.defined()) torch::Tensor(value.tensor).copy_(value.mirror);
@@ -289,7 +293,7 @@ class WrappedValues {
     }
     if (value.mirror.defined()) {
       const torch::NoGradGuard no_grad;
-      value.mirror.copy_(value.tensor);
+      if (are_stored_) value.mirror.copy_(value.tensor);
       return {view_of(value.mirror, value.name), value.moves};
     }
     const TensorView view = view_of(value.tensor, value.name);
@@ -330,12 +334,7 @@ class WrappedValues {
 
   static std::string text_of(torch::ScalarType type) { return c10::toString(type); }
   static std::string text_of(const torch::Device& device) { return device.str(); }
-  static std::string text_of(torch::IntArrayRef numbers) {
-    std::string text;
-    for (const std::int64_t number : numbers)
-      text += (text.empty() ? "" : ", ") + std::to_string(number);
-    return "[" + text + "]";
-  }
+  static std::string text_of(torch::IntArrayRef numbers) { return "[" + detail::text_of_numbers(numbers) + "]"; }
 
   template <class Trait>
   [[noreturn]] static void refuse(const std::string& name, const std::string& what, const Trait& now,
@@ -350,6 +349,7 @@ class WrappedValues {
 
   std::vector<WrappedValue> values_;
   std::vector<ModuleTensor> frozen_;
+  bool are_stored_ = false;  ///< whether the tensors, not the mirrors, have the values
 };
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

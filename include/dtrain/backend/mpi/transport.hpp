@@ -3,7 +3,6 @@
 /// mpi::BasicTransport: the transport of one channel over MPI. PollingPace: when a waiting thread spins, yields,
 /// sleeps.
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>

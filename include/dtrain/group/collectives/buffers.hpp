@@ -369,10 +369,11 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning,
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_equal_units(std::uint32_t input, std::uint32_t output) {
   if (input != output) {
-    throw_error(Errc::invalid_argument,
-                "a collective with counts has an input of elements of {} parts each and an output of elements of {}; "
-                "give both the same type",
-                {input, output});
+    throw_error(
+        Errc::invalid_argument,
+        "a collective with counts has an input of elements of {} parts each and an output of elements of {} parts; "
+        "give both the same type",
+        {input, output});
   }
 }
 

@@ -122,7 +122,8 @@ class RowCollectives {
   /// - `rows` has result's width of elements for each id. An id that a rank gives several times is first reduced there
   ///   (an average is added there). An empty list is legal.
   /// - average divides by the number of ranks; min, max and product are those of the ranks that have the row.
-  /// - The bits are the same on all ranks, and those of reduce() on the whole table but for the sign of zeros.
+  /// - The bits are the same on all ranks, and those of reduce() on the whole table but for the sign of zeros
+  ///   and the bits of a NaN.
   /// Memory: at most this rank's rows, those that it reduces (about its share of all), and the union.
   /// @throws Error (invalid_argument), on that rank, for a negative id or a wrong length; (protocol) on all for unequal
   /// widths; the job's first cause
@@ -230,11 +231,13 @@ DTRAIN_DEFINED void RowTables::fold(const Fold& by, std::byte* target) {
 DTRAIN_DEFINED void RowTables::pack(std::span<const std::int64_t> ids, const std::byte* rows, std::size_t elements,
                                     std::size_t ranks, ReduceOp op) {
   if (width_ == 0 ? elements != 0 : elements % width_ != 0 || elements / width_ != ids.size()) {
-    throw_error(Errc::invalid_argument, "all_reduce_rows with {} ids, rows of {} elements, and {} elements in all",
+    throw_error(Errc::invalid_argument,
+                "all_reduce_rows with {} ids, rows of {} elements, and {} elements in all; give one row for each id",
                 {ids.size(), width_, elements});
   }
   if (ids.size() > std::numeric_limits<std::uint32_t>::max()) {
-    throw_error(Errc::invalid_argument, "all_reduce_rows with {} ids; at most 2^32 - 1 in one call", {ids.size()});
+    throw_error(Errc::invalid_argument, "all_reduce_rows with {} ids; make several calls of at most 2^32 - 1",
+                {ids.size()});
   }
   const auto negative = std::find_if(ids.begin(), ids.end(), [](std::int64_t id) { return id < 0; });
   if (negative != ids.end()) {
