@@ -2,6 +2,7 @@
 /// @file
 /// Ranks as forked processes, with a store in memory that they share.
 
+#include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -125,3 +126,14 @@ inline ExitCodes run_process_ranks(const ForkStore& store, int ranks, const std:
 }
 
 }  // namespace support
+
+/// So that a check that fails prints the codes.
+template <>
+struct doctest::StringMaker<support::ExitCodes> {
+  static String convert(const support::ExitCodes& codes) {
+    std::string text;
+    for (const int code : codes)
+      text += (text.empty() ? "" : ", ") + std::to_string(code);
+    return text.c_str();
+  }
+};
