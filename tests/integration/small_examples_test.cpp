@@ -147,6 +147,41 @@ TEST_CASE("one_block, moved_gradients and older_standard, which are as libraries
   }
 }
 
+/// What c_trainer's last line says; and how many ranks it had.
+static std::pair<double, int> end_of_c_trainer(const Result& result) {
+  INFO(result.output);
+  INFO(result.error);
+  CHECK(result.exit_code == 0);
+  const std::size_t line = result.output.find("step 640 on ");
+  REQUIRE(line != std::string::npos);
+  int ranks = 0;
+  double error = 0;
+  REQUIRE(std::sscanf(result.output.c_str() + line, "step 640 on %d rank(s): mean squared error %lf", &ranks, &error) ==
+          2);
+  return {error, ranks};
+}
+
+TEST_CASE(
+    "c_trainer, whose momentum lies in its gradients, learns the same on 1 to 4 ranks and after the loss of one") {
+  const double alone = end_of_c_trainer(support::run(examples + "c_trainer", {"--nproc-per-node=1"})).first;
+  CHECK(alone < 0.03);
+  for (const int ranks : {2, 3, 4}) {
+    const auto [error, ended_on] =
+        end_of_c_trainer(support::run(examples + "c_trainer", {"--nproc-per-node=" + std::to_string(ranks)}));
+    CHECK(ended_on == ranks);
+    CHECK(std::abs(error - alone) < 5e-6);
+  }
+  for (bool landed = false; !landed;) {  // a kill may come too late on a loaded machine
+    support::Program job(examples + "c_trainer", {"--nproc-per-node=3", "--min-ranks=1"});
+    REQUIRE(job.wait_for("step 160 on "));
+    const std::vector<pid_t> workers = support::children_of(job.process());
+    if (!workers.empty()) ::kill(workers.back(), SIGKILL);
+    const auto [error, ended_on] = end_of_c_trainer(job.wait());
+    landed = ended_on == 2;
+    CHECK(std::abs(error - alone) < 5e-6);  // 3e-4 if the momentum keeps the unit of three ranks
+  }
+}
+
 TEST_CASE("wrapped_optimizer fits the line on 1, 2 and 3 ranks, and goes on from the solver's bytes") {
   const support::TemporaryDirectory folder;
   const auto line_of = [](int ranks, const std::string& checkpoint) {
