@@ -20,10 +20,12 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/data/sample_steps.hpp"
 #include "dtrain/ddp/data/zero_gradients.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/driver_access.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
+#include "dtrain/ddp/micro_batches/micro_batch_steps.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
@@ -168,6 +170,48 @@ class DistributedDataParallel {
         "dtrain: the third argument of backward is a dtrain::StepOptions: {.clip_norm = 1.0, .scaler = &scaler, "
         ".inspect = function}");
     return false;
+  }
+
+  /// Runs a step whose reduced gradients, and so the weights, have the same bits on any number of ranks: `f(batch,
+  /// ready)` runs the backward pass of a MicroBatch and calls `ready` for every parameter. Each micro-batch is computed
+  /// once, by some rank, in the same way: its gradient depends on its samples, its seed, the weights and the buffers
+  /// alone, which before each call are those of the step's beginning. The gradients are averages over the batch's
+  /// samples, and are added in the order of a fixed tree; `f` makes no call of dtrain but `ready`. It may return the
+  /// mean loss of its samples. Collective and blocking as backward(f). For gradients of f32 and f64 in host memory; the
+  /// first step allocates a partial sum of all gradients for each doubling of a rank's micro-batches.
+  /// @returns the mean loss, and whether an optimizer is to update; if `f` returns nothing, whether one is to
+  /// @throws as backward(f); Error (unsupported) for other gradients; (invalid_argument) under no_sync(), after passes
+  /// that no step has reduced, and with a gradient hook
+  template <class F>
+  auto backward(const SampleStep& samples, F&& f, StepOptions options = {}) {
+    static_assert(std::invocable<F&, const MicroBatch&, Ready>,
+                  "dtrain: backward(step, f) calls f(batch, ready): write [&](const dtrain::MicroBatch& batch, "
+                  "dtrain::Ready ready) { ... }, which calls ready(i) for each gradient");
+    static_assert(backend::CanExchangeBlocks<Communicator> && ddp::RunsHostWork<typename Communicator::Stream>,
+                  "dtrain: steps over micro-batches need a backend of host memory: SharedMemory, Mpi or Gloo");
+    if constexpr (std::invocable<F&, const MicroBatch&, Ready> && ddp::RunsHostWork<typename Communicator::Stream>) {
+      using Steps = ddp::MicroBatchSteps<Communicator>;
+      driver_->reducer->throw_if_unusable("backward()");
+      if (!reduces() || driver_->wrapped->has_unreduced) {
+        ddp::refuse_work("backward()",
+                         "micro-batches under no_sync(), or after passes under it that no step has reduced; leave "
+                         "no_sync() out: a micro-batch may have passes of its own, which the model adds up");
+      }
+      auto* steps = static_cast<Steps*>(driver_->micro_batch_steps.get());
+      if (steps == nullptr || steps->micro_batches() != samples.micro_batches()) {
+        const auto made = std::make_shared<Steps>(*driver_->reducer, driver_->buffers, samples.micro_batches());
+        driver_->micro_batch_steps = made;
+        steps = made.get();
+      }
+      Step step = begin(steps->work(), std::move(options));
+      or_report([&] { steps->run_passes(samples, f); });
+      const MicroBatchLoss result = steps->finish(step);
+      if constexpr (std::is_void_v<std::invoke_result_t<F&, const MicroBatch&, Ready>>) {
+        return result.updates;
+      } else {
+        return result;
+      }
+    }
   }
 
   /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Collective
@@ -364,6 +408,14 @@ class DistributedDataParallel {
     Step step = driver_->reducer->begin(caller, std::move(options), &optimizer.work());
     driver_->count_step(group::GroupAccess::of(group_));
     or_report([&] { optimizer.renew_values(); });
+    return step;
+  }
+
+  Step begin(ddp::StepWork<Communicator>& work, StepOptions options) {
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    driver_->compare_if_due(group::GroupAccess::of(group_), "backward()");
+    Step step = driver_->reducer->begin("backward()", std::move(options), &work);
+    driver_->count_step(group::GroupAccess::of(group_));
     return step;
   }
 

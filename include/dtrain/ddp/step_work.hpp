@@ -48,6 +48,9 @@ class StepWork {
   /// @throws Error (invalid_argument) if the work cannot take the buckets of this plan. @param caller the user's call
   virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
 
+  /// Whether the model gets the reduced gradients, as without work of an optimizer.
+  virtual bool is_for_model() const noexcept { return false; }
+
   /// Begins a step. Lifetime: both outlive the step.
   virtual StepNeeds begin(Buckets& buckets, const StepOptions& options) = 0;
 

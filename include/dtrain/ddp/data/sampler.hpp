@@ -17,6 +17,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/ddp/data/sample_steps.hpp"
 #include "dtrain/group/group_internals.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -105,14 +106,6 @@ class SampleShares {
   std::vector<float> weights_;
 };
 
-/// The finaliser of SplitMix64: a bijection of 64-bit numbers whose output bits all depend on all input bits.
-/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014); Vigna's splitmix64.c.
-constexpr std::uint64_t mix64(std::uint64_t value) noexcept {
-  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ value >> 27) * 0x94d049bb133111ebu;
-  return value ^ value >> 31;
-}
-
 /// SplitMix64 generator. Its bounded draw is our own, because the standard does not specify distributions' results.
 class SplitMix64 {
  public:
@@ -157,6 +150,9 @@ struct SamplerOptions {
   /// batches() and shares() leave out the last global batch of an epoch if it has fewer than global_batch samples, so
   /// that all batches have one size. With `shuffle` other samples are left out in each epoch; evaluation() has all.
   bool drop_last = false;
+  /// For steps(): the parts of each global batch, at most 4096. Choose the largest number of ranks that the training
+  /// will have; it stays for the whole training.
+  std::size_t micro_batches = 0;
 };
 
 /// Gives each rank its samples of every global batch. Every epoch has one global order of the data set, which depends
@@ -198,6 +194,11 @@ class DistributedSampler {
   /// whose number of ranks changes.
   SampleShares shares(std::uint64_t epoch) const;
 
+  /// The same slices in micro-batches, for DistributedDataParallel::backward(step, f), whose weights do not depend on
+  /// the number of ranks. The same on every rank. @throws Error (invalid_argument) without
+  /// SamplerOptions::micro_batches
+  SampleSteps steps(std::uint64_t epoch) const;
+
   /// Batches for evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, without padding. Over
   /// all ranks, every sample occurs exactly once. Ranks may differ by one sample, and by one batch.
   SampleBatches evaluation() const;
@@ -220,7 +221,7 @@ class DistributedSampler {
     return options;
   }
 
-  /// "dataset_size=1000 global_batch=100 seed=1 shuffle=true drop_last=false"
+  /// "dataset_size=1000 global_batch=100 seed=1 shuffle=true drop_last=false micro_batches=0"
   std::string settings() const;
 
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
@@ -268,13 +269,19 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
                 "give a smaller batch",
                 {options.dataset_size, options.global_batch});
   }
+  if (constexpr std::size_t most = 4096; options.micro_batches > most) {
+    throw_error(Errc::invalid_argument,
+                "a sampler was made with {} micro-batches; give at most {}: the largest number of ranks that the "
+                "training will have",
+                {options.micro_batches, most});
+  }
 }
 
 DTRAIN_DEFINED std::string DistributedSampler::settings() const {
   const auto word = [](bool value) { return value ? "true" : "false"; };
-  return format_text(
-      "dataset_size={} global_batch={} seed={} shuffle={} drop_last={}",
-      {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle), word(options_.drop_last)});
+  return format_text("dataset_size={} global_batch={} seed={} shuffle={} drop_last={} micro_batches={}",
+                     {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle),
+                      word(options_.drop_last), options_.micro_batches});
 }
 
 DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::uint64_t epoch) const {
@@ -333,6 +340,22 @@ DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) cons
     ends.push_back(mine.size());
   }
   return {std::move(mine), std::move(ends), std::move(weights)};
+}
+
+DTRAIN_DEFINED SampleSteps DistributedSampler::steps(std::uint64_t epoch) const {
+  if (options_.micro_batches == 0) {
+    throw_error(Errc::invalid_argument,
+                "sampler.steps() needs SamplerOptions::micro_batches: the largest number of ranks that the training "
+                "will have, such as 8; it stays for the whole training");
+  }
+  warn_of_large_batch(epoch);
+  if (epoch == 0 && rank() == 0 && ranks() > options_.micro_batches) {
+    log(LogLevel::warning, format_text("{} ranks and {} micro-batches: {} ranks compute nothing; give "
+                                       "SamplerOptions::micro_batches the largest number of ranks",
+                                       {ranks(), options_.micro_batches, ranks() - options_.micro_batches}));
+  }
+  return {order_of_steps(epoch), options_.global_batch, options_.micro_batches,
+          epoch_generator(options_.seed, epoch).next()};
 }
 
 DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {

@@ -144,13 +144,15 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
   void begin_step(StepOptions&& options, StepWork<Communicator>* work, const char* caller) {
     if (work != nullptr && hook_) {
-      refuse_work(caller,
-                  "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel "
-                  "without the hook");
+      refuse_work(caller, work->is_for_model()
+                              ? "micro-batches, but a gradient hook reduces the buckets; construct "
+                                "DistributedDataParallel without the hook, or take sampler.batches()"
+                              : "a ShardedOptimizer, but a gradient hook reduces the buckets; construct "
+                                "DistributedDataParallel without the hook");
     }
     StepWork<Communicator>& chosen = work != nullptr ? *work : own_work();
     chosen.require_usable(plan(), gradients_, caller);
-    const bool measures = work == nullptr && options.needs_norm();
+    const bool measures = chosen.is_for_model() && options.needs_norm();
     if constexpr (GradientCopier::copies_on_stream) {
       if (measures) norms_.require_usable(options.scaler.on_device(), caller);
     }
@@ -224,7 +226,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       norms_.end_buckets(copier_.stream());
     }
     check_.require_unchanged();
-    const bool is_own = work_ == &own_work();
+    const bool is_for_model = work_->is_for_model();
     bool updates = work_->finish(communicator_, copier_.stream());
     check_.require_bound_unchanged();
     check_.release();
@@ -236,7 +238,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       if (context_.is_elastic) wait_for_event(copier_.step_end());
     }
     meter_.finished(GradientCopier::is_measured);
-    if (is_own)
+    if (is_for_model)
       updates = scale_by_options(
           step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
     drop_options();

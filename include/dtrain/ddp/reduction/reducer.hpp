@@ -91,10 +91,11 @@ class Reducer final : public Step::Target {
   /// @param work work of the step with the buckets; null: the step reduces the buckets for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
     throw_if_unusable(caller);
-    require_valid(step, GradientCopier::copies_on_stream, work != nullptr, caller);
+    const bool is_for_model = work == nullptr || work->is_for_model();
+    require_valid(step, GradientCopier::copies_on_stream, !is_for_model, caller);
     if (step.needs_norm() && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    const bool scales_model = work == nullptr && step.master == nullptr;
+    const bool scales_model = is_for_model && step.master == nullptr;
     reduction_.begin_step(std::move(step), work, caller);
     scales_model_ = scales_model;
     ready_.begin_step();
@@ -199,6 +200,9 @@ class Reducer final : public Step::Target {
   BucketNormsFor<Stream>& norms() noexcept { return reduction_.norms(); }  ///< a ShardedOptimizer sets them
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
+  const GradientTable& gradients() const noexcept { return reduction_.gradients(); }
+  const Communicator& communicator() const noexcept { return reduction_.communicator(); }
+  const DdpOptions& options() const noexcept { return options_; }
   /// The latest step records. Threads: any.
   const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }
   /// The bucket plan. A rebuild replaces it after the first step.

@@ -41,9 +41,10 @@ class ReducingWork : public StepWork<C> {
   void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const final {
     require_reducible(plan, gradients, caller);
   }
+  bool is_for_model() const noexcept final { return true; }
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
-  bool finish(C&, Stream) final {
+  bool finish(C&, Stream) override {
     buckets_->unpack();
     return true;
   }

@@ -161,9 +161,11 @@ struct Driver {
   void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
-  std::string prefix;                 ///< prefix of this wrapper's keys in the store
-  std::vector<Parameter> parameters;  ///< the model's parameters at the construction
-  ReadValue read_value;               ///< empty: values stay where they are
+  std::string prefix;                       ///< prefix of this wrapper's keys in the store
+  std::vector<Parameter> parameters;        ///< the model's parameters at the construction
+  ReadValue read_value;                     ///< empty: values stay where they are
+  std::vector<TensorView> buffers;          ///< the model's
+  std::shared_ptr<void> micro_batch_steps;  ///< MicroBatchSteps, if there were such steps; streams use its memory
   std::shared_ptr<group::WrappedModel> wrapped = std::make_shared<group::WrappedModel>();
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
@@ -246,6 +248,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const FailureContext context = FailureContext::of(handle);
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
+  buffers = model.buffers;
   has_local_steps_ = hook.weights_differ != nullptr;
   checks_ = value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
   const bool may_differ = handle->is_elastic() ? handle->has_newcomers() : checks_.compares_settings();

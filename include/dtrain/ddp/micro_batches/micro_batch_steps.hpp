@@ -1,0 +1,242 @@
+#pragma once
+/// @file
+/// MicroBatchSteps: steps whose gradients have the same bits on any number of ranks, for one wrapper.
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/data/sample_steps.hpp"
+#include "dtrain/ddp/ddp_options.hpp"
+#include "dtrain/ddp/micro_batches/sum_tree.hpp"
+#include "dtrain/ddp/micro_batches/tree_sums.hpp"
+#include "dtrain/ddp/micro_batches/tree_work.hpp"
+#include "dtrain/ddp/ready.hpp"
+#include "dtrain/ddp/reduction/reducer.hpp"
+#include "dtrain/ddp/step.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The result of a step over micro-batches: `const double loss = ddp.backward(step, f);`.
+/// @ingroup training
+struct MicroBatchLoss {
+  double loss = 0;  ///< the mean over the step's samples, added in the order of the micro-batches; 0 if f returns none
+  bool updates = true;  ///< as Step::finish: whether an optimizer is to update
+  operator double() const noexcept { return loss; }
+};
+
+/// Buffers of a model in a step over micro-batches: before each pass those of the step's beginning, after the step
+/// those that micro-batch 0 leaves on rank 0. Buffers in host memory.
+class MicroBatchBuffers {
+ public:
+  explicit MicroBatchBuffers(std::span<const TensorView> buffers);
+
+  void begin_step() noexcept { copy(before_, false); }
+  void begin_pass() noexcept { copy(before_, true); }
+  void end_first() noexcept { copy(after_, false); }
+  void end_step() noexcept { copy(after_, true); }
+  BufferView sent() noexcept { return {after_.data(), after_.size(), DType::u8, {}}; }
+
+ private:
+  void copy(std::vector<std::byte>& kept, bool restores) noexcept;
+
+  std::vector<TensorView> buffers_;
+  std::vector<std::byte> before_, after_;
+};
+
+/// Takes the gradients of a pass.
+class MicroBatchPass final : public Ready::Sink {
+ public:
+  /// @param step gets the rank's last node, if this is the rank's last pass; else null. Lifetime: all outlive it
+  MicroBatchPass(const GradientTable& gradients, TreeSums& sums, Ready::Sink* step) noexcept
+      : gradients_(&gradients), sums_(&sums), step_(step) {}
+
+  /// @throws Error (invalid_argument) as Ready
+  void ready(const ReadyGradient& gradient) override;
+
+  /// Gradients that did not come are zeros. @throws Error (missing_gradient) if they are not allowed to be
+  void finish(bool allows_unused);
+
+  /// Instead of a pass, on a rank without micro-batches: each gradient's memory, whatever it has.
+  void announce_all();
+
+ private:
+  void announce(std::size_t parameter);
+
+  const GradientTable* gradients_;
+  TreeSums* sums_;
+  Ready::Sink* step_;
+};
+
+/// @throws Error (unsupported) for buffers that the wrapper does not broadcast
+void require_buffers(std::span<const TensorView> buffers, const DdpOptions& options);
+
+/// Makes the steps over micro-batches of one wrapper; for one number of micro-batches. Lifetime: the reducer outlives
+/// each step. Threads: the thread that drives steps.
+template <backend::CanExchangeBlocks C>
+class MicroBatchSteps {
+ public:
+  /// Allocates the partial sums. Sends nothing. @throws Error (unsupported) for what such steps cannot have
+  MicroBatchSteps(Reducer<C>& reducer, std::span<const TensorView> buffers, std::size_t micro_batches)
+      : reducer_(&reducer), lifetime_(reducer.lifetime()), state_(new State(reducer, buffers, micro_batches)) {
+    require_buffers(buffers, reducer.options());
+  }
+  MicroBatchSteps(const MicroBatchSteps&) = delete;
+  ~MicroBatchSteps() {
+    if (lifetime_->leaves_work) static_cast<void>(state_.release());  // a stream still adds there
+  }
+
+  std::size_t micro_batches() const noexcept { return state_->losses.size(); }
+  StepWork<C>& work() noexcept { return state_->work; }
+
+  /// In an open step, which has work(): calls `f` for each of this rank's micro-batches.
+  /// @throws as `f`; Error (missing_gradient)
+  template <class F>
+  void run_passes(const SampleStep& samples, F& f) {
+    constexpr bool has_loss = !std::is_void_v<std::invoke_result_t<F&, const MicroBatch&, Ready>>;
+    const bool averages = reducer_->options().reduce_op == ReduceOp::average;
+    std::fill(state_->losses.begin(), state_->losses.end(), 0.0);
+    state_->buffers.begin_step();
+    for (const TreePass& pass : state_->sums.passes()) {
+      const MicroBatch batch = samples[pass.micro_batch];
+      const double share = static_cast<double>(batch.samples.size()) / static_cast<double>(samples.samples().size());
+      state_->sums.begin_pass(pass, averages ? share : 1);
+      state_->buffers.begin_pass();
+      MicroBatchPass sink(reducer_->gradients(), state_->sums, pass.is_last ? reducer_ : nullptr);
+      if (batch.samples.empty()) {
+        sink.finish(true);
+        continue;
+      }
+      if constexpr (has_loss) {
+        state_->losses[pass.micro_batch] = static_cast<double>(f(batch, Ready(sink))) * (averages ? share : 1);
+      } else {
+        f(batch, Ready(sink));
+      }
+      if (pass.micro_batch == 0) state_->buffers.end_first();
+      sink.finish(reducer_->options().allow_unused_parameters);
+    }
+    if (state_->sums.passes().empty()) MicroBatchPass(reducer_->gradients(), state_->sums, reducer_).announce_all();
+    state_->work.send(
+        {reinterpret_cast<std::byte*>(state_->losses.data()), has_loss ? micro_batches() : 0, DType::f64, {}},
+        state_->buffers.sent());
+  }
+
+  /// Ends the step. Collective, blocking and @throws as Step::finish
+  MicroBatchLoss finish(Step& step) {
+    MicroBatchLoss result{0, step.finish()};
+    state_->buffers.end_step();
+    for (const double loss : state_->losses)
+      result.loss += loss;
+    return result;
+  }
+
+ private:
+  struct State {
+    State(Reducer<C>& reducer, std::span<const TensorView> model_buffers, std::size_t micro_batches)
+        : layout(assign_micro_batches(micro_batches, static_cast<std::size_t>(reducer.communicator().size())),
+                 reducer.communicator().rank()),
+          sums(reducer.gradients(), reducer.plan(), tree_passes(layout.of_ranks[layout.rank])),
+          buffers(model_buffers),
+          losses(micro_batches),
+          work(reducer.norms(), reducer.plan(), reducer.gradients(), sums, layout) {}
+
+    TreeLayout layout;
+    TreeSums sums;
+    MicroBatchBuffers buffers;
+    std::vector<double> losses;  ///< of each micro-batch, times its share
+    TreeWork<C> work;
+  };
+
+  Reducer<C>* reducer_;
+  std::shared_ptr<const ReducerLifetime> lifetime_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::MicroBatchLoss;
+}  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include <cstring>
+
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED MicroBatchBuffers::MicroBatchBuffers(std::span<const TensorView> buffers)
+    : buffers_(buffers.begin(), buffers.end()) {
+  std::size_t bytes = 0;
+  for (const TensorView& buffer : buffers_)
+    bytes += buffer.bytes();
+  before_.resize(bytes);
+  after_.resize(bytes);
+}
+
+DTRAIN_DEFINED void MicroBatchBuffers::copy(std::vector<std::byte>& kept, bool restores) noexcept {
+  std::byte* at = kept.data();
+  for (const TensorView& buffer : buffers_) {
+    if (buffer.bytes() == 0) continue;
+    std::memcpy(restores ? buffer.data : at, restores ? at : buffer.data, buffer.bytes());
+    at += buffer.bytes();
+  }
+}
+
+DTRAIN_DEFINED void MicroBatchPass::ready(const ReadyGradient& gradient) {
+  gradients_->check(gradient);
+  if (!sums_->add(gradient.parameter, gradients_->memory_of(gradient))) {
+    gradients_->names().refuse_ready(gradient.parameter,
+                                     "came twice in a micro-batch; call it once, when the gradient is final");
+  }
+  announce(gradient.parameter);
+}
+
+DTRAIN_DEFINED void MicroBatchPass::announce(std::size_t parameter) {
+  if (step_ == nullptr) return;
+  TensorView sum = gradients_->view(parameter);
+  sum.data = (*gradients_)[parameter].place;
+  step_->ready({parameter, std::nullopt, &sum});
+}
+
+DTRAIN_DEFINED void MicroBatchPass::finish(bool allows_unused) {
+  for (std::size_t i = 0; i < gradients_->size(); ++i) {
+    if (sums_->is_added(i)) continue;
+    if (!allows_unused) {
+      throw_error(
+          Errc::missing_gradient,
+          "in a micro-batch {} got no gradient; the pass must call ready(i) for every parameter, with zeros where "
+          "one took no part (or set DdpOptions::allow_unused_parameters)",
+          {gradients_->names().describe(i)});
+    }
+    sums_->add(i, nullptr);
+    announce(i);
+  }
+}
+
+DTRAIN_DEFINED void MicroBatchPass::announce_all() {
+  for (std::size_t i = 0; i < gradients_->size(); ++i)
+    announce(i);
+}
+
+DTRAIN_DEFINED void require_buffers(std::span<const TensorView> buffers, const DdpOptions& options) {
+  if (!buffers.empty() && !options.broadcast_buffers) {
+    throw_error(
+        Errc::unsupported,
+        "steps over micro-batches give every rank the buffers of micro-batch 0, and DdpOptions::broadcast_buffers "
+        "is false; set it to true, or take sampler.batches()");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS
