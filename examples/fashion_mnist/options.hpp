@@ -22,6 +22,7 @@ struct Options {
   std::int64_t epochs = 3;
   std::size_t global_batch = 256;
   std::uint64_t seed = 1;
+  std::size_t micro_batches = 0;  ///< 0: not wanted
   std::string data = "/usr/share/datasets/fashion-mnist";
   std::optional<std::size_t> bucket_bytes;
   dtrain::Progress progress = dtrain::Progress::automatic;
@@ -45,6 +46,8 @@ inline constexpr std::string_view help_text =
   --epochs=N               passes over the 60000 training images (default 3)
   --global-batch=N         samples of all ranks together in one step (default 256)
   --seed=N                 of the initial weights and the order of samples (default 1)
+  --micro-batches=N        the parts of a step that the ranks share out, such as 16: the parameters then have the same
+                           bits on any number of ranks; with --precision=f32, without --hook and --perturb-rank
   --data=DIR               the folder with the four .gz files
                            (default /usr/share/datasets/fashion-mnist, from 'apt install dataset-fashion-mnist')
   --bucket-mib=X           largest bucket of gradients in MiB; 0 gives each parameter its own (default: the library's)
@@ -80,7 +83,7 @@ using shared::number;
 using shared::quoted;
 using shared::refuse;
 
-inline constexpr std::array<Flag, 18> flags{{
+inline constexpr std::array<Flag, 19> flags{{
     {"--epochs", true,
      [](Options& o, auto name, auto value) { o.epochs = number<std::int64_t>(name, value, 1, 10000); }},
     {"--global-batch", true,
@@ -89,6 +92,8 @@ inline constexpr std::array<Flag, 18> flags{{
      [](Options& o, auto name, auto value) {
        o.seed = number<std::uint64_t>(name, value, 0, std::numeric_limits<std::uint64_t>::max());
      }},
+    {"--micro-batches", true,
+     [](Options& o, auto name, auto value) { o.micro_batches = number<std::size_t>(name, value, 1, 4096); }},
     {"--data", true, [](Options& o, auto, auto value) { o.data = value; }},
     {"--bucket-mib", true,
      [](Options& o, auto name, auto value) {

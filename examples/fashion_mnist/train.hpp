@@ -24,6 +24,7 @@
 #include "dataset.hpp"
 #include "evaluation.hpp"
 #include "loss.hpp"
+#include "micro_batches.hpp"
 #include "mlp.hpp"
 #include "options.hpp"
 #include "overlap_probe.hpp"
@@ -85,28 +86,36 @@ Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, Trai
   const auto begin = Clock::now();
   while (state.step() < last_step) {
     const std::int64_t epoch = state.step() / steps + 1;
-    const dtrain::SampleBatches batches = sampler.batches(static_cast<std::uint64_t>(epoch));
+    std::optional<dtrain::SampleBatches> batches;
+    std::optional<dtrain::SampleSteps> parts;
+    options.micro_batches == 0 ? void(batches = sampler.batches(static_cast<std::uint64_t>(epoch)))
+                               : void(parts = sampler.steps(static_cast<std::uint64_t>(epoch)));
     Score seen;
     for (std::int64_t done = state.step() % steps; done < steps; ++done) {
-      const std::span<const std::size_t> samples = batches[static_cast<std::size_t>(done)];
-      gather(dataset, samples, batch);
-      const Score part = score(model.forward(batch.inputs), std::span<const std::uint8_t>(batch.labels));
+      const auto place = static_cast<std::size_t>(done);
       const auto backward = [&](dtrain::Ready ready) {
         if (!perturb) return model.backward(batch, ready);
         perturb = false;
         Perturbation perturbation(model, ready);
         model.backward(batch, dtrain::Ready(perturbation));
       };
-      const bool updates = ddp.backward(backward, step_options(model));
+      bool updates = true;
+      if (parts) {
+        updates = micro_batch_step(ddp, model, (*parts)[place], dataset, batch, seen, total.samples);
+      } else {
+        gather(dataset, (*batches)[place], batch);
+        const Score part = score(model.forward(batch.inputs), std::span<const std::uint8_t>(batch.labels));
+        updates = ddp.backward(backward, step_options(model));
+        seen.cross_entropy += part.cross_entropy;
+        seen.count += part.count;
+        total.samples += (*batches)[place].size();
+      }
       if (updates) update(model, sgd, shared::learning_rate(state.step(), last_step, peak_learning_rate));
       state.advance();
       const bool is_saved = state.step() % save_after == 0 || state.step() == last_step;
       hook.after_update(group, is_saved);
       if (is_saved) state.save(group);
 
-      seen.cross_entropy += part.cross_entropy;
-      seen.count += part.count;
-      total.samples += samples.size();
       total.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       progress.update({.epoch = epoch,
                        .epochs = options.epochs,
@@ -181,7 +190,9 @@ void report(Ddp& ddp, Model& model, const Epochs& epochs, const Dataset& trainin
       std::accumulate(summary.samples_per_rank.begin(), summary.samples_per_rank.end(), std::uint64_t{0});
   // None where all steps were in the checkpoint already.
   if (all_samples > 0) summary.samples_per_second = static_cast<double>(all_samples) / summary.seconds;
-  const std::uint64_t epoch = options.is_elastic ? 1 : 0;  // that of 0 warns of padding, which elastic steps have not
+  const std::uint64_t epoch = options.is_elastic || options.micro_batches > 0
+                                  ? 1
+                                  : 0;  // that of 0 warns of padding, which elastic steps have not
   const CommunicationCost cost = probe_overlap(ddp, model, training, sampler.batches(epoch));
   summary.exposed_ms_per_step = cost.exposed_ms;
   summary.hidden_ms_per_step = cost.hidden_ms;
@@ -207,6 +218,19 @@ void check_options(const Options& options) {
       (options.precision != "f32" || dtrain::ddp::device_kind_of<Model> != dtrain::DeviceKind::host)) {
     throw dtrain::Error(dtrain::Errc::usage, "--hook=" + options.hook.text + " is for f32 gradients in host memory");
   }
+  if (options.micro_batches > 0 && (options.precision != "f32" || !options.hook.is_none() || options.perturb_rank)) {
+    throw dtrain::Error(dtrain::Errc::usage,
+                        "--micro-batches is for --precision=f32, without --hook and --perturb-rank");
+  }
+}
+
+template <class Group>
+dtrain::DistributedSampler training_sampler(const Group& group, const Dataset& training, const Options& options) {
+  return {group,
+          {.dataset_size = training.size(),
+           .global_batch = options.global_batch,
+           .seed = options.seed,
+           .micro_batches = options.micro_batches}};
 }
 
 inline dtrain::DdpOptions ddp_options(const Options& options) {
@@ -214,6 +238,14 @@ inline dtrain::DdpOptions ddp_options(const Options& options) {
   chosen.timeline = !options.timeline.empty();
   if (options.bucket_bytes) chosen.bucket_bytes = *options.bucket_bytes;
   return chosen;
+}
+
+/// The model's wrapper, with a hook where one is chosen. Collective, blocking.
+template <class Policy, class Model>
+dtrain::DistributedDataParallel<Model, Policy> wrapped(Model& model, const dtrain::ProcessGroup<Policy>& group,
+                                                       const Options& options, shared::ChosenHook& hook) {
+  if (options.hook.is_none()) return {model, group, ddp_options(options)};
+  return {model, group, ddp_options(options), std::ref(hook)};
 }
 
 inline void print_beginning(shared::Progress& progress, const Dataset& training, const Dataset& test, int ranks) {
@@ -252,9 +284,8 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   state.load(group);
   shared::ChosenHook hook(options.hook);
   hook.set_steps(state.step());
-  dtrain::DistributedDataParallel ddp{model, group, ddp_options(options), std::ref(hook)};
-  const dtrain::DistributedSampler sampler{
-      group, {.dataset_size = training.size(), .global_batch = options.global_batch, .seed = options.seed}};
+  auto ddp = wrapped(model, group, options, hook);
+  const dtrain::DistributedSampler sampler = training_sampler(group, training, options);
   print_beginning(progress, training, test, group.world_size());
   if (state.step() > 0)
     progress.line("going on from " + options.checkpoint + ", after step " + std::to_string(state.step()));

@@ -33,20 +33,27 @@ Epochs train_elastic_epochs(Job& job, Ddp& ddp, Model& model, typename Model::Op
   Epochs total;
   Score seen;
   std::optional<dtrain::SampleShares> shares;
+  std::optional<dtrain::SampleSteps> parts;
   const std::uint64_t first = job.step();
   const auto begin = Clock::now();
   while (job.step() < last_step) {
     const std::uint64_t step = job.step();
     if (step != first && step % save_after == 0) state.save(group);  // between two steps, so that a loss repeats it
     const std::uint64_t epoch = step / steps + 1;
-    if (!shares || step % steps == 0) {
-      shares = sampler.shares(epoch);
+    if ((!shares && !parts) || step % steps == 0) {
+      options.micro_batches == 0 ? void(shares = sampler.shares(epoch)) : void(parts = sampler.steps(epoch));
       seen = {};
     }
-    const dtrain::SampleShare share = (*shares)[step % steps];
-    gather(dataset, share.samples, batch);
-    const Score part = score(model.forward(batch.inputs), std::span<const std::uint8_t>(batch.labels));
-    ddp.backward([&](dtrain::Ready ready) { model.backward(batch, ready, share.weight); });
+    Score part;
+    if (parts) {
+      micro_batch_step(ddp, model, (*parts)[step % steps], dataset, batch, part, total.samples);
+    } else {
+      const dtrain::SampleShare share = (*shares)[step % steps];
+      gather(dataset, share.samples, batch);
+      part = score(model.forward(batch.inputs), std::span<const std::uint8_t>(batch.labels));
+      ddp.backward([&](dtrain::Ready ready) { model.backward(batch, ready, share.weight); });
+      total.samples += share.samples.size();
+    }
     job.commit([&] {
       sgd.step(model.parameters(), shared::learning_rate(static_cast<std::int64_t>(step),
                                                          static_cast<std::int64_t>(last_step), peak_learning_rate));
@@ -58,7 +65,6 @@ Epochs train_elastic_epochs(Job& job, Ddp& ddp, Model& model, typename Model::Op
     }
     seen.cross_entropy += part.cross_entropy;
     seen.count += part.count;
-    total.samples += share.samples.size();
     total.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     progress.update({.epoch = static_cast<std::int64_t>(epoch),
                      .epochs = options.epochs,
@@ -105,9 +111,8 @@ int train_elastic(dtrain::Elastic<Policy> job, dtrain::Arguments arguments) {
     }
     shared::ChosenHook hook(options.hook);
     hook.set_steps(state.step());
-    dtrain::DistributedDataParallel ddp{model, group, ddp_options(options), std::ref(hook)};
-    const dtrain::DistributedSampler sampler{
-        group, {.dataset_size = training.size(), .global_batch = options.global_batch, .seed = options.seed}};
+    auto ddp = wrapped(model, group, options, hook);
+    const dtrain::DistributedSampler sampler = training_sampler(group, training, options);
     print_beginning(progress, training, test, group.world_size());
     if (job.step() > 0) progress.line("going on after step " + std::to_string(job.step()));
     const Epochs epochs = train_elastic_epochs(job, ddp, model, sgd, state, training, sampler, options, log, progress);

@@ -39,6 +39,7 @@ class TrainingState {
                           file_ + " is the checkpoint of a training with --epochs=" + std::to_string(which_[0]) +
                               " --global-batch=" + std::to_string(which_[1]) +
                               " --seed=" + std::to_string(static_cast<std::uint64_t>(which_[2])) +
+                              (which_[3] == 0 ? "" : " --micro-batches=" + std::to_string(which_[3])) +
                               "; go on with these, or name another file");
     }
   }
@@ -55,16 +56,17 @@ class TrainingState {
     for (const dtrain::NamedTensor& velocity : sgd_->velocities(model_->parameters())) {
       all.push_back(velocity);
     }
-    all.push_back({"epochs, global batch, seed", dtrain::tensor_view(which_.data(), {3})});
+    all.push_back({"epochs, global batch, seed, micro-batches", dtrain::tensor_view(which_.data(), {4})});
     all.push_back({"steps", dtrain::tensor_view(&step_, {})});
     return all;
   }
 
  private:
-  using Identity = std::array<std::int64_t, 3>;
+  using Identity = std::array<std::int64_t, 4>;
 
   static Identity identity(const Options& options) {
-    return {options.epochs, static_cast<std::int64_t>(options.global_batch), static_cast<std::int64_t>(options.seed)};
+    return {options.epochs, static_cast<std::int64_t>(options.global_batch), static_cast<std::int64_t>(options.seed),
+            static_cast<std::int64_t>(options.micro_batches)};
   }
 
   std::string file_;
