@@ -187,9 +187,10 @@ class DistributedDataParallel {
     static_assert(std::invocable<F&, const MicroBatch&, Ready>,
                   "dtrain: backward(step, f) calls f(batch, ready): write [&](const dtrain::MicroBatch& batch, "
                   "dtrain::Ready ready) { ... }, which calls ready(i) for each gradient");
-    static_assert(backend::CanExchangeBlocks<Communicator> && ddp::RunsHostWork<typename Communicator::Stream>,
-                  "dtrain: steps over micro-batches need a backend of host memory: SharedMemory, Mpi or Gloo");
-    if constexpr (std::invocable<F&, const MicroBatch&, Ready> && ddp::RunsHostWork<typename Communicator::Stream>) {
+    constexpr bool can_run =
+        backend::CanExchangeBlocks<Communicator> && ddp::RunsHostWork<typename Communicator::Stream>;
+    static_assert(can_run, "dtrain: steps over micro-batches need a backend of host memory: SharedMemory, Mpi or Gloo");
+    if constexpr (std::invocable<F&, const MicroBatch&, Ready> && can_run) {
       using Steps = ddp::MicroBatchSteps<Communicator>;
       driver_->reducer->throw_if_unusable("backward()");
       if (!reduces() || driver_->wrapped->has_unreduced) {
@@ -204,7 +205,13 @@ class DistributedDataParallel {
         steps = made.get();
       }
       Step step = begin(steps->work(), std::move(options));
-      or_report([&] { steps->run_passes(samples, f); });
+      or_report([&] {
+        const async::RefusedCalls refused(
+            group::GroupAccess::of(group_).rank_context()->tasks.handle(),
+            "a call of dtrain was made in the function of a step over micro-batches, of which ranks may have different "
+            "numbers; make it before or after the step");
+        steps->run_passes(samples, f, refused);
+      });
       const MicroBatchLoss result = steps->finish(step);
       if constexpr (std::is_void_v<std::invoke_result_t<F&, const MicroBatch&, Ready>>) {
         return result.updates;

@@ -174,6 +174,34 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };
 
+/// LoopHandle::refuse_calls() for the thread that makes it, while it lives.
+class RefusedCalls {
+ public:
+  /// @param why the error sentence, which stays valid
+  RefusedCalls(LoopHandle& handle, const char* why) noexcept : handle_(handle), why_(why) {
+    handle_.refuse_calls(why_);
+  }
+  RefusedCalls(const RefusedCalls&) = delete;
+  ~RefusedCalls() { handle_.allow_calls(); }
+
+  /// Calls `act`, whose calls are not refused. Threads: any; the others' calls never are.
+  template <class F>
+  void allow_in(F&& act) const {
+    if (thread_ != std::this_thread::get_id()) return act();
+    struct Refuse {
+      const RefusedCalls& calls;
+      ~Refuse() { calls.handle_.refuse_calls(calls.why_); }
+    } const refuse_again{*this};
+    handle_.allow_calls();
+    act();
+  }
+
+ private:
+  LoopHandle& handle_;
+  const char* why_;
+  std::thread::id thread_ = std::this_thread::get_id();
+};
+
 /// The part of a BackgroundTask that does not depend on its value: compiled once.
 class SpawnOwner {
  public:

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/loop_handle.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
@@ -56,8 +57,9 @@ class MicroBatchBuffers {
 class MicroBatchPass final : public Ready::Sink {
  public:
   /// @param step gets the rank's last node, if this is the rank's last pass; else null. Lifetime: all outlive it
-  MicroBatchPass(const GradientTable& gradients, TreeSums& sums, Ready::Sink* step) noexcept
-      : gradients_(&gradients), sums_(&sums), step_(step) {}
+  MicroBatchPass(const GradientTable& gradients, TreeSums& sums, const async::RefusedCalls& refused,
+                 Ready::Sink* step) noexcept
+      : gradients_(&gradients), sums_(&sums), refused_(&refused), step_(step) {}
 
   /// @throws Error (invalid_argument) as Ready
   void ready(const ReadyGradient& gradient) override;
@@ -73,6 +75,7 @@ class MicroBatchPass final : public Ready::Sink {
 
   const GradientTable* gradients_;
   TreeSums* sums_;
+  const async::RefusedCalls* refused_;  ///< but for what the step does in ready()
   Ready::Sink* step_;
 };
 
@@ -97,10 +100,10 @@ class MicroBatchSteps {
   std::size_t micro_batches() const noexcept { return state_->losses.size(); }
   StepWork<C>& work() noexcept { return state_->work; }
 
-  /// In an open step, which has work(): calls `f` for each of this rank's micro-batches.
+  /// In an open step, which has work(): calls `f` for each of this rank's micro-batches. @param refused of this thread
   /// @throws as `f`; Error (missing_gradient)
   template <class F>
-  void run_passes(const SampleStep& samples, F& f) {
+  void run_passes(const SampleStep& samples, F& f, const async::RefusedCalls& refused) {
     constexpr bool has_loss = !std::is_void_v<std::invoke_result_t<F&, const MicroBatch&, Ready>>;
     const bool averages = reducer_->options().reduce_op == ReduceOp::average;
     std::fill(state_->losses.begin(), state_->losses.end(), 0.0);
@@ -110,7 +113,7 @@ class MicroBatchSteps {
       const double share = static_cast<double>(batch.samples.size()) / static_cast<double>(samples.samples().size());
       state_->sums.begin_pass(pass, averages ? share : 1);
       state_->buffers.begin_pass();
-      MicroBatchPass sink(reducer_->gradients(), state_->sums, pass.is_last ? reducer_ : nullptr);
+      MicroBatchPass sink(reducer_->gradients(), state_->sums, refused, pass.is_last ? reducer_ : nullptr);
       if (batch.samples.empty()) {
         sink.finish(true);
         continue;
@@ -123,7 +126,8 @@ class MicroBatchSteps {
       if (pass.micro_batch == 0) state_->buffers.end_first();
       sink.finish(reducer_->options().allow_unused_parameters);
     }
-    if (state_->sums.passes().empty()) MicroBatchPass(reducer_->gradients(), state_->sums, reducer_).announce_all();
+    if (state_->sums.passes().empty())
+      MicroBatchPass(reducer_->gradients(), state_->sums, refused, reducer_).announce_all();
     state_->work.send(
         {reinterpret_cast<std::byte*>(state_->losses.data()), has_loss ? micro_batches() : 0, DType::f64, {}},
         state_->buffers.sent());
@@ -205,7 +209,7 @@ DTRAIN_DEFINED void MicroBatchPass::announce(std::size_t parameter) {
   if (step_ == nullptr) return;
   TensorView sum = gradients_->view(parameter);
   sum.data = (*gradients_)[parameter].place;
-  step_->ready({parameter, std::nullopt, &sum});
+  refused_->allow_in([&] { step_->ready({parameter, std::nullopt, &sum}); });
 }
 
 DTRAIN_DEFINED void MicroBatchPass::finish(bool allows_unused) {

@@ -23,7 +23,8 @@ class TreeSums {
 
   std::span<const TreePass> passes() const noexcept { return passes_; }
 
-  /// Begins a pass: gradients that earlier passes left in their own memory become zeros. @param weight of its gradients
+  /// Begins a pass: the parameters' own gradients become zeros, for models that add. @param weight of the pass's
+  /// gradients
   void begin_pass(const TreePass& pass, double weight) noexcept;
 
   /// Adds a gradient, times the pass's weight. @param gradient null: zeros. @returns whether it is the parameter's
@@ -48,7 +49,7 @@ class TreeSums {
   std::vector<TreePass> passes_;
   std::vector<Line> memory_;
   std::vector<std::byte*> arenas_;                 ///< the stack of partial sums
-  std::vector<unsigned char> is_added_, has_own_;  ///< of each parameter, in this pass; in some pass
+  std::vector<unsigned char> is_added_, has_own_;  ///< of each parameter: in this pass; from its own memory
   TreePass pass_;
   double weight_ = 1;
 };
@@ -94,10 +95,11 @@ DTRAIN_DEFINED TreeSums::TreeSums(const GradientTable& gradients, const BucketPl
 DTRAIN_DEFINED void TreeSums::begin_pass(const TreePass& pass, double weight) noexcept {
   pass_ = pass;
   weight_ = weight;
+  const bool is_first = pass.micro_batch == passes_.front().micro_batch;  // the last step's result is there
   for (std::size_t i = 0; i < gradients_->size(); ++i) {
     const GradientSlot& slot = (*gradients_)[i];
-    if (has_own_[i] != 0 && slot.bytes != 0) std::memset(slot.own, 0, slot.bytes);
-    is_added_[i] = 0;
+    if ((is_first || has_own_[i] != 0) && slot.own != nullptr && slot.bytes != 0) std::memset(slot.own, 0, slot.bytes);
+    is_added_[i] = has_own_[i] = 0;
   }
 }
 
