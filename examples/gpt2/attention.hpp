@@ -18,7 +18,7 @@ template <class Scalar>
 class Attention : public Branch<Scalar> {
  public:
   Attention(const std::string& name, const ModelShape& shape)
-      : Branch<Scalar>(name, shape.channels, 3 * shape.channels, shape.channels), shape_(shape) {}
+      : Branch<Scalar>(name, "c_attn", shape.channels, 3 * shape.channels, shape.channels), shape_(shape) {}
 
   void resize(Index sequences) {
     sequences_ = sequences;

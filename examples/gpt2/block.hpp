@@ -16,10 +16,10 @@ template <class Scalar>
 class Block {
  public:
   Block(const std::string& name, const ModelShape& shape)
-      : attention_norm_(name + ".attention_norm", shape.channels),
-        attention_(name + ".attention", shape),
-        feed_forward_norm_(name + ".feed_forward_norm", shape.channels),
-        feed_forward_(name + ".feed_forward", shape) {}
+      : attention_norm_(name + ".ln_1", shape.channels),
+        attention_(name + ".attn", shape),
+        feed_forward_norm_(name + ".ln_2", shape.channels),
+        feed_forward_(name + ".mlp", shape) {}
 
   void resize(const ModelShape& shape, Index sequences) {
     attention_norm_.resize(sequences * shape.context);

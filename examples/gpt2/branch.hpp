@@ -11,9 +11,9 @@ namespace gpt2 {
 template <class Scalar>
 class Branch {
  public:
-  /// From `channels` numbers to `inner` of them, and from `outer` back.
-  Branch(const std::string& name, Index channels, Index inner, Index outer)
-      : input_layer_(name + ".input", channels, inner), output_layer_(name + ".output", outer, channels) {}
+  /// From `channels` numbers to `inner` of them by the layer `input`, and from `outer` back.
+  Branch(const std::string& name, const std::string& input, Index channels, Index inner, Index outer)
+      : input_layer_(name + "." + input, channels, inner), output_layer_(name + ".c_proj", outer, channels) {}
 
   void randomize(Scalar deviation, Scalar output_deviation, shared::SplitMix64& random) {
     input_layer_.randomize(deviation, random);

@@ -16,7 +16,7 @@ template <class Scalar>
 class FeedForward : public Branch<Scalar> {
  public:
   FeedForward(const std::string& name, const ModelShape& shape)
-      : Branch<Scalar>(name, shape.channels, 4 * shape.channels, 4 * shape.channels) {}
+      : Branch<Scalar>(name, "c_fc", shape.channels, 4 * shape.channels, 4 * shape.channels) {}
 
   void resize(const ModelShape& shape, Index tokens) {
     hidden_.resize(tokens, 4 * shape.channels);

@@ -14,7 +14,7 @@ template <class Scalar>
 class LayerNorm {
  public:
   LayerNorm(const std::string& name, Index channels)
-      : gain_(name + ".gain", channels), bias_(name + ".bias", channels), scaled_(channels) {
+      : gain_(name + ".weight", channels), bias_(name + ".bias", channels), scaled_(channels) {
     gain_.value().setOnes();
   }
 

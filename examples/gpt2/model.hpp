@@ -32,9 +32,9 @@ class BasicModel {
   /// gains one. The same seed gives the same bits everywhere.
   BasicModel(const ModelShape& shape, Index sequences, std::uint64_t seed)
       : shape_(shape),
-        tokens_("token", vocabulary, shape.channels),
-        positions_("position", shape.context, shape.channels),
-        norm_("norm", shape.channels),
+        tokens_("wte.weight", vocabulary, shape.channels),
+        positions_("wpe.weight", shape.context, shape.channels),
+        norm_("ln_f", shape.channels),
         errors_(shape) {
     shared::SplitMix64 random(seed);
     constexpr auto deviation = Scalar(0.02);
@@ -43,7 +43,7 @@ class BasicModel {
     positions_.randomize(deviation, random);
     weights_ = {&tokens_, &positions_};
     for (Index i = 0; i < shape.layers; ++i) {
-      Block<Scalar>& block = blocks_.emplace_back("block" + std::to_string(i + 1), shape);
+      Block<Scalar>& block = blocks_.emplace_back("h." + std::to_string(i), shape);
       block.randomize(deviation, output_deviation, random);
       block.list(weights_);
     }
@@ -58,6 +58,7 @@ class BasicModel {
 
   /// The embeddings of tokens, [256, channels], which are the output's weights too, and of positions, [context,
   /// channels]; then the weights of each block, the first block first; then those of the last layer normalisation.
+  /// Names and shapes are those of transformers' GPT2Model.
   std::vector<dtrain::Parameter> parameters() {
     std::vector<dtrain::Parameter> list;
     for (Weights<Scalar>* weights : weights_) {

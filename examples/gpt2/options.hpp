@@ -31,6 +31,8 @@ struct Options {
   std::optional<std::size_t> bucket_bytes;
   shared::HookChoice hook;
   bool measures_plan = false;
+  std::string load;        ///< empty: random weights
+  std::string save;        ///< empty: not wanted
   std::string checkpoint;  ///< empty: not wanted
   std::int64_t checkpoint_steps = 50;
   bool is_elastic = false;
@@ -62,6 +64,9 @@ starts.
                         part of its elements that are the largest); local:STEPS (after 100 steps, weights are averaged
                         each so many steps); not with --zero or --dtype=bf16
   --plan=NAME           sizes of buckets: default, or measured (the first 29 steps choose them); not with --zero
+  --load=FOLDER         begin with the weights in FOLDER/model.safetensors, which --save or the Python package
+                        transformers has written for a model of these sizes
+  --save=FOLDER         at the end, write the weights to FOLDER/model.safetensors, and a config.json for transformers
   --checkpoint=FILE     save the training there, and go on from it where it exists, on any number of ranks
   --checkpoint-steps=N  save after every N steps and at the end (default 50)
   --elastic             go on when ranks are lost, with the launcher's --min-ranks=N, and with workers that it starts
@@ -116,6 +121,8 @@ inline constexpr auto flags = std::to_array<Flag>({
     {"--hook", true, [](Options& o, auto name, auto value) { o.hook = shared::hook_choice(name, value); }},
     {"--plan", true,
      [](Options& o, auto name, auto value) { o.measures_plan = one_of(name, value, "default", "measured"); }},
+    {"--load", true, [](Options& o, auto, auto value) { o.load = value; }},
+    {"--save", true, [](Options& o, auto, auto value) { o.save = value; }},
     {"--checkpoint", true, [](Options& o, auto, auto value) { o.checkpoint = value; }},
     {"--checkpoint-steps", true,
      [](Options& o, auto name, auto value) { o.checkpoint_steps = number<std::int64_t>(name, value, 1, 1000000); }},

@@ -107,6 +107,11 @@ int train_elastic_with(dtrain::Elastic<Policy>& job, const Sequences& sequences,
     if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
     if (options.measures_plan) ddp_options.plan = dtrain::PlanChoice::measured();
     shared::ChosenHook hook(options.hook);
+    make_folder(group, options.save);
+    if (job.step() == 0 && !options.load.empty()) {
+      load_pretrained(group, options.load, options.shape, model);
+      optimizer.take_values();
+    }
     Ddp ddp = options.hook.is_none() ? Ddp{model, group, ddp_options} : Ddp{model, group, ddp_options, std::ref(hook)};
     WholeState<dtrain::ProcessGroup<Policy>, M> saved{group, optimizer, model};
     if (job.step() == 0) {
@@ -117,6 +122,7 @@ int train_elastic_with(dtrain::Elastic<Policy>& job, const Sequences& sequences,
     if (job.step() > 0) progress.line("going on after step " + std::to_string(job.step()));
     const std::vector<double> seconds =
         run_elastic_steps(job, ddp, model, optimizer, hook, state, saved, sequences, options, log, progress);
+    if (!options.save.empty()) save_pretrained(group, options.save, options.shape, model);
     Summary summary = summarize(group, ddp.parameters(), state, seconds,
                                 {optimizer.state_bytes(), ddp.plan().arena_bytes + optimizer.gradient_bytes()});
     summary.bytes_sent_per_step =

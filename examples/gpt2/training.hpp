@@ -24,6 +24,7 @@
 #include "model.hpp"
 #include "optimizer.hpp"
 #include "options.hpp"
+#include "pretrained.hpp"
 #include "sequences.hpp"
 #include "summary.hpp"
 #include "text.hpp"
@@ -115,6 +116,8 @@ Summary train_model(Model& model, const dtrain::ProcessGroup<Policy>& group, con
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
   if (options.measures_plan) ddp_options.plan = dtrain::PlanChoice::measured();
   shared::ChosenHook hook(options.hook);
+  make_folder(group, options.save);
+  if (!options.load.empty()) load_pretrained(group, options.load, options.shape, model);
   Ddp ddp = options.hook.is_none() ? Ddp{model, group, ddp_options} : Ddp{model, group, ddp_options, std::ref(hook)};
   Optimizer<Ddp, Model> optimizer(ddp, model, options.zero, options.clip);
   TrainingState state(options);
@@ -123,6 +126,7 @@ Summary train_model(Model& model, const dtrain::ProcessGroup<Policy>& group, con
     progress.line("going on from " + options.checkpoint + ", after step " + std::to_string(state.step()));
   }
   const std::vector<double> seconds = run_steps(ddp, model, optimizer, hook, state, sequences, options, progress);
+  if (!options.save.empty()) save_pretrained(group, options.save, options.shape, model);
 
   StateBytes bytes = optimizer.state();
   if constexpr (requires { model.gradient_bytes(); }) bytes.gradients += model.gradient_bytes();

@@ -74,6 +74,11 @@ class WholeOptimizer {
     if (masters_) masters_->store();
   }
 
+  /// After the model's values were changed.
+  void take_values() noexcept {
+    if (masters_) masters_->load();
+  }
+
   /// The state becomes the average of all ranks'. Collective, blocking.
   template <class Group>
   void average_state(const Group& group) {

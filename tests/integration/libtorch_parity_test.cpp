@@ -19,11 +19,6 @@ std::string version_in(const std::string& output, const std::string& before) {
   return output.substr(begin, output.find('.', output.find('.', begin) + 1) - begin);
 }
 
-std::string peer() {
-  const char* const given = std::getenv("DTRAIN_PEER_PYTHON");
-  return given == nullptr ? "/usr/bin/python3" : given;
-}
-
 Result version_of(const std::string& python) {
   return run(python, {"-c", "import torch, torch.distributed; print('PyTorch', torch.__version__)"});
 }
@@ -56,7 +51,7 @@ TEST_CASE("training with dtrain::libtorch has the results of Python's Distribute
   if (!std::filesystem::exists(parity_probe)) {
     return dtrain_test::skip("parity_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
   }
-  const std::string python = peer();
+  const std::string python = support::peer_python();
   const Result found = version_of(python);
   if (!has_torch(python)) return;
   const support::TemporaryDirectory folder;
@@ -78,7 +73,7 @@ TEST_CASE("training with dtrain::libtorch has the results of Python's Distribute
 
 TEST_CASE("sharded optimizers and PowerSGD train as ZeroRedundancyOptimizer and powerSGD_hook") {
   const std::string program = DTRAIN_EXAMPLES_DIR "/optimizer_parity";
-  const std::string python = peer();
+  const std::string python = support::peer_python();
   if (!std::filesystem::exists(program)) {
     return dtrain_test::skip(
         "optimizer_parity was not built: it lies with what needs LibTorch (libtorch-dev) and zlib");
@@ -97,7 +92,7 @@ TEST_CASE("sharded optimizers and PowerSGD train as ZeroRedundancyOptimizer and 
 
 TEST_CASE("Python reads the tensors of a checkpoint") {
   const std::string checkpoint_probe = DTRAIN_EXAMPLES_DIR "/checkpoint_probe";
-  const std::string python = peer();
+  const std::string python = support::peer_python();
   if (!std::filesystem::exists(checkpoint_probe)) {
     return dtrain_test::skip("checkpoint_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
   }

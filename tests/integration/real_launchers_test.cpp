@@ -188,8 +188,7 @@ TEST_CASE("MPICH's mpiexec starts a program once for each rank") {
 }
 
 TEST_CASE("torchrun starts a program that is not Python") {
-  const char* const given = std::getenv("DTRAIN_PEER_PYTHON");
-  const std::string python = given == nullptr ? "/usr/bin/python3" : given;
+  const std::string python = support::peer_python();
   if (started(python, {"-c", "import torch.distributed.run"}).exit_code != 0) {
     return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
   }

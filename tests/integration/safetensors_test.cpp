@@ -5,13 +5,10 @@
 
 namespace {
 
+using support::peer_python;
+
 const std::string peer_program = DTRAIN_TEST_PROGRAMS_DIR "/safetensors_probe";
 const std::string lists = "2000";
-
-std::string python() {
-  const char* const given = std::getenv("DTRAIN_PEER_PYTHON");
-  return given == nullptr ? "/usr/bin/python3" : given;
-}
 
 Result run(const std::string& program, std::vector<std::string> arguments) {
   if (program != peer_program)
@@ -30,16 +27,16 @@ void check_good(const Result& result) {
 TEST_CASE("Python and dtrain read each other's files") {
   const support::TemporaryDirectory folder;
   check_good(run(peer_program, {"write", folder.path, lists}));
-  check_good(run(python(), {"read", folder.path, lists}));
+  check_good(run(peer_python(), {"read", folder.path, lists}));
   check_good(run(peer_program, {"read", folder.path, lists}));
-  check_good(run(python(), {"write", folder.path, lists}));
+  check_good(run(peer_python(), {"write", folder.path, lists}));
   check_good(run(peer_program, {"read", folder.path, lists}));
 }
 
 TEST_CASE("a file that another program wrote again with the former digest is refused by its sentence") {
   const support::TemporaryDirectory folder;
   check_good(run(peer_program, {"write", folder.path, "1"}));
-  check_good(run(python(), {"stale", folder.path}));
+  check_good(run(peer_python(), {"stale", folder.path}));
   const Result refused = run(peer_program, {"read", folder.path, "1"});
   CHECK(refused.exit_code == 1);
   CHECK_CONTAINS(refused.output,
@@ -47,6 +44,6 @@ TEST_CASE("a file that another program wrote again with the former digest is ref
 }
 
 TEST_CASE("the package safetensors took part in these tests") {
-  static_cast<void>(dtrain_test::needs(run(python(), {"package"}).exit_code == 0,
-                                       python() + " has no safetensors; DTRAIN_PEER_PYTHON names one that has"));
+  static_cast<void>(dtrain_test::needs(run(peer_python(), {"package"}).exit_code == 0,
+                                       peer_python() + " has no safetensors; DTRAIN_PEER_PYTHON names one that has"));
 }

@@ -230,4 +230,10 @@ inline Result run(const std::string& path, std::vector<std::string> arguments, c
   return program.finish(soon(patience));
 }
 
+/// The Python with the packages that a test compares with; a test is skipped where they are missing.
+inline std::string peer_python() {
+  const char* const given = std::getenv("DTRAIN_PEER_PYTHON");
+  return given == nullptr ? "/usr/bin/python3" : given;
+}
+
 }  // namespace support

@@ -117,6 +117,8 @@ TEST_CASE("gpt2's flags are read, and values that cannot be meant are refused") 
   CHECK(options.help);
   CHECK(parse({"--hook=powersgd:4", "--plan=measured"}).hook.argument == 4);
   CHECK(parse({"--plan=measured"}).measures_plan);
+  CHECK(parse({"--load=l", "--save=s"}).load == "l");
+  CHECK(parse({"--load=l", "--save=s"}).save == "s");
   for (const char* flag :
        {"--steps=0", "--layers=101", "--channels=x", "--heads=0", "--context=5000", "--global-batch=-1", "--rate=2",
         "--rate=nan", "--clip=-1", "--data=", "--zero=3", "--dtype=f16", "--bucket-mib=-1", "--hook=f64", "--plan=fast",

@@ -79,7 +79,9 @@ std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& p
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstddef>
 #include <set>
 #include <utility>
@@ -189,6 +191,16 @@ inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, st
   return all;
 }
 
+/// Rounds to odd: to the one of the two floats around `value` whose last bit is 1, if `value` itself is no float.
+/// Rounding that float to 16 bits gives the nearest to `value`, which rounding the nearest float may miss (Boldo and
+/// Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+inline float rounded_to_odd(double value) noexcept {
+  const auto nearest = static_cast<float>(value);
+  if (static_cast<double>(nearest) == value) return nearest;
+  const std::uint32_t is_beyond = std::abs(static_cast<double>(nearest)) > std::abs(value) ? 1 : 0;
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(nearest) - is_beyond) | 1U);  // a NaN stays one
+}
+
 /// Reads a tensor of another floating-point type, at most 16 MiB at a time.
 inline void read_converted(const TensorFiles::Found& from, std::byte* to, DType to_type) {
   constexpr std::size_t most_bytes = std::size_t{16} << 20;
@@ -202,7 +214,11 @@ inline void read_converted(const TensorFiles::Found& from, std::byte* to, DType 
     const std::size_t count = piece.size() / size;
     from.file->read_bytes(at, piece);
     if (type == DType::f64) {
-      std::copy_n(reinterpret_cast<const double*>(piece.data()), count, floats.data());
+      const auto* const doubles = reinterpret_cast<const double*>(piece.data());
+      const bool is_rounded_again = size_bytes(to_type) < sizeof(float);
+      std::transform(doubles, doubles + count, floats.data(), [is_rounded_again](double value) {
+        return is_rounded_again ? rounded_to_odd(value) : static_cast<float>(value);
+      });
     } else {
       kernels::convert(type, piece.data(), DType::f32, as_floats, count);
     }
@@ -307,7 +323,7 @@ DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& pat
 DTRAIN_DEFINED std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path, bool takes_index) {
   return detail::read_past_stale([&]() -> std::optional<std::vector<FileTensor>> {
     const TensorFiles files(path, takes_index);
-    if (!files) detail::warn_of_missing_folder(path);
+    if (!files && !takes_index) detail::warn_of_missing_folder(path);
     if (!files) return std::nullopt;
     std::vector<FileTensor> list;
     for (const auto& [name, found] : files.tensors()) {

@@ -1,6 +1,7 @@
 // ctest: TIMEOUT 120
 // Weights for other programs, and from them: names, types and files that are not this program's.
 
+#include "support/captured_stderr.hpp"
 #include "unit/public_interface/prelude.hpp"
 
 namespace safetensors_test {
@@ -74,7 +75,10 @@ TEST_CASE_FIXTURE(TemporaryFile, "what is saved of a model is loaded into it on 
   REQUIRE(tensors[1].shape);
   CHECK(tensors[1].shape->element_count() > 1);
   CHECK_ERROR(dtrain::checkpoint_tensors(path + ".none"), std::errc::no_such_file_or_directory, "reading the weights");
-  CHECK_ERROR(dtrain::safetensors_names(path + ".none"), std::errc::no_such_file_or_directory, "reading the weights");
+  support::CapturedStderr captured;
+  CHECK_ERROR(dtrain::safetensors_names(path + ".none/weights"), std::errc::no_such_file_or_directory,
+              "reading the weights");
+  CHECK(captured.text() == "");  // no advice about saving a checkpoint
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "names, missing and extra tensors are as the options say, on every rank") {
@@ -115,7 +119,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "floats of other sizes are converted, unless th
   CHECK_CONTAINS(refusal(path), "its tensor 'fc.weight' is f32 [3], the program's is f32 [2]; ");
 }
 
-TEST_CASE("every pair of floating-point types is converted, in pieces, as by way of f32") {
+TEST_CASE("every pair of floating-point types is converted, in pieces") {
   const TemporaryFile file;
   constexpr std::size_t count = 5'000'001;  // 16 MiB are 4,194,304 of f32
   std::vector<float> source(count);
@@ -143,6 +147,36 @@ TEST_CASE("every pair of floating-point types is converted, in pieces, as by way
     wrong += static_cast<float>(brains[i]) == rounded(source[i]) ? 0 : 1;
   }
   CHECK(wrong == 0);
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "an f64 becomes the nearest 16-bit float, not the nearest of its nearest f32") {
+  const double above = std::ldexp(1, -40);  // too small to show in an f32 near 1
+  std::vector<double> doubles{1 + std::ldexp(1, -11) + above,
+                              1 + std::ldexp(1, -11) - above,
+                              -65519.9999999999,
+                              65520,
+                              std::ldexp(1 + above, -25),
+                              1 + std::ldexp(1, -8) + above,
+                              -1e300,
+                              NAN};
+  const auto as = [&](auto made) {
+    std::vector<decltype(made)> values(doubles.size());
+    const std::vector<dtrain::NamedTensor> from{{"x", dtrain::tensor_view(doubles)}};
+    const std::vector<dtrain::NamedTensor> target{{"x", dtrain::tensor_view(values)}};
+    dtrain::ddp::write_checkpoint_file(path, from);
+    const dtrain::SafetensorsOptions options;
+    CHECK(dtrain::ddp::read_checkpoint_file(path, target, {}, &options));
+    return std::vector<float>(values.begin(), values.end());
+  };
+  const std::vector<float> halves = as(dtrain::float16{});
+  CHECK(std::vector<float>(halves.begin(), halves.end() - 1) ==
+        std::vector<float>{1 + std::ldexp(1.0F, -10), 1, -65504, HUGE_VALF, std::ldexp(1.0F, -24),
+                           1 + std::ldexp(1.0F, -8), -HUGE_VALF});
+  CHECK(std::isnan(halves.back()));
+  const std::vector<float> brains = as(dtrain::bfloat16{});
+  CHECK(brains[5] == 1 + std::ldexp(1.0F, -7));
+  CHECK(brains[6] == -HUGE_VALF);
+  CHECK(std::isnan(brains[7]));
 }
 
 TEST_CASE("an index names the files of the tensors, which lie beside it") {
