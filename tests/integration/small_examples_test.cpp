@@ -182,6 +182,32 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("same_bits ends with the same loss and weights on 1 to 5 ranks, and after workers are killed") {
+  const auto end_of = [](const Result& result) {
+    INFO(result.output);
+    INFO(result.error);
+    CHECK(result.exit_code == 0);
+    const std::size_t found = result.output.find("mean squared error ");
+    REQUIRE(found != std::string::npos);
+    CHECK_CONTAINS(result.output, ", weights ");
+    return result.output.substr(found);
+  };
+  const std::string alone = end_of(support::run(examples + "same_bits", {"--nproc-per-node=1"}));
+  for (const char* ranks : {"2", "3", "5"}) {
+    CAPTURE(ranks);
+    CHECK(end_of(support::run(examples + "same_bits", {std::string("--nproc-per-node=") + ranks})) == alone);
+  }
+  support::Program job(examples + "same_bits", {"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=10"});
+  for (int kills = 0; kills < 3; ++kills) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const std::vector<pid_t> workers = support::children_of(job.process());
+    if (workers.size() > 1) ::kill(workers[static_cast<std::size_t>(kills) % workers.size()], SIGKILL);
+  }
+  const Result result = job.wait();
+  CHECK(end_of(result) == alone);
+  CHECK_CONTAINS(result.error, "killed by signal 9");
+}
+
 TEST_CASE("wrapped_optimizer fits the line on 1, 2 and 3 ranks, and goes on from the solver's bytes") {
   const support::TemporaryDirectory folder;
   const auto line_of = [](int ranks, const std::string& checkpoint) {
