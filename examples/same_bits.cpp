@@ -3,7 +3,7 @@
 //   same_bits --nproc-per-node=1
 //   same_bits --nproc-per-node=3 --min-ranks=1 --max-restarts=10
 
-#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -14,17 +14,17 @@
 #include <random>
 #include <span>
 #include <thread>
-#include <vector>
 
 using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::SharedMemory>;
 
 /// y is the sum of outer[k] * tanh(inner[k] * x + offset[k]), with dropout.
 struct Network {
   static constexpr std::size_t width = 64;
-  std::vector<float> values = std::vector<float>(3 * width, 0.1F);  // inner, offset, outer
-  std::vector<float> gradients = std::vector<float>(3 * width);
+  alignas(64) std::array<float, 3 * width> values{};  // inner, offset, outer
+  alignas(64) std::array<float, 3 * width> gradients{};
 
   Network() {
+    values.fill(0.1F);
     for (std::size_t k = 0; k < width; ++k)
       values[k] = static_cast<float>(k % 8) - 3.5F;
   }
@@ -36,7 +36,7 @@ struct Network {
   /// The gradients of the mean squared error over the samples of sin(x). @returns this error
   double backward(std::span<const std::size_t> samples, std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    std::fill(gradients.begin(), gradients.end(), 0.0F);
+    gradients = {};
     const auto count = static_cast<float>(samples.size());
     double loss = 0;
     for (const std::size_t sample : samples) {

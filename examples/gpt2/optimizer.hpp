@@ -43,6 +43,17 @@ class Optimizer {
         chosen_);
   }
 
+  /// A step over micro-batches, `pass(batch, ready)`, with everything whole. @returns the mean loss. Collective,
+  /// blocking.
+  template <class F>
+  double step_over(const dtrain::SampleStep& samples, F&& pass, float rate) {
+    WholeOptimizer& optimizer = std::get<WholeOptimizer>(chosen_);
+    optimizer.rule().adamw.rate = rate;
+    const double loss = ddp_->backward(samples, pass, {.clip_norm = clip_});
+    optimizer.update(*model_);
+    return loss;
+  }
+
   /// The same without the update, to be timed. Collective, blocking.
   template <std::invocable<dtrain::Ready> F>
   void step_without_update(F&& backward) {

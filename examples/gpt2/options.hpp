@@ -31,9 +31,10 @@ struct Options {
   std::optional<std::size_t> bucket_bytes;
   shared::HookChoice hook;
   bool measures_plan = false;
-  std::string load;        ///< empty: random weights
-  std::string save;        ///< empty: not wanted
-  std::string checkpoint;  ///< empty: not wanted
+  std::size_t micro_batches = 0;  ///< 0: not wanted
+  std::string load;               ///< empty: random weights
+  std::string save;               ///< empty: not wanted
+  std::string checkpoint;         ///< empty: not wanted
   std::int64_t checkpoint_steps = 50;
   bool is_elastic = false;
   std::string commit_log;  ///< empty: not wanted
@@ -64,6 +65,8 @@ starts.
                         part of its elements that are the largest); local:STEPS (after 100 steps, weights are averaged
                         each so many steps); not with --zero or --dtype=bf16
   --plan=NAME           sizes of buckets: default, or measured (the first 29 steps choose them); not with --zero
+  --micro-batches=N     the parts of a step that the ranks share out, such as 16: the weights then have the same bits on
+                        any number of ranks; not with --dtype=bf16, --zero or --hook
   --load=FOLDER         begin with the weights in FOLDER/model.safetensors, which --save or the Python package
                         transformers has written for a model of these sizes
   --save=FOLDER         at the end, write the weights to FOLDER/model.safetensors, and a config.json for transformers
@@ -121,6 +124,8 @@ inline constexpr auto flags = std::to_array<Flag>({
     {"--hook", true, [](Options& o, auto name, auto value) { o.hook = shared::hook_choice(name, value); }},
     {"--plan", true,
      [](Options& o, auto name, auto value) { o.measures_plan = one_of(name, value, "default", "measured"); }},
+    {"--micro-batches", true,
+     [](Options& o, auto name, auto value) { o.micro_batches = number<std::size_t>(name, value, 1, 4096); }},
     {"--load", true, [](Options& o, auto, auto value) { o.load = value; }},
     {"--save", true, [](Options& o, auto, auto value) { o.save = value; }},
     {"--checkpoint", true, [](Options& o, auto, auto value) { o.checkpoint = value; }},
@@ -148,6 +153,9 @@ inline Options parse_options(std::span<char* const> arguments) {
   }
   if (options.zero != 0 && options.measures_plan) {
     shared::refuse("--zero keeps its buckets from the first step on and cannot be used with --plan=measured");
+  }
+  if (options.micro_batches > 0 && (options.zero != 0 || options.is_bf16 || !options.hook.is_none())) {
+    shared::refuse("--micro-batches is for whole f32 gradients and cannot be used with --dtype=bf16, --zero or --hook");
   }
   if (options.is_elastic && (options.zero != 0 || options.hook.name == "local")) {
     shared::refuse("--elastic is for ranks of equal weights with a whole state and cannot be used with " +

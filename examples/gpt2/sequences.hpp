@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/ddp/data/sample_steps.hpp"
+#include "dtrain/ddp/ready.hpp"
 #include "model.hpp"
 #include "text.hpp"
 
@@ -49,5 +51,16 @@ class Sequences {
   std::size_t context_;
   std::size_t count_ = 0;
 };
+
+/// The pass of a step over micro-batches. Lifetime: all outlive it.
+template <class Model>
+auto micro_batch_pass(Model& model, const Sequences& sequences, Batch& batch) {
+  return [&](const dtrain::MicroBatch& part, dtrain::Ready ready) {
+    sequences.gather(part.samples, batch);
+    const double loss = model.forward(batch);
+    model.backward(batch, ready);
+    return loss;
+  };
+}
 
 }  // namespace gpt2

@@ -49,24 +49,32 @@ std::vector<double> run_elastic_steps(Job& job, Ddp& ddp, Model& model, WholeOpt
                                       shared::Progress& progress) {
   using Clock = std::chrono::steady_clock;
   const auto& group = ddp.group();
-  const dtrain::DistributedSampler sampler{
-      group, {.dataset_size = sequences.count(), .global_batch = options.global_batch, .seed = options.seed}};
+  const dtrain::DistributedSampler sampler = sampler_of(group, sequences, options);
   const std::uint64_t per_epoch = sampler.steps_per_epoch();
   const std::uint64_t first = job.step();
   std::optional<dtrain::SampleShares> shares;
+  std::optional<dtrain::SampleSteps> parts;
   Batch batch;
   std::vector<double> seconds;
   while (!state.is_last()) {
     const auto begin = Clock::now();
     const std::uint64_t step = job.step();
     if (step != first && state.is_saved()) state.save(ddp, saved, hook);  // between two steps: a loss repeats it
-    if (!shares || step % per_epoch == 0) shares = sampler.shares(step / per_epoch + 1);
-    const dtrain::SampleShare share = (*shares)[step % per_epoch];
-    sequences.gather(share.samples, batch);
-    const double own_loss = model.forward(batch);
-    const double loss = group.all_reduce(own_loss * static_cast<double>(share.weight), dtrain::ReduceOp::average);
-    ddp.backward([&](dtrain::Ready ready) { model.backward(batch, ready, share.weight); },
-                 {.clip_norm = static_cast<double>(options.clip), .master = optimizer.master()});
+    const dtrain::StepOptions reduction{.clip_norm = static_cast<double>(options.clip), .master = optimizer.master()};
+    double own_loss = 0;
+    double loss = 0;
+    if (options.micro_batches > 0) {
+      if (!parts || step % per_epoch == 0) parts = sampler.steps(step / per_epoch + 1);
+      loss = ddp.backward((*parts)[step % per_epoch], micro_batch_pass(model, sequences, batch), reduction);
+      own_loss = loss;
+    } else {
+      if (!shares || step % per_epoch == 0) shares = sampler.shares(step / per_epoch + 1);
+      const dtrain::SampleShare share = (*shares)[step % per_epoch];
+      sequences.gather(share.samples, batch);
+      own_loss = model.forward(batch);
+      loss = group.all_reduce(own_loss * static_cast<double>(share.weight), dtrain::ReduceOp::average);
+      ddp.backward([&](dtrain::Ready ready) { model.backward(batch, ready, share.weight); }, reduction);
+    }
     job.commit([&] {
       optimizer.rule().adamw.rate = learning_rate(static_cast<std::int64_t>(step), options);
       optimizer.update(model);

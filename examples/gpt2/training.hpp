@@ -4,6 +4,7 @@
 
 #include <dtrain/dtrain.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -56,6 +57,20 @@ inline void check_memory(const Options& options, int ranks, std::size_t sequence
   }
 }
 
+/// Sequences of a pass.
+inline std::size_t sequences_at_once(const Options& options, std::size_t ranks) {
+  return std::max<std::size_t>(1, options.global_batch / (options.micro_batches > 0 ? options.micro_batches : ranks));
+}
+
+template <class Group>
+dtrain::DistributedSampler sampler_of(const Group& group, const Sequences& sequences, const Options& options) {
+  return {group,
+          {.dataset_size = sequences.count(),
+           .global_batch = options.global_batch,
+           .seed = options.seed,
+           .micro_batches = options.micro_batches}};
+}
+
 /// @throws dtrain::Error (usage) in one sentence for options that do not fit the ranks or the memory of this host.
 template <class Group>
 void check_options(const Options& options, const Group& group) {
@@ -65,11 +80,11 @@ void check_options(const Options& options, const Group& group) {
         "it");
   }
   const auto ranks = static_cast<std::size_t>(group.world_size());
-  if (options.global_batch % ranks != 0) {
+  if (options.micro_batches == 0 && options.global_batch % ranks != 0) {
     shared::refuse("--global-batch is " + std::to_string(options.global_batch) + ", which " + std::to_string(ranks) +
                    " ranks do not divide evenly");
   }
-  check_memory(options, group.local_world_size(), options.global_batch / ranks);
+  check_memory(options, group.local_world_size(), sequences_at_once(options, ranks));
 }
 
 /// The steps that `state` has not done yet. Collective, blocking. @returns this rank's seconds of each
@@ -79,10 +94,10 @@ std::vector<double> run_steps(Ddp& ddp, Model& model, Optimizer<Ddp, Model>& opt
                               shared::Progress& progress) {
   using Clock = std::chrono::steady_clock;
   const auto& group = ddp.group();
-  const dtrain::DistributedSampler sampler{
-      group, {.dataset_size = sequences.count(), .global_batch = options.global_batch, .seed = options.seed}};
+  const dtrain::DistributedSampler sampler = sampler_of(group, sequences, options);
   const auto steps_per_epoch = static_cast<std::int64_t>(sampler.steps_per_epoch());
   std::optional<dtrain::SampleBatches> batches;
+  std::optional<dtrain::SampleSteps> parts;
   Batch batch;
   std::vector<double> seconds;
   group.barrier();
@@ -90,11 +105,21 @@ std::vector<double> run_steps(Ddp& ddp, Model& model, Optimizer<Ddp, Model>& opt
     const auto begin = Clock::now();
     const std::int64_t step = state.step();
     const std::int64_t in_epoch = step % steps_per_epoch;
-    if (in_epoch == 0 || !batches) batches = sampler.batches(static_cast<std::uint64_t>(step / steps_per_epoch + 1));
-    sequences.gather((*batches)[static_cast<std::size_t>(in_epoch)], batch);
-    const double loss = model.forward(batch);
-    optimizer.step([&](dtrain::Ready ready) { model.backward(batch, ready); }, learning_rate(step, options));
-    state.advance(loss);
+    const auto epoch = static_cast<std::uint64_t>(step / steps_per_epoch + 1);
+    double loss = 0;
+    if (options.micro_batches > 0) {
+      if (in_epoch == 0 || !parts) parts = sampler.steps(epoch);
+      loss = optimizer.step_over((*parts)[static_cast<std::size_t>(in_epoch)],
+                                 micro_batch_pass(model, sequences, batch), learning_rate(step, options));
+      state.advance(loss);
+      state.have_averages();
+    } else {
+      if (in_epoch == 0 || !batches) batches = sampler.batches(epoch);
+      sequences.gather((*batches)[static_cast<std::size_t>(in_epoch)], batch);
+      loss = model.forward(batch);
+      optimizer.step([&](dtrain::Ready ready) { model.backward(batch, ready); }, learning_rate(step, options));
+      state.advance(loss);
+    }
     hook.after_update(group, state.is_saved());
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     if (state.is_saved()) state.save(ddp, optimizer, hook);
@@ -134,7 +159,8 @@ Summary train_model(Model& model, const dtrain::ProcessGroup<Policy>& group, con
   summary.bytes_sent_per_step =
       bytes_sent_per_step(ddp.statistics(), hook, !options.hook.is_none(), group.world_size());
   summary.exposed_ms_per_step =
-      exposed_ms(ddp, model, optimizer, sequences, options.global_batch / static_cast<std::size_t>(group.world_size()));
+      exposed_ms(ddp, model, optimizer, sequences,
+                 std::max<std::size_t>(1, options.global_batch / static_cast<std::size_t>(group.world_size())));
   return summary;
 }
 
@@ -163,7 +189,8 @@ inline void report(const Summary& summary, const Options& options, bool writes, 
 template <class M, class Policy>
 Summary train_with(const dtrain::ProcessGroup<Policy>& group, const Sequences& sequences, const Options& options,
                    shared::Progress& progress) {
-  M model(options.shape, static_cast<Index>(options.global_batch) / group.world_size(), options.seed);
+  const std::size_t sequences_of_pass = sequences_at_once(options, static_cast<std::size_t>(group.world_size()));
+  M model(options.shape, static_cast<Index>(sequences_of_pass), options.seed);
   if (options.zero < 2) return train_model(model, group, sequences, options, progress);
   ModelWithoutGradients<M> without(model);
   return train_model(without, group, sequences, options, progress);

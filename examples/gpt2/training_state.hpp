@@ -28,7 +28,8 @@ class TrainingState {
         flags_("--steps=" + std::to_string(options.steps) + " --global-batch=" + std::to_string(options.global_batch) +
                " --seed=" + std::to_string(options.seed) + " --rate=" + std::to_string(options.rate) +
                " --clip=" + std::to_string(options.clip) + " --hook=" + options.hook.text + " --data=" +
-               options.data.substr(0, 512) + (options.load.empty() ? "" : " --load=" + options.load.substr(0, 256))),
+               options.data.substr(0, 512) + (options.load.empty() ? "" : " --load=" + options.load.substr(0, 256)) +
+               (options.micro_batches == 0 ? "" : " --micro-batches=" + std::to_string(options.micro_batches))),
         losses_(static_cast<std::size_t>(options.steps)) {}
 
   std::int64_t step() const noexcept { return step_; }

@@ -82,8 +82,9 @@ class Weights {
   Index rows_;
   Index columns_;
   dtrain::Shape shape_;
-  std::vector<Scalar> value_;
-  std::vector<Scalar> own_gradient_;  // until bind_gradient or give_gradient_away
+  // Eigen's loops, and so its bits, depend on where memory begins.
+  std::vector<Scalar, Eigen::aligned_allocator<Scalar>> value_;
+  std::vector<Scalar, Eigen::aligned_allocator<Scalar>> own_gradient_;  // until bind_gradient or give_gradient_away
   Scalar* gradient_;
   bool keeps_gradient_ = true;
   std::size_t position_ = 0;

@@ -200,7 +200,8 @@ class DistributedDataParallel {
       }
       auto* steps = static_cast<Steps*>(driver_->micro_batch_steps.get());
       if (steps == nullptr || steps->micro_batches() != samples.micro_batches()) {
-        const auto made = std::make_shared<Steps>(*driver_->reducer, driver_->buffers, samples.micro_batches());
+        const auto made = std::make_shared<Steps>(*driver_->reducer, driver_->present_parameters(), driver_->buffers,
+                                                  samples.micro_batches());
         driver_->micro_batch_steps = made;
         steps = made.get();
       }

@@ -20,6 +20,7 @@
 #include "dtrain/ddp/micro_batches/sum_tree.hpp"
 #include "dtrain/ddp/micro_batches/tree_sums.hpp"
 #include "dtrain/ddp/micro_batches/tree_work.hpp"
+#include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/step.hpp"
@@ -82,15 +83,21 @@ class MicroBatchPass final : public Ready::Sink {
 /// @throws Error (unsupported) for buffers that the wrapper does not broadcast
 void require_buffers(std::span<const TensorView> buffers, const DdpOptions& options);
 
+/// Warns if a value or gradient does not begin at a multiple of 64: libraries peel their loops to aligned addresses,
+/// and then add in another order.
+void warn_of_addresses(std::span<const Parameter> parameters);
+
 /// Makes the steps over micro-batches of one wrapper; for one number of micro-batches. Lifetime: the reducer outlives
 /// each step. Threads: the thread that drives steps.
 template <backend::CanExchangeBlocks C>
 class MicroBatchSteps {
  public:
   /// Allocates the partial sums. Sends nothing. @throws Error (unsupported) for what such steps cannot have
-  MicroBatchSteps(Reducer<C>& reducer, std::span<const TensorView> buffers, std::size_t micro_batches)
+  MicroBatchSteps(Reducer<C>& reducer, std::span<const Parameter> parameters, std::span<const TensorView> buffers,
+                  std::size_t micro_batches)
       : reducer_(&reducer), lifetime_(reducer.lifetime()), state_(new State(reducer, buffers, micro_batches)) {
     require_buffers(buffers, reducer.options());
+    if (reducer.communicator().rank() == 0) warn_of_addresses(parameters);
   }
   MicroBatchSteps(const MicroBatchSteps&) = delete;
   ~MicroBatchSteps() {
@@ -172,9 +179,13 @@ using ddp::MicroBatchLoss;
 
 #if DTRAIN_DEFINITIONS
 
+#include <cstdint>
 #include <cstring>
 
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -230,6 +241,20 @@ DTRAIN_DEFINED void MicroBatchPass::finish(bool allows_unused) {
 DTRAIN_DEFINED void MicroBatchPass::announce_all() {
   for (std::size_t i = 0; i < gradients_->size(); ++i)
     announce(i);
+}
+
+DTRAIN_DEFINED void warn_of_addresses(std::span<const Parameter> parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (const TensorView& view : {parameters[i].value, parameters[i].gradient}) {
+      if (view.bytes() == 0 || reinterpret_cast<std::uintptr_t>(view.data) % arena_alignment == 0) continue;
+      return log(
+          LogLevel::warning,
+          format_text("the memory of {} begins at no multiple of {}: in steps over micro-batches a library such as "
+                      "Eigen or a BLAS may then compute other bits on another number of ranks; allocate values "
+                      "and gradients at multiples of {}",
+                      {describe_parameter(i, parameters[i].name), arena_alignment, arena_alignment}));
+    }
+  }
 }
 
 DTRAIN_DEFINED void require_buffers(std::span<const TensorView> buffers, const DdpOptions& options) {
