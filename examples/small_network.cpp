@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -104,8 +105,11 @@ class Network {
   std::array<float, hidden> activations_{};
 };
 
+volatile std::sig_atomic_t interrupted = 0;
+
 int main(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](Group group, dtrain::Arguments arguments) {
+    std::signal(SIGINT, [](int) { interrupted = 1; });  // Ctrl-C ends the training after an epoch
     const std::string file = arguments.size() > 1 ? arguments[1] : "";
     Network network;
     std::int64_t epoch = 0;
@@ -136,6 +140,7 @@ int main(int argc, char** argv) {
       }
       ++epoch;
       if (!file.empty()) dtrain::save_checkpoint(group, file, state);  // rank 0 writes
+      if (group.any(interrupted != 0)) break;                          // some rank's, so that all stop
     }
 
     std::array<double, 2> sums{};  // squared errors and samples, of this rank; then of all

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,6 +13,33 @@
 #include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Iterates over the elements of a range that has operator[], whose results are values. Lifetime: the range's.
+template <class Range, class Value>
+class IndexIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;  // operator* returns a value
+  using iterator_concept = std::forward_iterator_tag;
+  using value_type = Value;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const value_type*;
+  using reference = value_type;
+
+  IndexIterator() noexcept = default;
+  IndexIterator(const Range* range, std::size_t index) noexcept : range_(range), index_(index) {}
+
+  value_type operator*() const { return (*range_)[index_]; }
+  IndexIterator& operator++() {
+    ++index_;
+    return *this;
+  }
+  IndexIterator operator++(int) { return {range_, index_++}; }
+  friend bool operator==(const IndexIterator&, const IndexIterator&) = default;
+
+ private:
+  const Range* range_ = nullptr;
+  std::size_t index_ = 0;
+};
 
 /// A part of a step's samples, which one rank computes.
 /// @ingroup checkpoints
@@ -53,26 +81,7 @@ class SampleSteps {
               std::uint64_t seed) noexcept
       : order_(std::move(order)), step_samples_(step_samples), micro_batches_(micro_batches), seed_(seed) {}
 
-  class Iterator {
-   public:
-    using value_type = SampleStep;
-    using difference_type = std::ptrdiff_t;
-
-    Iterator() noexcept = default;
-    Iterator(const SampleSteps* steps, std::size_t step) noexcept : steps_(steps), step_(step) {}
-
-    SampleStep operator*() const noexcept { return (*steps_)[step_]; }
-    Iterator& operator++() noexcept {
-      ++step_;
-      return *this;
-    }
-    Iterator operator++(int) noexcept { return {steps_, step_++}; }
-    friend bool operator==(const Iterator&, const Iterator&) = default;
-
-   private:
-    const SampleSteps* steps_ = nullptr;
-    std::size_t step_ = 0;
-  };
+  using Iterator = IndexIterator<SampleSteps, SampleStep>;
 
   std::size_t size() const noexcept { return (order_.size() + step_samples_ - 1) / step_samples_; }
 

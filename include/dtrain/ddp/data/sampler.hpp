@@ -31,30 +31,7 @@ class SampleBatches {
   SampleBatches(std::vector<std::size_t> samples, std::size_t batch_size)
       : samples_(std::move(samples)), batch_size_(batch_size) {}
 
-  class Iterator {
-   public:
-    using iterator_category = std::input_iterator_tag;  // operator* returns a value
-    using iterator_concept = std::forward_iterator_tag;
-    using value_type = std::span<const std::size_t>;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const value_type*;
-    using reference = value_type;
-
-    Iterator() noexcept = default;
-    Iterator(const SampleBatches* batches, std::size_t batch) noexcept : batches_(batches), batch_(batch) {}
-
-    value_type operator*() const { return (*batches_)[batch_]; }
-    Iterator& operator++() {
-      ++batch_;
-      return *this;
-    }
-    Iterator operator++(int) { return {batches_, batch_++}; }
-    friend bool operator==(const Iterator&, const Iterator&) = default;
-
-   private:
-    const SampleBatches* batches_ = nullptr;
-    std::size_t batch_ = 0;
-  };
+  using Iterator = IndexIterator<SampleBatches, std::span<const std::size_t>>;
 
   std::size_t size() const noexcept { return (samples_.size() + batch_size_ - 1) / batch_size_; }
   bool empty() const noexcept { return samples_.empty(); }

@@ -31,7 +31,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup training
 struct MicroBatchLoss {
   double loss = 0;  ///< the mean over the step's samples, added in the order of the micro-batches; 0 if f returns none
-  bool updates = true;  ///< as Step::finish: whether an optimizer is to update
+  bool updates = true;  ///< whether an optimizer is to update, as Step::finish returns
   operator double() const noexcept { return loss; }
 };
 
@@ -162,7 +162,7 @@ class MicroBatchSteps {
     TreeLayout layout;
     TreeSums sums;
     MicroBatchBuffers buffers;
-    std::vector<double> losses;  ///< of each micro-batch, times its share
+    std::vector<double> losses;  ///< mean loss of each micro-batch, times its share
     TreeWork<C> work;
   };
 

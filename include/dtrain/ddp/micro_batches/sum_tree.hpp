@@ -36,7 +36,7 @@ struct TreePass {
   bool adds = false;      ///< the gradient is added to the topmost sum; else it is put on the stack
   std::size_t merges =
       0;                 ///< how many times the topmost sum is then added to the one below it, which is an earlier one
-  bool is_last = false;  ///< of the rank: its result, which is the rank's last node, is not on the stack
+  bool is_last = false;  ///< the rank's last pass: its result, which is the rank's last node, is not on the stack
 };
 
 /// @param nodes of a rank. After the last pass the stack has the other nodes, in their order
@@ -75,7 +75,7 @@ DTRAIN_DEFINED std::vector<std::vector<TreeNode>> assign_micro_batches(std::size
   std::vector<TreeNode> free{{0, micro_batches}};
   std::vector<std::vector<TreeNode>> nodes(ranks);
   for (;;) {
-    const auto most = std::max_element(lacks.begin(), lacks.end());  // of equal ones the first
+    const auto most = std::max_element(lacks.begin(), lacks.end());  // the first of equal ones
     if (*most == 0) break;
     const auto fits = [&](const TreeNode& node) { return node.size() <= *most; };
     // The largest node that fits, of equal ones the first; the smallest that does not.

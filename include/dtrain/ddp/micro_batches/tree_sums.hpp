@@ -48,8 +48,9 @@ class TreeSums {
   const BucketPlan* plan_;
   std::vector<TreePass> passes_;
   std::vector<Line> memory_;
-  std::vector<std::byte*> arenas_;                 ///< the stack of partial sums
-  std::vector<unsigned char> is_added_, has_own_;  ///< of each parameter: in this pass; from its own memory
+  std::vector<std::byte*> arenas_;  ///< the stack of partial sums
+  std::vector<unsigned char> is_added_,
+      has_own_;  ///< whether each parameter's is, in this pass; and from its own memory
   TreePass pass_;
   double weight_ = 1;
 };
@@ -111,7 +112,7 @@ DTRAIN_DEFINED bool TreeSums::add(std::size_t parameter, const std::byte* gradie
   const auto count = static_cast<std::size_t>(view.shape.element_count());
   if (count == 0) return true;
   alignas(arena_alignment) static constexpr std::array<std::byte, arena_alignment> zeros{};
-  const std::size_t top = pass_.depth - (pass_.adds || pass_.is_last ? 1 : 0);  // of no meaning for an empty stack
+  const std::size_t top = pass_.depth - (pass_.adds || pass_.is_last ? 1 : 0);  // not used if the stack is empty
   std::byte* target = pass_.is_last ? slot.place : place(top, parameter);
   const kernels::Reduction weighted = kernels::Reduction::weighted_sum(view.dtype);
   const kernels::Reduction sum = kernels::Reduction::of(view.dtype, ReduceOp::sum);

@@ -32,10 +32,11 @@ struct TreeLayout {
 
   std::vector<std::vector<TreeNode>> of_ranks;
   std::size_t rank;
-  std::size_t rounds = 0;         ///< the most nodes of a rank: its j-th node travels in round j
-  std::size_t nodes = 0;          ///< of all ranks
-  std::vector<TreeMerge> merges;  ///< of received slices, which lie round by round, and in a round rank by rank
-  std::size_t root = 0;           ///< the slice that then has the whole sum
+  std::size_t rounds = 0;  ///< the most nodes of a rank: its j-th node travels in round j
+  std::size_t nodes = 0;   ///< number of all ranks' nodes
+  std::vector<TreeMerge>
+      merges;            ///< additions of received slices, which lie round by round, and in a round rank by rank
+  std::size_t root = 0;  ///< the slice that then has the whole sum
 };
 
 /// The exchanges of a bucket's nodes. Each rank gets its slice of every node, and sends its slice of the sum.
@@ -106,7 +107,7 @@ class TreeWork final : public ReducingWork<C> {
     channel.enqueue(backend::ExchangeBlocks{exchange.gather, own, range}, stream);
   }
 
-  /// What finish() reduces besides: losses are added, buffers become rank 0's.
+  /// Sets what finish() also reduces: losses are added, buffers become rank 0's.
   void send(BufferView losses, BufferView buffers) noexcept {
     losses_ = losses;
     packed_buffers_ = buffers;

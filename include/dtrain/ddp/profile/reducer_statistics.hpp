@@ -65,7 +65,13 @@ std::string to_string(const SlowestRank& slowest);
 SlowestRank find_slowest_rank_blocking(const group::GroupHandle& group, const std::string& purpose,
                                        const ReducerStatistics& mine, const group::StoreWait& wait = {});
 
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 #if DTRAIN_DEFINITIONS
+
+#include <cmath>
+
+namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts,
                                                const CompressedTraffic& hook, const CompressedTraffic& wire) noexcept {
@@ -80,9 +86,10 @@ DTRAIN_DEFINED ReducerStatistics statistics_of(const StepMeter& meter, ReducerSt
 
 namespace detail {
 
-/// A mean, in millions, with three digits.
+/// A mean, in millions, with three digits, or with all before the point.
 inline std::string millions_text(double sum, std::uint64_t steps, const char* unit) {
-  return format_text("{} {}", {number_text(steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), 3), unit});
+  const double mean = steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps);
+  return format_text("{} {}", {mean < 999.5 ? number_text(mean, 3) : number_text(std::round(mean), 15), unit});
 }
 
 /// "12.3 ms": the mean over `steps`.

@@ -40,7 +40,9 @@ struct WorkerEnd {
   int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
 
   std::string text() const {
-    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text() + explanation;
+    return status == ExitStatus{} && !left
+               ? "exit code 0 before it had left the job; return from the rank's function in place of exit(0)"
+               : status.text() + explanation;
   }
 };
 
