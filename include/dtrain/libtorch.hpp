@@ -23,6 +23,7 @@
 #include "dtrain/libtorch/stream_order.hpp"
 #include "dtrain/libtorch/sync_batch_norm.hpp"
 #include "dtrain/libtorch/training_parts.hpp"
+#include "dtrain/libtorch/weights.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 

@@ -110,7 +110,7 @@ TEST_CASE("Python reads the tensors of a checkpoint") {
   const std::vector<double> weight =
       numbers_in(rest_of_line(run(checkpoint_probe, {"--nproc-per-node=1", file.path, "ranks"}).output, "[0] "));
   CHECK(weight.size() == 16);
-  CHECK(numbers_in(rest_of_line(tensors.output, "net.convolution.weight F32 [4, 2, 1, 2] ")) == weight);
-  CHECK(rest_of_line(tensors.output, "sampler I64 [6] ") == "1 2 60 12 3 1");
-  CHECK_CONTAINS(tensors.output, "rng U8 [2, ");
+  CHECK(numbers_in(rest_of_line(tensors.output, "convolution.weight F32 [4, 2, 1, 2] ")) == weight);
+  CHECK(rest_of_line(tensors.output, "dtrain.sampler I64 [6] ") == "1 2 60 12 3 1");
+  CHECK_CONTAINS(tensors.output, "dtrain.rng U8 [2, ");
 }

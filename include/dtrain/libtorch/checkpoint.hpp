@@ -24,6 +24,7 @@
 #include "dtrain/libtorch/optimizer_state.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
 #include "dtrain/libtorch/training_parts.hpp"
+#include "dtrain/libtorch/weights.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
@@ -136,14 +137,11 @@ bool load_training(const Group& group, const std::string& path, const TrainingPa
     loaded.emplace(parts, extents);
     return load(loaded->tensors.list, extents.updates);
   };
-  if (!load_with_extents(group, path, device_of(parts.modules), extents, load_file)) {
+  if (!load_with_extents(group, path, parts, extents, load_file)) {
     return false;
   }
   const auto& [values, tensors] = *loaded;
-  for (const SavedTensor& saved : tensors.saved) {
-    if (saved.contiguous.data_ptr() == saved.target.data_ptr()) continue;
-    at_distinct_elements(saved.target, saved.target).copy_(at_distinct_elements(saved.contiguous, saved.target));
-  }
+  store_copies(tensors.saved);
   for (std::size_t i = 0; i < parts.optimizers.size(); ++i)
     load_optimizer(path, *parts.optimizers[i], values.optimizers[i]);
   for (std::size_t i = 0; i < parts.schedulers.size(); ++i)
@@ -293,29 +291,18 @@ TrainingParts parts_of(const Net& net, Parts&... parts) {
   return all;
 }
 
-/// @throws Error (invalid_argument) for a tensor of a list whose name a reader would take for another part's
-inline void require_names_of_lists(const std::vector<NamedTensor>& tensors) {
-  for (const NamedTensor& each : tensors) {
-    if (each.name != "updates" && each.name != "rng" && !each.name.starts_with("optimizer")) continue;
-    throw Error(Errc::invalid_argument, "a checkpoint was given a tensor '" + each.name +
-                                            "'; updates, rng and names that begin with optimizer are for its own "
-                                            "tensors: give another name");
-  }
-}
-
 /// Collective, blocking. @param save `save(tensors)` or, with a sharded optimizer, `save(tensors, optimizer)`
 template <class Group, class Save, class Net, class... Parts>
 auto save_training(const Group& group, const std::string& path, Save save, const Net& net, Parts&... parts) {
   const torch::NoGradGuard no_grad;
   const TrainingParts all = parts_of(net, parts...);
-  require_names_of_lists(all.tensors);
   TrainingTensors tensors = collect_training(group, path, all);
   const auto sharded = sharded_of(parts...);
   if constexpr (std::is_null_pointer_v<decltype(sharded)>) {
     return save(tensors.list);
   } else {
     std::vector<std::int64_t> updates = sharded->updates();
-    tensors.list.push_back({"updates", tensor_view(updates)});
+    tensors.list.push_back({std::string(updates_tensor), tensor_view(updates)});
     return save(tensors.list, sharded->sharded());
   }
 }
@@ -325,15 +312,16 @@ auto save_training(const Group& group, const std::string& path, Save save, const
 /// Writes a file from which a training continues with the same bits. The file has rank 0's parameters and buffers, the
 /// state of `parts`, and every rank's random numbers.
 /// Tensors of the file, a safetensors file:
-/// - `net.NAME`: each parameter, then each buffer, in the order of indices. Complex elements are pairs; 8- and 16-bit
-///   integers are bytes named `net.NAME (Char)` or `(Short)`; more than 8 dimensions become one.
-/// - `optimizer (CLASS)`, `optimizer 1 (CLASS)` ..., u8 [bytes]: the bytes that torch::save writes.
-/// - `scheduler`, `scheduler 1` ..., i64 [1]: the number of steps.
-/// - `sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle + 2 * drop_last.
-/// - `rng`, u8 [ranks, bytes]: get_state() of each rank's generator.
-/// - the tensors of lists, whose names are not `updates` or `rng`, and do not begin with `optimizer`.
-/// - With a ShardedOptimizer: `updates`, i64 [parameters], the number of updates of each parameter that needs
-///   gradients, and four tensors that name the shard files.
+/// - Each parameter and buffer by its name in Python's state_dict(), elements in the order of indices. With several
+///   Modules, `0.NAME` is of the first one. Complex elements are pairs; 8- and 16-bit integers are bytes named
+///   `NAME (Char)` or `NAME (Short)`; more than 8 dimensions become one.
+/// - `dtrain.optimizer.CLASS`, `dtrain.optimizer1.CLASS` ..., u8 [bytes]: the bytes that torch::save writes.
+/// - `dtrain.scheduler`, `dtrain.scheduler1` ..., i64 [1]: the number of steps.
+/// - `dtrain.sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle + 2 * drop_last.
+/// - `dtrain.rng`, u8 [ranks, bytes]: get_state() of each rank's generator.
+/// - `dtrain.list.NAME`: the tensors of lists.
+/// - With a ShardedOptimizer: `dtrain.optimizer.updates`, i64 [parameters], the number of updates of each parameter
+///   that needs gradients, and four tensors that name the shard files.
 ///
 /// @param net as DistributedDataParallel's, before or after wrapping
 /// @param parts in any order of these kinds, and each kind in the same order when the file is loaded: optimizers, of
@@ -341,7 +329,8 @@ auto save_training(const Group& group, const std::string& path, Save save, const
 /// (none: the default one of the CPU); lists of NamedTensor (LossScaler::state())
 ///
 /// The state of a ShardedOptimizer is in shard files, named and committed as by save_checkpoint of a
-/// dtrain::ShardedOptimizer. Collective, blocking, atomic, and @throws as save_checkpoint of tensors.
+/// dtrain::ShardedOptimizer. Collective, blocking, atomic, and @throws as save_checkpoint of tensors; Error
+/// (invalid_argument) for a module whose tensor has a name that begins with `dtrain.`
 /// @ingroup libtorch
 template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
 void save_checkpoint(const Group& group, const std::string& path, const Net& net, Parts&&... parts) {
@@ -387,7 +376,7 @@ bool load_checkpoint(const Group& group, const std::string& path, const Net& net
         detail::require_number_of_parameters(path, sharded->updates().size(), parameters);
       }
       updates.resize(static_cast<std::size_t>(parameters));
-      if (parameters != 0) tensors.push_back({"updates", tensor_view(updates)});
+      if (parameters != 0) tensors.push_back({std::string(detail::updates_tensor), tensor_view(updates)});
       if constexpr (is_plain) {
         if (parameters != 0) tensors = ddp::detail::with_index(tensors, index);
         return ddp::load_checkpoint(group, path, tensors);

@@ -20,6 +20,9 @@
 
 namespace DTRAIN_NAMESPACE::libtorch::detail {
 
+/// The tensor that only a checkpoint of a sharded optimizer has.
+inline constexpr std::string_view updates_tensor = "dtrain.optimizer.updates";
+
 /// Extents of a file's tensors that depend on the training.
 struct FileExtents {
   std::vector<std::int64_t> optimizers;  ///< bytes of each
@@ -30,9 +33,9 @@ struct FileExtents {
   friend bool operator==(const FileExtents&, const FileExtents&) = default;
 };
 
-/// @param extents with a place for each optimizer of the program @returns false if there is no file
-/// @throws as load_checkpoint
-inline bool read_extents(const std::string& path, FileExtents& extents) {
+/// @param extents with a place for each optimizer of the program @param optimizers their names in the file
+/// @returns false if there is no file @throws as load_checkpoint
+inline bool read_extents(const std::string& path, const std::vector<std::string>& optimizers, FileExtents& extents) {
   const std::optional<std::vector<ddp::FileTensor>> list = ddp::read_checkpoint_list(path);
   if (!list) return false;
   for (const ddp::FileTensor& tensor : *list) {
@@ -40,12 +43,12 @@ inline bool read_extents(const std::string& path, FileExtents& extents) {
     const std::string_view name = tensor.name;
     const auto& shape = tensor.shape->extents();
     for (std::size_t i = 0; i < extents.optimizers.size(); ++i) {
-      if (name.starts_with(optimizer_prefix(i)) && shape.size() == 1) extents.optimizers[i] = shape[0];
+      if (name == optimizers[i] && shape.size() == 1) extents.optimizers[i] = shape[0];
     }
-    if (name == "rng" && shape.size() == 2) {
+    if (name == "dtrain.rng" && shape.size() == 2) {
       extents.ranks = shape[0];
       extents.generator = shape[1];
-    } else if (name == "updates" && shape.size() == 1) {
+    } else if (name == updates_tensor && shape.size() == 1) {
       extents.updates = shape[0];
     }
   }
@@ -69,12 +72,15 @@ void share_extents(const Group& group, FileExtents& extents, torch::Device devic
 
 /// Reads the extents, and calls `load()`. Another job may replace the file between the two: then both are done again,
 /// as long as the extents have changed, and at most 100 times. Collective, blocking.
-/// @param extents with a place for each optimizer of the program @returns false if there is no file
+/// @param parts of the program @param extents with a place for each optimizer @returns false if there is no file
 template <class Group, class Load>
-bool load_with_extents(const Group& group, const std::string& path, torch::Device device, FileExtents& extents,
+bool load_with_extents(const Group& group, const std::string& path, const TrainingParts& parts, FileExtents& extents,
                        Load load) {
   constexpr int most_loads = 100;
-  const auto read = [&] { return read_extents(path, extents); };
+  std::vector<std::string> optimizers;
+  for (std::size_t i = 0; i < parts.optimizers.size(); ++i)
+    optimizers.push_back(optimizer_name(parts, i));
+  const auto read = [&] { return read_extents(path, optimizers, extents); };
   std::exception_ptr refusal;
   for (int loads = 1;; ++loads) {
     const FileExtents former = extents;
@@ -82,7 +88,7 @@ bool load_with_extents(const Group& group, const std::string& path, torch::Devic
     if (!group::handle_of(group)->on_rank_0("rank 0", "reading the checkpoint " + path, read)) {
       return false;
     }
-    share_extents(group, extents, device);
+    share_extents(group, extents, device_of(parts.modules));
     if (refusal && extents == former) std::rethrow_exception(refusal);
     try {
       return load();
