@@ -298,6 +298,9 @@ int probe(Group group, dtrain::Arguments arguments) {
   check_names(group, file + ".names");
   check_weights(group, file + ".weights");
   if (group.rank() == 0) std::printf("holds: weights have the names of state_dict()\n");
+  check_shared(group, file + ".shared");
+  check_types(group, file + ".types");
+  if (group.rank() == 0) std::printf("holds: shared tensors are saved once, and elements by their types\n");
   check_refused(group, file);
   if (group.rank() == 0) std::printf("holds: checkpoints of other trainings are refused\n");
   return 0;

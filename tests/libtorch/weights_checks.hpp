@@ -6,9 +6,11 @@
 #include <dtrain/dtrain.hpp>
 #include <dtrain/libtorch.hpp>
 
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -113,6 +115,76 @@ inline void check_weights(const Group& group, const std::string& file) {
   require(all_are(group, half, 3), "elements are converted to the module's type");
   const nn::Sequential deeper(nn::Linear(3, 2), nn::BatchNorm1d(2), nn::Linear(2, 2));
   require_error("it has no tensor '2.weight'", [&] { dtrain::load_safetensors(group, file, deeper, {.extra = true}); });
+}
+
+/// Two names of one parameter and of one buffer.
+struct Shared : nn::Module {
+  torch::Tensor head = register_parameter("head", torch::full({2}, 3.0));
+  torch::Tensor again = register_parameter("again", head);
+  torch::Tensor scale = register_buffer("scale", torch::full({2}, 3.0));
+  torch::Tensor scale_again = register_buffer("scale_again", scale);
+};
+
+/// The same names, without sharing.
+struct Apart : nn::Module {
+  torch::Tensor head = register_parameter("head", torch::full({2}, 5.0));
+  torch::Tensor again = register_parameter("again", torch::full({2}, 6.0));
+  torch::Tensor scale_again = register_buffer("scale_again", torch::full({2}, 7.0));
+};
+
+inline void check_shared(const Group& group, const std::string& file) {
+  const auto shared = std::make_shared<Shared>();
+  torch::optim::Adam optimizer(shared->parameters());
+  const auto values_are = [&](double head, double scale) {
+    return shared->head.eq(head).all().item<bool>() && shared->scale.eq(scale).all().item<bool>();
+  };
+  dtrain::save_checkpoint(group, file, shared, optimizer);
+  const std::optional<Names> names = names_in(group, file);
+  require(!names || (names->count("head") == 1 && names->count("again") == 0 && names->count("scale_again") == 0),
+          "a tensor that has two names is written once");
+  torch::NoGradGuard no_grad;
+  shared->head.fill_(0);
+  require(dtrain::load_checkpoint(group, file, shared, optimizer) && values_are(3, 3), "and loaded");
+  const auto apart = std::make_shared<Apart>();
+  dtrain::save_safetensors(group, file, apart);
+  dtrain::load_safetensors(group, file, shared);
+  require(values_are(5, 7), "a file has a shared tensor by any of its names, and the first one counts");
+}
+
+/// A tensor of each type that dtrain has no DType of, a complex one whose conjugate is not computed, and one of nine
+/// dimensions.
+struct Types : nn::Module {
+  Types() {
+    add("flag", torch::tensor({true, false}));
+    add("small", torch::tensor({-3, 4}, torch::kInt8));
+    add("short", torch::tensor({-300, 400}, torch::kInt16).view({2, 1}).expand({2, 3}));
+    add("complex", torch::complex(torch::tensor({1.F, 2.F}), torch::tensor({3.F, 4.F})).conj());
+    add("wide", torch::complex(torch::ones({1}, torch::kDouble), torch::ones({1}, torch::kDouble)));
+    add("deep", torch::ones({1, 1, 1, 1, 1, 1, 1, 1, 2}, torch::kInt16));
+    add("single", torch::tensor(5, torch::kInt16));
+  }
+  void add(const std::string& name, const torch::Tensor& values) { register_buffer(name, values); }
+};
+
+inline void check_types(const Group& group, const std::string& file) {
+  const auto types = std::make_shared<Types>();
+  std::vector<torch::Tensor> before;
+  for (const torch::Tensor& each : types->buffers())
+    before.push_back(each.clone());
+  dtrain::save_safetensors(group, file, types);
+  for (torch::Tensor& each : types->buffers())
+    dtrain::libtorch::detail::at_distinct_elements(each, each).zero_();
+  dtrain::load_safetensors(group, file, types);
+  for (std::size_t i = 0; i < before.size(); ++i)
+    require(torch::equal(types->buffers()[i], before[i]), "a buffer of any type has its values again");
+  if (group.rank() != 0) return;
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  for (const char* tensor : {R"("flag":{"dtype":"BOOL","shape":[2],)", R"("small":{"dtype":"I8","shape":[2],)",
+                             R"("short":{"dtype":"I16","shape":[2, 3],)", R"("complex":{"dtype":"C64","shape":[2],)",
+                             R"("wide":{"dtype":"F64","shape":[1, 2],)", R"("deep":{"dtype":"I16","shape":[2],)",
+                             R"("single":{"dtype":"I16","shape":[],)"})
+    require(text.str().find(tensor) != std::string::npos, "the file has " + std::string(tensor));
 }
 
 }  // namespace libtorch_probe

@@ -160,7 +160,7 @@ inline TrainingTensors training_tensors(const TrainingParts& parts, const PartTe
                                             "random numbers and lists; register its submodule by another name");
   }
   const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
-    tensors.saved.push_back({name, tensor, tensor.to(device)});
+    tensors.saved.push_back({name, {}, tensor, tensor.to(device)});
   };
   for (std::size_t i = 0; i < values.optimizers.size(); ++i)
     add(optimizer_name(parts, i), values.optimizers[i]);

@@ -5,9 +5,12 @@
 
 #include <torch/torch.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <dtrain/dtrain.hpp>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "dtrain/libtorch/buffers.hpp"
@@ -21,19 +24,30 @@ namespace detail {
 /// expanded tensor has several times is also in the copy several times.
 struct SavedTensor {
   std::string name;
+  std::vector<std::string> other_names;
   torch::Tensor target;
   torch::Tensor contiguous;
 };
 
-/// View of a saved tensor. Elements of a type without a DType are bytes, with the type in the name.
-inline NamedTensor named_tensor(const SavedTensor& saved) {
-  switch (saved.contiguous.scalar_type()) {
-    case torch::kChar:
-    case torch::kShort:
-      return {saved.name + " (" + c10::toString(saved.contiguous.scalar_type()) + ")",
-              view_of(bytes_of(saved.contiguous), saved.name)};
-    default: return {saved.name, view_of(saved.contiguous, saved.name)};
+/// The type in files of elements that dtrain has no DType of; empty for others.
+inline std::string_view file_type(torch::ScalarType type) {
+  switch (type) {
+    case torch::kBool: return "BOOL";
+    case torch::kChar: return "I8";
+    case torch::kShort: return "I16";
+    case torch::kComplexFloat: return "C64";
+    default: return "";
   }
+}
+
+/// View of a saved tensor. Elements of a type without a DType are bytes in a last dimension.
+inline NamedTensor named_tensor(const SavedTensor& saved) {
+  const std::string_view type = file_type(saved.contiguous.scalar_type());
+  if (type.empty()) return {saved.name, view_of(saved.contiguous, saved.name), nullptr, saved.other_names};
+  std::vector<std::int64_t> extents = saved.contiguous.sizes().vec();
+  if (extents.size() >= Shape::max_rank) extents = {saved.contiguous.numel()};
+  extents.push_back(static_cast<std::int64_t>(saved.contiguous.element_size()));
+  return {saved.name, view_of(bytes_of(saved.contiguous).view(extents), saved.name), nullptr, saved.other_names, type};
 }
 
 /// The group's stream does not wait for LibTorch's. Blocking.
@@ -41,16 +55,26 @@ inline void finish_device_work(const torch::Tensor& tensor) {
   if (tensor.is_cuda()) torch::cuda::synchronize(tensor.get_device());
 }
 
-/// Parameters and buffers, by the names in the module's state_dict().
+/// Parameters and buffers, by the names in the module's state_dict(). One that has several names is there once, by the
+/// first of them.
 inline std::vector<SavedTensor> saved_tensors(const Modules& modules) {
-  std::vector<ModuleTensor> all = parameters_of(modules);
-  for (ModuleTensor& buffer : buffers_of(modules)) {
-    all.push_back(std::move(buffer));
-  }
   std::vector<SavedTensor> saved;
-  for (const ModuleTensor& named : all) {
-    const torch::Tensor target = named.tensor.detach();
-    saved.push_back({named.name, target, target.contiguous()});
+  std::unordered_map<const void*, std::size_t> index_of;
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const auto [found, is_new] = index_of.emplace(tensor.unsafeGetTensorImpl(), saved.size());
+    if (is_new) {
+      const torch::Tensor target = tensor.detach();
+      saved.push_back({name, {}, target, target.resolve_conj().resolve_neg().contiguous()});
+    } else {
+      saved[found->second].other_names.push_back(name);
+    }
+  };
+  for (std::size_t m = 0; m < modules.size(); ++m) {
+    for (const auto& item : modules[m]->named_parameters())
+      add(prefix(modules, m) + item.key(), item.value());
+    for (const auto& item : modules[m]->named_buffers())
+      add(prefix(modules, m) + item.key(), item.value());
   }
   return saved;
 }
@@ -76,7 +100,8 @@ inline void store_copies(const std::vector<SavedTensor>& tensors) {
 }  // namespace detail
 
 /// Writes the modules' parameters and buffers alone, for other programs: in Python,
-/// `net.load_state_dict(safetensors.torch.load_file(path))`. Names, shapes and elements are those of save_checkpoint.
+/// `net.load_state_dict(safetensors.torch.load_file(path))`, or safetensors.torch.load_model(net, path) for a module
+/// with shared tensors. Names, shapes and elements are those of save_checkpoint.
 /// The file has rank 0's values. Collective, blocking, atomic, and @throws as save_checkpoint of tensors.
 /// @param net as DistributedDataParallel's, before or after wrapping
 /// @ingroup libtorch
@@ -94,8 +119,9 @@ void save_safetensors(const Group& group, const std::string& path, const Net& ne
 }
 
 /// Every rank's parameters and buffers get the values of rank 0's file at `path`, which may be Python's save_file() of
-/// a state_dict(), an index of several files, or, with `.extra = true`, a checkpoint. Construct a ShardedOptimizer
-/// after it. Collective, blocking: as load_safetensors of tensors.
+/// a state_dict(), an index of several files, or, with `.extra = true`, a checkpoint. The file has a shared
+/// tensor by any of its names. Construct a ShardedOptimizer after it. Collective, blocking: as load_safetensors of
+/// tensors.
 /// @param net as DistributedDataParallel's, before or after wrapping @param options as load_safetensors of tensors
 /// @throws as load_safetensors of tensors, before a value changes
 /// @ingroup libtorch
