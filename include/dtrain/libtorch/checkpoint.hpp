@@ -314,8 +314,8 @@ auto save_training(const Group& group, const std::string& path, Save save, const
 /// Tensors of the file, a safetensors file:
 /// - Each parameter and buffer by its name in Python's state_dict(), elements in the order of indices. With several
 ///   Modules, `0.NAME` is of the first one. A tensor that has several names is written once, by the first one, with
-///   `{other name: first name}` in the metadata. Elements of ComplexDouble and ComplexHalf are pairs in a last dimension;
-///   more than 8 dimensions become one.
+///   `{other name: first name}` in the metadata. Elements of ComplexDouble and ComplexHalf are pairs in a last
+///   dimension; more than 8 dimensions become one.
 /// - `dtrain.optimizer.CLASS`, `dtrain.optimizer1.CLASS` ..., u8 [bytes]: the bytes that torch::save writes.
 /// - `dtrain.scheduler`, `dtrain.scheduler1` ..., i64 [1]: the number of steps.
 /// - `dtrain.sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle + 2 * drop_last.
