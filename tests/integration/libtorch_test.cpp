@@ -361,6 +361,7 @@ TEST_CASE("a training goes on from its checkpoint with the bits of an undisturbe
                             "[0] holds: a checkpoint that is replaced while it is loaded is loaded as the new one\n",
                             "[0] holds: weights have the names of state_dict()\n",
                             "[0] holds: shared tensors are saved once, and elements by their types\n",
+                            "[0] holds: optimizers are saved by the names of PyTorch's flattened state\n",
                             "[0] holds: checkpoints of other trainings are refused\n"});
   }
   const Result fewer = run("checkpoint_probe", {"--nproc-per-node=2", files.path + "/3", "ranks"});

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "expectations.hpp"
+#include "optimizer_checks.hpp"
 #include "weights_checks.hpp"
 
 namespace {
@@ -238,7 +239,7 @@ void check_refused(const Group& group, const std::string& file) {
   require(!dtrain::load_checkpoint(group, file + ".missing", other.net, other.optimizer(), other.position),
           "no file is no error");
   const torch::Tensor before = other.net->convolution->weight.clone();
-  require_error("'dtrain.optimizer.torch::optim::AdamW'",
+  require_error("it has no tensor 'dtrain.optimizer.param_groups.factors.momentum' (the nearest is ",
                 [&] { dtrain::load_checkpoint(group, file, other.net, other.optimizer(), other.position); });
   require(torch::equal(before, other.net->convolution->weight), "a refused file changes nothing");
   Training<torch::optim::AdamW> sampled(group, 1, torch::optim::AdamWOptions(0.1));
@@ -261,7 +262,7 @@ void check_refused(const Group& group, const std::string& file) {
   group.barrier();
   require_error(".foreign cannot be loaded", [&] { dtrain::load_checkpoint(group, file + ".foreign", sampled.net); });
   torch::optim::AdamW fewer(std::vector<torch::Tensor>{sampled.net->factors}, torch::optim::AdamWOptions(0.1));
-  require_error("the optimizer cannot take the state in the checkpoint",
+  require_error("is none of the program's",
                 [&] { dtrain::load_checkpoint(group, file, sampled.net, fewer, sampled.position); });
 }
 
@@ -301,6 +302,8 @@ int probe(Group group, dtrain::Arguments arguments) {
   check_shared(group, file + ".shared");
   check_types(group, file + ".types");
   if (group.rank() == 0) std::printf("holds: shared tensors are saved once, and elements by their types\n");
+  check_optimizers(group, file + ".optimizers");
+  if (group.rank() == 0) std::printf("holds: optimizers are saved by the names of PyTorch's flattened state\n");
   check_refused(group, file);
   if (group.rank() == 0) std::printf("holds: checkpoints of other trainings are refused\n");
   return 0;

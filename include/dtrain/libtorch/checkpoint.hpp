@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <dtrain/dtrain.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -22,6 +21,7 @@
 #include "dtrain/libtorch/file_extents.hpp"
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/optimizer_state.hpp"
+#include "dtrain/libtorch/optimizer_tensors.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
 #include "dtrain/libtorch/training_parts.hpp"
 #include "dtrain/libtorch/weights.hpp"
@@ -38,16 +38,8 @@ TrainingTensors collect_training(const Group& group, const std::string& path, co
   TrainingTensors tensors;
   values.generators = all_generators(group, parts.rng, device_of(parts.modules));
   const auto collect = [&] {
-    for (const torch::optim::Optimizer* optimizer : parts.optimizers) {
-      std::ostringstream state;
-      try {
-        torch::save(*optimizer, state);
-      } catch (const c10::Error& error) {
-        throw Error(Errc::unsupported, "the state of a " + class_of(*optimizer) + " cannot be saved: " +
-                                           error.what_without_backtrace() + "; leave this optimizer out");
-      }
-      values.optimizers.push_back(bytes_tensor(state.str()));
-    }
+    for (const SavedOptimizer& optimizer : saved_optimizers(parts))
+      values.optimizers.push_back(optimizer.present_tensors());
     for (torch::optim::LRScheduler* scheduler : parts.schedulers)
       values.schedulers.push_back(torch::full({1}, static_cast<std::int64_t>(steps_of(*scheduler)), torch::kInt64));
     if (parts.position != nullptr) values.position = numbers_of(*parts.position);
@@ -56,34 +48,6 @@ TrainingTensors collect_training(const Group& group, const std::string& path, co
   };
   static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "collecting the checkpoint " + path, collect));
   return tensors;
-}
-
-/// LibTorch 1.13 and 2 load the state; not all of them load the options (the rate).
-inline void load_options(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive) {
-  torch::serialize::InputArchive groups;
-  archive.read("param_groups", groups);
-  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
-    torch::serialize::InputArchive group;
-    torch::serialize::InputArchive options;
-    groups.read("param_groups/" + std::to_string(i), group);
-    group.read("options", options);
-    optimizer.param_groups()[i].options().serialize(options);
-  }
-}
-
-inline void load_optimizer(const std::string& path, torch::optim::Optimizer& optimizer, const torch::Tensor& bytes) {
-  std::istringstream stream(
-      std::string(static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())));
-  try {
-    torch::serialize::InputArchive archive;
-    archive.load_from(stream);
-    optimizer.state().clear();  // the state of parameters that the file does not have
-    optimizer.load(archive);
-    load_options(optimizer, archive);
-  } catch (const c10::Error& error) {
-    throw Error(Errc::protocol, "the optimizer cannot take the state in the checkpoint " + path + ": " +
-                                    error.what_without_backtrace() + "; give it the parameters that it was saved with");
-  }
 }
 
 inline void take_position(const std::string& path, SamplerPosition& position, const torch::Tensor& numbers) {
@@ -112,9 +76,9 @@ inline void take_position(const std::string& path, SamplerPosition& position, co
 
 /// Tensors for a file with these extents.
 struct LoadedTensors {
-  LoadedTensors(const TrainingParts& parts, const FileExtents& extents) {
-    for (const std::int64_t bytes : extents.optimizers)
-      values.optimizers.push_back(torch::empty({bytes}, torch::kUInt8));
+  LoadedTensors(const TrainingParts& parts, const std::vector<SavedOptimizer>& optimizers, const FileExtents& extents) {
+    for (std::size_t i = 0; i < optimizers.size(); ++i)
+      values.optimizers.push_back(optimizers[i].empty_tensors(extents.optimizers[i]));
     for (std::size_t i = 0; i < parts.schedulers.size(); ++i)
       values.schedulers.push_back(torch::empty({1}, torch::kInt64));
     if (parts.position != nullptr) values.position = torch::empty({6}, torch::kInt64);
@@ -131,19 +95,19 @@ struct LoadedTensors {
 template <class Group, class Load>
 bool load_training(const Group& group, const std::string& path, const TrainingParts& parts, Load load) {
   FileExtents extents;
-  extents.optimizers.resize(parts.optimizers.size());
+  const std::vector<SavedOptimizer> optimizers = saved_optimizers(parts);
   std::optional<LoadedTensors> loaded;
   const auto load_file = [&] {
-    loaded.emplace(parts, extents);
+    loaded.emplace(parts, optimizers, extents);
     return load(loaded->tensors.list, extents.updates);
   };
-  if (!load_with_extents(group, path, parts, extents, load_file)) {
+  if (!load_with_extents(group, path, optimizers, device_of(parts.modules), extents, load_file)) {
     return false;
   }
   const auto& [values, tensors] = *loaded;
   store_copies(tensors.saved);
-  for (std::size_t i = 0; i < parts.optimizers.size(); ++i)
-    load_optimizer(path, *parts.optimizers[i], values.optimizers[i]);
+  for (std::size_t i = 0; i < optimizers.size(); ++i)
+    optimizers[i].take(path, values.optimizers[i], extents.optimizers[i]);
   for (std::size_t i = 0; i < parts.schedulers.size(); ++i)
     steps_of(*parts.schedulers[i]) = static_cast<unsigned>(values.schedulers[i].data_ptr<std::int64_t>()[0]);
   if (parts.position != nullptr) take_position(path, *parts.position, values.position);
@@ -316,7 +280,12 @@ auto save_training(const Group& group, const std::string& path, Save save, const
 ///   Modules, `0.NAME` is of the first one. A tensor that has several names is written once, by the first one, with
 ///   `{other name: first name}` in the metadata. Elements of ComplexDouble and ComplexHalf are pairs in a last
 ///   dimension; more than 8 dimensions become one.
-/// - `dtrain.optimizer.CLASS`, `dtrain.optimizer1.CLASS` ..., u8 [bytes]: the bytes that torch::save writes.
+/// - `dtrain.optimizer.state.PARAMETER.ARRAY`, of Adam, AdamW, SGD, RMSprop and Adagrad: the parameter's arrays by
+///   PyTorch's names (`exp_avg`), in its shape, and `.step`, i64 []; none before its first update.
+/// - `dtrain.optimizer.param_groups.PARAMETER.OPTION`: the options of its group, f64 [] and bool []; `betas`, f64 [2].
+///   PARAMETER is the name of the tensor above, or "(3)" for parameter 3 of the optimizer, if it is in no module.
+/// - `dtrain.optimizer.CLASS`, u8 [bytes]: of other classes, the bytes that torch::save writes.
+/// - `dtrain.optimizer1.` ...: the same of the second optimizer, and so on.
 /// - `dtrain.scheduler`, `dtrain.scheduler1` ..., i64 [1]: the number of steps.
 /// - `dtrain.sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle + 2 * drop_last.
 /// - `dtrain.rng`, u8 [ranks, bytes]: get_state() of each rank's generator.

@@ -19,6 +19,7 @@
 #include "dtrain/libtorch/buffers.hpp"
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/optimizer_state.hpp"
+#include "dtrain/libtorch/optimizer_tensors.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
 #include "dtrain/libtorch/weights.hpp"
 
@@ -41,20 +42,6 @@ struct TrainingTensors {
   std::vector<SavedTensor> saved;
   std::vector<NamedTensor> list;
 };
-
-/// Beginning of the names of a checkpoint's tensors that are in no module.
-inline const std::string own_prefix = "dtrain.";
-
-/// "dtrain.optimizer" of the first optimizer, "dtrain.optimizer1" of the second.
-inline std::string numbered_name(const std::string& kind, std::size_t index) {
-  return own_prefix + kind + (index == 0 ? "" : std::to_string(index));
-}
-
-inline torch::Tensor bytes_tensor(const std::string& bytes) {
-  const torch::Tensor made = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
-  bytes.copy(static_cast<char*>(made.data_ptr()), bytes.size());
-  return made;
-}
 
 inline torch::Tensor state_of(const torch::Generator& generator) {
   torch::Generator same = generator;
@@ -130,9 +117,12 @@ inline void add_part(TrainingParts& parts, const torch::Generator& rng) {
   parts.rng = rng;
 }
 
-/// Name in the file of the bytes of optimizer `index`.
-inline std::string optimizer_name(const TrainingParts& parts, std::size_t index) {
-  return numbered_name("optimizer", index) + "." + class_of(*parts.optimizers[index]);
+/// The optimizers, in their order.
+inline std::vector<SavedOptimizer> saved_optimizers(const TrainingParts& parts) {
+  std::vector<SavedOptimizer> saved;
+  for (std::size_t i = 0; i < parts.optimizers.size(); ++i)
+    saved.emplace_back(*parts.optimizers[i], i, parts.modules);
+  return saved;
 }
 
 template <class Part>
@@ -143,10 +133,10 @@ concept TrainingPart = requires(TrainingParts& parts, std::remove_reference_t<Pa
 /// Tensors of the parts that are no tensors themselves: contents of a file that is written, or memory for one that is
 /// read.
 struct PartTensors {
-  std::vector<torch::Tensor> optimizers;  ///< u8 [bytes]
-  std::vector<torch::Tensor> schedulers;  ///< i64 [1]
-  torch::Tensor position;                 ///< i64 [6]; undefined: none
-  torch::Tensor generators;               ///< u8 [ranks, bytes]
+  std::vector<std::vector<ModuleTensor>> optimizers;  ///< tensors of each SavedOptimizer
+  std::vector<torch::Tensor> schedulers;              ///< i64 [1]
+  torch::Tensor position;                             ///< i64 [6]; undefined: none
+  torch::Tensor generators;                           ///< u8 [ranks, bytes]
 };
 
 /// The file's tensors. @throws Error (invalid_argument) for a module whose tensor has a name of dtrain's
@@ -160,10 +150,12 @@ inline TrainingTensors training_tensors(const TrainingParts& parts, const PartTe
                                             "random numbers and lists; register its submodule by another name");
   }
   const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
-    tensors.saved.push_back({name, {}, tensor, tensor.to(device)});
+    tensors.saved.push_back({name, {}, tensor, tensor.contiguous().to(device)});
   };
-  for (std::size_t i = 0; i < values.optimizers.size(); ++i)
-    add(optimizer_name(parts, i), values.optimizers[i]);
+  for (const std::vector<ModuleTensor>& optimizer : values.optimizers) {
+    for (const auto& [name, tensor] : optimizer)
+      add(name, tensor);
+  }
   for (std::size_t i = 0; i < values.schedulers.size(); ++i)
     add(numbered_name("scheduler", i), values.schedulers[i]);
   if (values.position.defined()) add("dtrain.sampler", values.position);
@@ -241,8 +233,11 @@ inline KeptPart kept_part(torch::optim::Optimizer& optimizer, const std::string&
       std::size_t index = 0;
       for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
         const std::string name = prefix + "group" + std::to_string(index++) + ".";
-        Of::options(static_cast<typename Of::Options&>(group.options()), [&](const char* member, double& value) {
-          kept.push_back({name + member, tensor_view(&value, {})});
+        Of::options(static_cast<typename Of::Options&>(group.options()), [&](const char* member, auto&... values) {
+          if constexpr ((std::is_same_v<decltype(values), double&> && ...)) {
+            std::size_t number = 0;
+            (kept.push_back({name + member + (number++ == 0 ? "" : "2"), tensor_view(&values, {})}), ...);
+          }
         });
       }
     });
