@@ -95,6 +95,30 @@ TEST_CASE("sharded optimizers and PowerSGD train as ZeroRedundancyOptimizer and 
   CHECK(compared.exit_code == 0);
 }
 
+TEST_CASE("PyTorch goes on from a sharded checkpoint by the lines of the guide") {
+  const std::string sharded_probe = DTRAIN_EXAMPLES_DIR "/sharded_probe";
+  const std::string python = peer();
+  if (!std::filesystem::exists(sharded_probe)) {
+    return dtrain_test::skip("sharded_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
+  }
+  const std::string modules = "import safetensors.torch, torch.distributed.checkpoint.state_dict";
+  if (!dtrain_test::needs(run(python, {"-c", modules}).exit_code == 0,
+                          python + " has no safetensors, or no torch of version 2.2 or newer; DTRAIN_PEER_PYTHON names "
+                                   "one that has both")) {
+    return;
+  }
+  const support::TemporaryDirectory folder;
+  for (const std::string ranks : {"1", "3"}) {
+    CAPTURE(ranks);
+    const std::string file = folder.path + "/" + ranks;
+    REQUIRE(run(sharded_probe, {"--nproc-per-node=" + ranks, file}).exit_code == 0);
+    const Result restored = run(python, {"-B", DTRAIN_TEST_SUPPORT_DIR "/../libtorch/restored.py", file});
+    std::printf("%s", restored.output.c_str());
+    CAPTURE(restored.error);
+    CHECK(restored.exit_code == 0);
+  }
+}
+
 TEST_CASE("Python reads the tensors of a checkpoint") {
   const std::string checkpoint_probe = DTRAIN_EXAMPLES_DIR "/checkpoint_probe";
   const std::string python = peer();

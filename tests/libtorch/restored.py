@@ -1,0 +1,42 @@
+"""Goes on in PyTorch from the checkpoints of tests/libtorch/sharded_probe.cpp, by the lines of examples/guide/checkpoints.md.
+
+  restored.py FILE    FILE has a sharded AdamW after three steps, FILE.whole LibTorch's AdamW after six: three steps lead from one to the other
+"""
+
+import pathlib
+import re
+import sys
+
+import torch
+
+page = pathlib.Path(__file__).resolve().parents[2] / "examples" / "guide" / "checkpoints.md"
+exec(next(block for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) if "def restore(" in block))
+
+
+def restored(file):
+    net = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.5, weight_decay=0.9)
+    restore(net, optimizer, file)
+    assert optimizer.param_groups[0]["lr"] == 0.02 and optimizer.param_groups[0]["weight_decay"] == 0.1, "options are the file's"
+    return net, optimizer
+
+
+def compare(net, optimizer, other, other_optimizer):
+    for (name, mine), theirs in zip(net.named_parameters(), other.parameters(), strict=True):
+        state, wanted = optimizer.state[mine], other_optimizer.state[theirs]
+        for what, a, b in [("value", mine, theirs)] + [(key, state[key], wanted[key]) for key in ("exp_avg", "exp_avg_sq", "step")]:
+            difference = (a.double() - b.double()).abs().max().item()
+            print(f"{name} {what} differs by {difference:.1e}")
+            assert difference < 1e-6, f"{what} of {name}"
+
+
+def main():
+    net, optimizer = restored(sys.argv[1])
+    for step in range(3, 6):
+        optimizer.zero_grad()
+        net(torch.linspace(-1, 1, 24).reshape(4, 6) + 0.1 * step).square().mean().backward()
+        optimizer.step()
+    compare(net, optimizer, *restored(sys.argv[1] + ".whole"))
+
+
+main()
