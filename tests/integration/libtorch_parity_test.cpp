@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 300 PROCESSORS 2
+// ctest: TIMEOUT 420 PROCESSORS 2
 // ctest: LABELS long no-asan no-tsan
 // dtrain::libtorch against PyTorch's DistributedDataParallel in Python, and sharded optimizers and PowerSGD against
 // PyTorch's: 50 steps of each case on two ranks. Python reads a checkpoint of dtrain's.
@@ -95,11 +95,11 @@ TEST_CASE("sharded optimizers and PowerSGD train as ZeroRedundancyOptimizer and 
   CHECK(compared.exit_code == 0);
 }
 
-TEST_CASE("PyTorch goes on from a sharded checkpoint by the lines of the guide") {
-  const std::string sharded_probe = DTRAIN_EXAMPLES_DIR "/sharded_probe";
+TEST_CASE("PyTorch goes on from a sharded checkpoint by the lines of the guide, and loads weights of each type") {
   const std::string python = peer();
-  if (!std::filesystem::exists(sharded_probe)) {
-    return dtrain_test::skip("sharded_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
+  for (const std::string program : {"sharded_probe", "checkpoint_probe"}) {
+    if (std::filesystem::exists(DTRAIN_EXAMPLES_DIR "/" + program)) continue;
+    return dtrain_test::skip(program + " was not built: it needs LibTorch (libtorch-dev) and zlib");
   }
   const std::string modules = "import safetensors.torch, torch.distributed.checkpoint.state_dict";
   if (!dtrain_test::needs(run(python, {"-c", modules}).exit_code == 0,
@@ -108,15 +108,19 @@ TEST_CASE("PyTorch goes on from a sharded checkpoint by the lines of the guide")
     return;
   }
   const support::TemporaryDirectory folder;
-  for (const std::string ranks : {"1", "3"}) {
+  const auto check = [&](const std::string& program, const std::string& ranks, const std::string& what) {
+    CAPTURE(program);
     CAPTURE(ranks);
-    const std::string file = folder.path + "/" + ranks;
-    REQUIRE(run(sharded_probe, {"--nproc-per-node=" + ranks, file}).exit_code == 0);
-    const Result restored = run(python, {"-B", DTRAIN_TEST_SUPPORT_DIR "/../libtorch/restored.py", file});
+    const std::string file = folder.path + "/" + what + ranks;
+    REQUIRE(run(DTRAIN_EXAMPLES_DIR "/" + program, {"--nproc-per-node=" + ranks, file}).exit_code == 0);
+    const Result restored = run(python, {"-B", DTRAIN_TEST_SUPPORT_DIR "/../libtorch/restored.py", what, file});
     std::printf("%s", restored.output.c_str());
     CAPTURE(restored.error);
     CHECK(restored.exit_code == 0);
-  }
+  };
+  check("sharded_probe", "1", "sharded");
+  check("sharded_probe", "3", "sharded");
+  check("checkpoint_probe", "2", "weights");
 }
 
 TEST_CASE("Python reads the tensors of a checkpoint") {

@@ -4,7 +4,6 @@
 
 #include <torch/torch.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <dtrain/dtrain.hpp>

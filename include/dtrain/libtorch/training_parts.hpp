@@ -233,10 +233,10 @@ inline KeptPart kept_part(torch::optim::Optimizer& optimizer, const std::string&
       std::size_t index = 0;
       for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
         const std::string name = prefix + "group" + std::to_string(index++) + ".";
-        Of::options(static_cast<typename Of::Options&>(group.options()), [&](const char* member, auto&... values) {
-          if constexpr ((std::is_same_v<decltype(values), double&> && ...)) {
-            std::size_t number = 0;
-            (kept.push_back({name + member + (number++ == 0 ? "" : "2"), tensor_view(&values, {})}), ...);
+        Of::options(static_cast<typename Of::Options&>(group.options()), [&](const char* member, auto&... numbers) {
+          if constexpr ((std::is_same_v<decltype(numbers), double&> && ...)) {
+            std::string full_name = name + member;
+            ((kept.push_back({full_name, tensor_view(&numbers, {})}), full_name += '2'), ...);
           }
         });
       }
