@@ -178,6 +178,9 @@ inline void check_types(const Group& group, const std::string& file) {
   dtrain::load_safetensors(group, file, types);
   for (std::size_t i = 0; i < before.size(); ++i)
     require(torch::equal(types->buffers()[i], before[i]), "a buffer of any type has its values again");
+  dtrain::save_checkpoint_async(group, file + ".async", types).wait();
+  require(dtrain::load_checkpoint(group, file + ".async", types),
+          "a file written in the background has the same types");
   if (group.rank() != 0) return;
   std::ostringstream text;
   text << std::ifstream(file, std::ios::binary).rdbuf();

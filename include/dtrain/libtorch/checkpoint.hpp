@@ -327,9 +327,9 @@ template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
 /// have been saved by any number of ranks. Optimizers that are not sharded also take it; then rank 0 reads the shard
 /// files. With another number of ranks, random numbers stay as they are, and rank 0 logs a warning.
 /// Collective, blocking: as load_checkpoint of tensors. @returns false on every rank if rank 0 has no such file
-/// @throws as load_checkpoint of tensors, also for an optimizer of another class; Error (invalid_argument) if the
-/// sampler has other options, and (protocol) if the optimizer has other parameters; these errors come after the modules
-/// are loaded
+/// @throws as load_checkpoint of tensors, also for an optimizer with other arrays, options or names of parameters.
+/// After the modules are loaded: Error (invalid_argument) if the sampler has other options; (protocol) if parameters of
+/// one group have different options in the file, a counter is negative, or an optimizer does not take its bytes
 /// @ingroup libtorch
 template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
 bool load_checkpoint(const Group& group, const std::string& path, const Net& net, Parts&&... parts) {
