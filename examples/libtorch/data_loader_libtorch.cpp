@@ -1,5 +1,5 @@
-// A DataLoader that gives each rank its share of the samples, a validation by all ranks, and weights in a file of
-// torch::save's: ./data_loader_libtorch --nproc-per-node=2 FILE
+// A DataLoader that gives each rank its share of the samples, a validation by all ranks, and weights in a file
+// for Python: ./data_loader_libtorch --nproc-per-node=2 FILE
 
 #include <dtrain/libtorch.hpp>
 
@@ -50,10 +50,9 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     }
   }
   error = group.all_reduce(error, dtrain::ReduceOp::sum) / 600;
-  if (group.rank() == 0) {
-    torch::save(net, arguments[1]);
-    std::printf("mean squared error %.5f\n", error);
-  }
+  if (group.rank() == 0) std::printf("mean squared error %.5f\n", error);
+  // In Python: net.load_state_dict(safetensors.torch.load_file(file))
+  dtrain::save_safetensors(group, std::string(arguments[1]), net);
   return 0;
 }
 

@@ -19,10 +19,12 @@
 #include "dtrain/libtorch/checkpoint.hpp"
 #include "dtrain/libtorch/module_model.hpp"
 #include "dtrain/libtorch/modules.hpp"
+#include "dtrain/libtorch/optimizer_tensors.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
 #include "dtrain/libtorch/stream_order.hpp"
 #include "dtrain/libtorch/sync_batch_norm.hpp"
 #include "dtrain/libtorch/training_parts.hpp"
+#include "dtrain/libtorch/weights.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 

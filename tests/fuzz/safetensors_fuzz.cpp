@@ -31,7 +31,8 @@ std::string good_file() {
   const std::vector<ddp::ParameterSignature> tensors{{"weights", {3}, dtrain::DType::f32, {}},
                                                      {"steps", {}, dtrain::DType::i64, {}},
                                                      {"nothing", {0, 2}, dtrain::DType::u8, {}}};
-  std::string bytes = ddp::safetensors_header(tensors, ddp::safetensors_order(tensors)) + std::string(20, 'v');
+  const std::vector<ddp::FileTensor> list = ddp::file_tensors(tensors);
+  std::string bytes = ddp::safetensors_header(list, ddp::safetensors_order(list)) + std::string(20, 'v');
   const std::string digest = dtrain::hex(dtrain::Sha256().update(bytes).digest());
   return bytes.replace(ddp::digest_position, 64, digest);
 }
@@ -91,7 +92,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           {signature.name, {reinterpret_cast<std::byte*>(memory[i].data()), signature.shape, signature.dtype, {}}});
       signatures.push_back(signature);
     }
-    const std::string header = ddp::safetensors_header(signatures, ddp::safetensors_order(signatures));
+    const std::vector<ddp::FileTensor> written = ddp::file_tensors(signatures);
+    const std::string header = ddp::safetensors_header(written, ddp::safetensors_order(written));
     ddp::SafetensorsHeader again;
     fuzz::require(ddp::parse_safetensors(std::string_view(header).substr(sizeof(length)), again).empty(),
                   "a list that is read can be written");

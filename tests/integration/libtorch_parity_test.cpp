@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 300 PROCESSORS 2
+// ctest: TIMEOUT 420 PROCESSORS 2
 // ctest: LABELS long no-asan no-tsan
 // dtrain::libtorch against PyTorch's DistributedDataParallel in Python, and sharded optimizers and PowerSGD against
 // PyTorch's: 50 steps of each case on two ranks. Python reads a checkpoint of dtrain's.
@@ -90,6 +90,34 @@ TEST_CASE("sharded optimizers and PowerSGD train as ZeroRedundancyOptimizer and 
   CHECK(compared.exit_code == 0);
 }
 
+TEST_CASE("PyTorch goes on from a sharded checkpoint by the lines of the guide, and loads weights of each type") {
+  const std::string python = peer();
+  for (const std::string program : {"sharded_probe", "checkpoint_probe"}) {
+    if (std::filesystem::exists(DTRAIN_EXAMPLES_DIR "/" + program)) continue;
+    return dtrain_test::skip(program + " was not built: it needs LibTorch (libtorch-dev) and zlib");
+  }
+  const std::string modules = "import safetensors.torch, torch.distributed.checkpoint.state_dict";
+  if (!dtrain_test::needs(run(python, {"-c", modules}).exit_code == 0,
+                          python + " has no safetensors, or no torch of version 2.2 or newer; DTRAIN_PEER_PYTHON names "
+                                   "one that has both")) {
+    return;
+  }
+  const support::TemporaryDirectory folder;
+  const auto check = [&](const std::string& program, const std::string& ranks, const std::string& what) {
+    CAPTURE(program);
+    CAPTURE(ranks);
+    const std::string file = folder.path + "/" + what + ranks;
+    REQUIRE(run(DTRAIN_EXAMPLES_DIR "/" + program, {"--nproc-per-node=" + ranks, file}).exit_code == 0);
+    const Result restored = run(python, {"-B", DTRAIN_TEST_SUPPORT_DIR "/../libtorch/restored.py", what, file});
+    std::printf("%s", restored.output.c_str());
+    CAPTURE(restored.error);
+    CHECK(restored.exit_code == 0);
+  };
+  check("sharded_probe", "1", "sharded");
+  check("sharded_probe", "3", "sharded");
+  check("checkpoint_probe", "2", "weights");
+}
+
 TEST_CASE("Python reads the tensors of a checkpoint") {
   const std::string checkpoint_probe = DTRAIN_EXAMPLES_DIR "/checkpoint_probe";
   const std::string python = support::peer_python();
@@ -105,7 +133,7 @@ TEST_CASE("Python reads the tensors of a checkpoint") {
   const std::vector<double> weight =
       numbers_in(rest_of_line(run(checkpoint_probe, {"--nproc-per-node=1", file.path, "ranks"}).output, "[0] "));
   CHECK(weight.size() == 16);
-  CHECK(numbers_in(rest_of_line(tensors.output, "net.convolution.weight F32 [4, 2, 1, 2] ")) == weight);
-  CHECK(rest_of_line(tensors.output, "sampler I64 [6] ") == "1 2 60 12 3 1");
-  CHECK_CONTAINS(tensors.output, "rng U8 [2, ");
+  CHECK(numbers_in(rest_of_line(tensors.output, "convolution.weight F32 [4, 2, 1, 2] ")) == weight);
+  CHECK(rest_of_line(tensors.output, "dtrain.sampler I64 [6] ") == "1 2 60 12 3 1");
+  CHECK_CONTAINS(tensors.output, "dtrain.rng U8 [2, ");
 }

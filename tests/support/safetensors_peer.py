@@ -23,6 +23,8 @@ except ImportError:
     safetensors = None
 
 SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1}
+# Further types of LibTorch's tensors.
+OTHERS = {"BOOL": 1, "I8": 1, "I16": 2, "C64": 8}
 # The package's names of the types when it writes.
 NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32", "U8": "uint8",
          "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
@@ -44,7 +46,7 @@ def read(content):
     for entry in sorted(header.values(), key=lambda each: each["data_offsets"]):
         assert entry["data_offsets"][0] == end, "no gaps"
         end = entry["data_offsets"][1]
-        assert entry["data_offsets"][0] % SIZES[entry["dtype"]] == 0, "aligned"
+        assert entry["data_offsets"][0] % (SIZES | OTHERS)[entry["dtype"]] == 0, "aligned"
     assert end == len(elements)
     return {name: (entry["dtype"], entry["shape"], elements[slice(*entry["data_offsets"])]) for name, entry in header.items()}, metadata
 

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <dtrain/dtrain.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -22,8 +21,10 @@
 #include "dtrain/libtorch/file_extents.hpp"
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/optimizer_state.hpp"
+#include "dtrain/libtorch/optimizer_tensors.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
 #include "dtrain/libtorch/training_parts.hpp"
+#include "dtrain/libtorch/weights.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
@@ -37,16 +38,8 @@ TrainingTensors collect_training(const Group& group, const std::string& path, co
   TrainingTensors tensors;
   values.generators = all_generators(group, parts.rng, device_of(parts.modules));
   const auto collect = [&] {
-    for (const torch::optim::Optimizer* optimizer : parts.optimizers) {
-      std::ostringstream state;
-      try {
-        torch::save(*optimizer, state);
-      } catch (const c10::Error& error) {
-        throw Error(Errc::unsupported, "the state of a " + class_of(*optimizer) + " cannot be saved: " +
-                                           error.what_without_backtrace() + "; leave this optimizer out");
-      }
-      values.optimizers.push_back(bytes_tensor(state.str()));
-    }
+    for (const SavedOptimizer& optimizer : saved_optimizers(parts))
+      values.optimizers.push_back(optimizer.present_tensors());
     for (torch::optim::LRScheduler* scheduler : parts.schedulers)
       values.schedulers.push_back(torch::full({1}, static_cast<std::int64_t>(steps_of(*scheduler)), torch::kInt64));
     if (parts.position != nullptr) values.position = numbers_of(*parts.position);
@@ -55,34 +48,6 @@ TrainingTensors collect_training(const Group& group, const std::string& path, co
   };
   static_cast<void>(group::handle_of(group)->on_rank_0("rank 0", "collecting the checkpoint " + path, collect));
   return tensors;
-}
-
-/// LibTorch 1.13 and 2 load the state; not all of them load the options (the rate).
-inline void load_options(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive) {
-  torch::serialize::InputArchive groups;
-  archive.read("param_groups", groups);
-  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
-    torch::serialize::InputArchive group;
-    torch::serialize::InputArchive options;
-    groups.read("param_groups/" + std::to_string(i), group);
-    group.read("options", options);
-    optimizer.param_groups()[i].options().serialize(options);
-  }
-}
-
-inline void load_optimizer(const std::string& path, torch::optim::Optimizer& optimizer, const torch::Tensor& bytes) {
-  std::istringstream stream(
-      std::string(static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())));
-  try {
-    torch::serialize::InputArchive archive;
-    archive.load_from(stream);
-    optimizer.state().clear();  // the state of parameters that the file does not have
-    optimizer.load(archive);
-    load_options(optimizer, archive);
-  } catch (const c10::Error& error) {
-    throw Error(Errc::protocol, "the optimizer cannot take the state in the checkpoint " + path + ": " +
-                                    error.what_without_backtrace() + "; give it the parameters that it was saved with");
-  }
 }
 
 inline void take_position(const std::string& path, SamplerPosition& position, const torch::Tensor& numbers) {
@@ -111,9 +76,9 @@ inline void take_position(const std::string& path, SamplerPosition& position, co
 
 /// Tensors for a file with these extents.
 struct LoadedTensors {
-  LoadedTensors(const TrainingParts& parts, const FileExtents& extents) {
-    for (const std::int64_t bytes : extents.optimizers)
-      values.optimizers.push_back(torch::empty({bytes}, torch::kUInt8));
+  LoadedTensors(const TrainingParts& parts, const std::vector<SavedOptimizer>& optimizers, const FileExtents& extents) {
+    for (std::size_t i = 0; i < optimizers.size(); ++i)
+      values.optimizers.push_back(optimizers[i].empty_tensors(extents.optimizers[i]));
     for (std::size_t i = 0; i < parts.schedulers.size(); ++i)
       values.schedulers.push_back(torch::empty({1}, torch::kInt64));
     if (parts.position != nullptr) values.position = torch::empty({6}, torch::kInt64);
@@ -130,22 +95,19 @@ struct LoadedTensors {
 template <class Group, class Load>
 bool load_training(const Group& group, const std::string& path, const TrainingParts& parts, Load load) {
   FileExtents extents;
-  extents.optimizers.resize(parts.optimizers.size());
+  const std::vector<SavedOptimizer> optimizers = saved_optimizers(parts);
   std::optional<LoadedTensors> loaded;
   const auto load_file = [&] {
-    loaded.emplace(parts, extents);
+    loaded.emplace(parts, optimizers, extents);
     return load(loaded->tensors.list, extents.updates);
   };
-  if (!load_with_extents(group, path, device_of(parts.modules), extents, load_file)) {
+  if (!load_with_extents(group, path, optimizers, device_of(parts.modules), extents, load_file)) {
     return false;
   }
   const auto& [values, tensors] = *loaded;
-  for (const SavedTensor& saved : tensors.saved) {
-    if (saved.contiguous.data_ptr() == saved.target.data_ptr()) continue;
-    at_distinct_elements(saved.target, saved.target).copy_(at_distinct_elements(saved.contiguous, saved.target));
-  }
-  for (std::size_t i = 0; i < parts.optimizers.size(); ++i)
-    load_optimizer(path, *parts.optimizers[i], values.optimizers[i]);
+  store_copies(tensors.saved);
+  for (std::size_t i = 0; i < optimizers.size(); ++i)
+    optimizers[i].take(path, values.optimizers[i], extents.optimizers[i]);
   for (std::size_t i = 0; i < parts.schedulers.size(); ++i)
     steps_of(*parts.schedulers[i]) = static_cast<unsigned>(values.schedulers[i].data_ptr<std::int64_t>()[0]);
   if (parts.position != nullptr) take_position(path, *parts.position, values.position);
@@ -293,29 +255,18 @@ TrainingParts parts_of(const Net& net, Parts&... parts) {
   return all;
 }
 
-/// @throws Error (invalid_argument) for a tensor of a list whose name a reader would take for another part's
-inline void require_names_of_lists(const std::vector<NamedTensor>& tensors) {
-  for (const NamedTensor& each : tensors) {
-    if (each.name != "updates" && each.name != "rng" && !each.name.starts_with("optimizer")) continue;
-    throw Error(Errc::invalid_argument, "a checkpoint was given a tensor '" + each.name +
-                                            "'; updates, rng and names that begin with optimizer are for its own "
-                                            "tensors: give another name");
-  }
-}
-
 /// Collective, blocking. @param save `save(tensors)` or, with a sharded optimizer, `save(tensors, optimizer)`
 template <class Group, class Save, class Net, class... Parts>
 auto save_training(const Group& group, const std::string& path, Save save, const Net& net, Parts&... parts) {
   const torch::NoGradGuard no_grad;
   const TrainingParts all = parts_of(net, parts...);
-  require_names_of_lists(all.tensors);
   TrainingTensors tensors = collect_training(group, path, all);
   const auto sharded = sharded_of(parts...);
   if constexpr (std::is_null_pointer_v<decltype(sharded)>) {
     return save(tensors.list);
   } else {
     std::vector<std::int64_t> updates = sharded->updates();
-    tensors.list.push_back({"updates", tensor_view(updates)});
+    tensors.list.push_back({std::string(updates_tensor), tensor_view(updates)});
     return save(tensors.list, sharded->sharded());
   }
 }
@@ -325,15 +276,22 @@ auto save_training(const Group& group, const std::string& path, Save save, const
 /// Writes a file from which a training continues with the same bits. The file has rank 0's parameters and buffers, the
 /// state of `parts`, and every rank's random numbers.
 /// Tensors of the file, a safetensors file:
-/// - `net.NAME`: each parameter, then each buffer, in the order of indices. Complex elements are pairs; 8- and 16-bit
-///   integers are bytes named `net.NAME (Char)` or `(Short)`; more than 8 dimensions become one.
-/// - `optimizer (CLASS)`, `optimizer 1 (CLASS)` ..., u8 [bytes]: the bytes that torch::save writes.
-/// - `scheduler`, `scheduler 1` ..., i64 [1]: the number of steps.
-/// - `sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle + 2 * drop_last.
-/// - `rng`, u8 [ranks, bytes]: get_state() of each rank's generator.
-/// - the tensors of lists, whose names are not `updates` or `rng`, and do not begin with `optimizer`.
-/// - With a ShardedOptimizer: `updates`, i64 [parameters], the number of updates of each parameter that needs
-///   gradients, and four tensors that name the shard files.
+/// - Each parameter and buffer by its name in Python's state_dict(), elements in the order of indices. With several
+///   Modules, `0.NAME` is of the first one. A tensor that has several names is written once, by the first one, with
+///   `{other name: first name}` in the metadata. Elements of ComplexDouble and ComplexHalf are pairs in a last
+///   dimension; more than 8 dimensions become one.
+/// - `dtrain.optimizer.state.PARAMETER.ARRAY`, of Adam, AdamW, SGD, RMSprop and Adagrad: the parameter's arrays by
+///   PyTorch's names (`exp_avg`), in its shape, and `.step`, i64 []; none before its first update.
+/// - `dtrain.optimizer.param_groups.PARAMETER.OPTION`: the options of its group, f64 [] and bool []; `betas`, f64 [2].
+///   PARAMETER is the name of the tensor above, or "(3)" for parameter 3 of the optimizer, if it is in no module.
+/// - `dtrain.optimizer.CLASS`, u8 [bytes]: of other classes, the bytes that torch::save writes.
+/// - `dtrain.optimizer1.` ...: the same of the second optimizer, and so on.
+/// - `dtrain.scheduler`, `dtrain.scheduler1` ..., i64 [1]: the number of steps.
+/// - `dtrain.sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle + 2 * drop_last.
+/// - `dtrain.rng`, u8 [ranks, bytes]: get_state() of each rank's generator.
+/// - `dtrain.list.NAME`: the tensors of lists.
+/// - With a ShardedOptimizer: `dtrain.optimizer.updates`, i64 [parameters], the number of updates of each parameter
+///   that needs gradients, and four tensors that name the shard files.
 ///
 /// @param net as DistributedDataParallel's, before or after wrapping
 /// @param parts in any order of these kinds, and each kind in the same order when the file is loaded: optimizers, of
@@ -341,7 +299,8 @@ auto save_training(const Group& group, const std::string& path, Save save, const
 /// (none: the default one of the CPU); lists of NamedTensor (LossScaler::state())
 ///
 /// The state of a ShardedOptimizer is in shard files, named and committed as by save_checkpoint of a
-/// dtrain::ShardedOptimizer. Collective, blocking, atomic, and @throws as save_checkpoint of tensors.
+/// dtrain::ShardedOptimizer. Collective, blocking, atomic, and @throws as save_checkpoint of tensors; Error
+/// (invalid_argument) for a module whose tensor has a name that begins with `dtrain.`
 /// @ingroup libtorch
 template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
 void save_checkpoint(const Group& group, const std::string& path, const Net& net, Parts&&... parts) {
@@ -368,9 +327,9 @@ template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
 /// have been saved by any number of ranks. Optimizers that are not sharded also take it; then rank 0 reads the shard
 /// files. With another number of ranks, random numbers stay as they are, and rank 0 logs a warning.
 /// Collective, blocking: as load_checkpoint of tensors. @returns false on every rank if rank 0 has no such file
-/// @throws as load_checkpoint of tensors, also for an optimizer of another class; Error (invalid_argument) if the
-/// sampler has other options, and (protocol) if the optimizer has other parameters; these errors come after the modules
-/// are loaded
+/// @throws as load_checkpoint of tensors, also for an optimizer with other arrays, options or names of parameters.
+/// After the modules are loaded: Error (invalid_argument) if the sampler has other options; (protocol) if parameters of
+/// one group have different options in the file, a counter is negative, or an optimizer does not take its bytes
 /// @ingroup libtorch
 template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
 bool load_checkpoint(const Group& group, const std::string& path, const Net& net, Parts&&... parts) {
@@ -387,7 +346,7 @@ bool load_checkpoint(const Group& group, const std::string& path, const Net& net
         detail::require_number_of_parameters(path, sharded->updates().size(), parameters);
       }
       updates.resize(static_cast<std::size_t>(parameters));
-      if (parameters != 0) tensors.push_back({"updates", tensor_view(updates)});
+      if (parameters != 0) tensors.push_back({std::string(detail::updates_tensor), tensor_view(updates)});
       if constexpr (is_plain) {
         if (parameters != 0) tensors = ddp::detail::with_index(tensors, index);
         return ddp::load_checkpoint(group, path, tensors);

@@ -11,44 +11,53 @@
 #include <dtrain/dtrain.hpp>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "dtrain/libtorch/buffers.hpp"
-#include "dtrain/libtorch/training_parts.hpp"
+#include "dtrain/libtorch/optimizer_tensors.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch::detail {
 
+/// The tensor that only a checkpoint of a sharded optimizer has.
+inline constexpr std::string_view updates_tensor = "dtrain.optimizer.updates";
+
 /// Extents of a file's tensors that depend on the training.
 struct FileExtents {
-  std::vector<std::int64_t> optimizers;  ///< bytes of each
-  std::int64_t ranks = 0;                ///< the ranks that saved
-  std::int64_t generator = 0;            ///< bytes of a generator's state
-  std::int64_t updates = 0;              ///< parameters of a sharded optimizer; 0: the file has none
+  /// For each optimizer, by its state_names(): 1 if the file has the tensor, or the number of its bytes.
+  std::vector<std::vector<std::int64_t>> optimizers;
+  std::int64_t ranks = 0;      ///< the ranks that saved
+  std::int64_t generator = 0;  ///< bytes of a generator's state
+  std::int64_t updates = 0;    ///< parameters of a sharded optimizer; 0: the file has none
 
   friend bool operator==(const FileExtents&, const FileExtents&) = default;
 };
 
-/// @param extents with a place for each optimizer of the program @returns false if there is no file
-/// @throws as load_checkpoint
-inline bool read_extents(const std::string& path, FileExtents& extents) {
+/// @param optimizers of the program @returns false if there is no file @throws as load_checkpoint
+inline bool read_extents(const std::string& path, const std::vector<SavedOptimizer>& optimizers, FileExtents& extents) {
   const std::optional<std::vector<ddp::FileTensor>> list = ddp::read_checkpoint_list(path);
   if (!list) return false;
+  std::unordered_map<std::string_view, std::span<const std::int64_t>> shape_of;
   for (const ddp::FileTensor& tensor : *list) {
-    if (!tensor.shape || !tensor.dtype) continue;  // the elements of other types may not be there
-    const std::string_view name = tensor.name;
-    const auto& shape = tensor.shape->extents();
-    for (std::size_t i = 0; i < extents.optimizers.size(); ++i) {
-      if (name.starts_with(optimizer_prefix(i)) && shape.size() == 1) extents.optimizers[i] = shape[0];
-    }
-    if (name == "rng" && shape.size() == 2) {
-      extents.ranks = shape[0];
-      extents.generator = shape[1];
-    } else if (name == "updates" && shape.size() == 1) {
-      extents.updates = shape[0];
-    }
+    auto& shape = shape_of[tensor.name];
+    if (tensor.shape && tensor.dtype) shape = tensor.shape->extents();  // the elements of other types may not be there
   }
+  const auto extent = [&](const std::string_view name, std::size_t dimensions, std::size_t i) -> std::int64_t {
+    const auto found = shape_of.find(name);
+    return found == shape_of.end() || found->second.size() != dimensions ? 0 : found->second[i];
+  };
+  extents.optimizers.clear();
+  for (const SavedOptimizer& optimizer : optimizers) {
+    std::vector<std::int64_t>& of_names = extents.optimizers.emplace_back();
+    for (const std::string& name : optimizer.state_names())
+      of_names.push_back(optimizer.has_names() ? static_cast<std::int64_t>(shape_of.count(name)) : extent(name, 1, 0));
+  }
+  extents.ranks = extent("dtrain.rng", 2, 0);
+  extents.generator = extent("dtrain.rng", 2, 1);
+  extents.updates = extent(updates_tensor, 1, 0);
   return true;
 }
 
@@ -56,7 +65,8 @@ inline bool read_extents(const std::string& path, FileExtents& extents) {
 template <class Group>
 void share_extents(const Group& group, FileExtents& extents, torch::Device device) {
   std::vector<std::int64_t> numbers{extents.ranks, extents.generator, extents.updates};
-  numbers.insert(numbers.end(), extents.optimizers.begin(), extents.optimizers.end());
+  for (const std::vector<std::int64_t>& of_names : extents.optimizers)
+    numbers.insert(numbers.end(), of_names.begin(), of_names.end());
   torch::Tensor shared = torch::tensor(numbers, torch::kInt64).to(device);
   broadcast_tensors(group, {shared});
   shared = shared.cpu();
@@ -64,21 +74,27 @@ void share_extents(const Group& group, FileExtents& extents, torch::Device devic
   extents.ranks = number[0];
   extents.generator = number[1];
   extents.updates = number[2];
-  std::copy_n(number + 3, extents.optimizers.size(), extents.optimizers.begin());
+  const std::int64_t* next = number + 3;
+  for (std::vector<std::int64_t>& of_names : extents.optimizers) {
+    std::copy_n(next, of_names.size(), of_names.begin());
+    next += of_names.size();
+  }
 }
 
 /// Reads the extents, and calls `load()`. Another job may replace the file between the two: then both are done again,
 /// as long as the extents have changed, and at most 100 times. Collective, blocking.
-/// @param extents with a place for each optimizer of the program @returns false if there is no file
+/// @param optimizers of the program @param device of other tensors @returns false if there is no file
 template <class Group, class Load>
-bool load_with_extents(const Group& group, const std::string& path, torch::Device device, FileExtents& extents,
-                       Load load) {
+bool load_with_extents(const Group& group, const std::string& path, const std::vector<SavedOptimizer>& optimizers,
+                       torch::Device device, FileExtents& extents, Load load) {
   constexpr int most_loads = 100;
-  const auto read = [&] { return read_extents(path, extents); };
+  const auto read = [&] { return read_extents(path, optimizers, extents); };
   std::exception_ptr refusal;
   for (int loads = 1;; ++loads) {
     const FileExtents former = extents;
-    extents = {std::vector<std::int64_t>(former.optimizers.size())};
+    extents = {};
+    for (const SavedOptimizer& optimizer : optimizers)
+      extents.optimizers.emplace_back(optimizer.state_names().size());
     if (!group::handle_of(group)->on_rank_0("rank 0", "reading the checkpoint " + path, read)) {
       return false;
     }

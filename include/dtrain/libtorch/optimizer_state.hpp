@@ -30,7 +30,8 @@ inline void begin_with_zeros(torch::Tensor& tensor, const torch::Tensor& paramet
 
 /// Members of an optimizer class O:
 /// - Options and State: LibTorch's classes of a parameter group's options and of a parameter's state.
-/// - options(options, visit): `visit(name, double&)` for each number of the options.
+/// - options(options, visit): `visit(name, double&)` or `visit(name, bool&)` for each option by Python's name, and
+///   `visit("betas", double&, double&)`.
 /// - arrays: the number of state arrays of the sharded optimizer's rule, which are the first tensors of the state.
 /// - has_state(options): whether a parameter has a state.
 /// - begin(state, parameter, options): makes what step() makes for a parameter that has no state. The first update
@@ -48,10 +49,10 @@ struct AdamStateOf {
   template <class Visit>
   static void options(Options& options, Visit visit) {
     visit("lr", options.lr());
-    visit("beta1", std::get<0>(options.betas()));
-    visit("beta2", std::get<1>(options.betas()));
+    visit("betas", std::get<0>(options.betas()), std::get<1>(options.betas()));
     visit("eps", options.eps());
     visit("weight_decay", options.weight_decay());
+    visit("amsgrad", options.amsgrad());
   }
   static bool has_state(const Options&) { return true; }
   static void begin(State& state, const torch::Tensor& parameter, const Options& options) {
@@ -85,6 +86,7 @@ struct StateOf<torch::optim::SGD> {
     visit("momentum", options.momentum());
     visit("dampening", options.dampening());
     visit("weight_decay", options.weight_decay());
+    visit("nesterov", options.nesterov());
   }
   static bool has_state(const Options& options) { return options.momentum() != 0; }
   static void begin(State& state, const torch::Tensor& parameter, const Options& options) {
@@ -115,6 +117,7 @@ struct StateOf<torch::optim::RMSprop> {
     visit("eps", options.eps());
     visit("weight_decay", options.weight_decay());
     visit("momentum", options.momentum());
+    visit("centered", options.centered());
   }
   static bool has_state(const Options&) { return true; }
   static void begin(State& state, const torch::Tensor& parameter, const Options& options) {
@@ -142,6 +145,7 @@ struct StateOf<torch::optim::Adagrad> {
     visit("lr", options.lr());
     visit("lr_decay", options.lr_decay());
     visit("weight_decay", options.weight_decay());
+    visit("initial_accumulator_value", options.initial_accumulator_value());
     visit("eps", options.eps());
   }
   static bool has_state(const Options&) { return true; }
@@ -157,16 +161,24 @@ struct StateOf<torch::optim::Adagrad> {
   }
 };
 
-/// Calls `act(StateOf<O>())` for the optimizer's class O. @param task of the caller, for the error @throws Error
-/// (unsupported) for another class
+/// Calls `act(StateOf<O>())` for the optimizer's class O, if it is one of those or derived from it. @returns whether it
+/// is
+template <class Act>
+bool if_state_known(const torch::optim::Optimizer& optimizer, Act act) {
+  using namespace torch::optim;
+  const auto has_class = [&]<class O>(StateOf<O> of) {
+    if (dynamic_cast<const O*>(&optimizer) == nullptr) return false;
+    act(of);
+    return true;
+  };
+  return has_class(StateOf<Adam>()) || has_class(StateOf<AdamW>()) || has_class(StateOf<SGD>()) ||
+         has_class(StateOf<RMSprop>()) || has_class(StateOf<Adagrad>());
+}
+
+/// The same. @param task of the caller, for the error @throws Error (unsupported) for another class
 template <class Act>
 void with_state_of(const torch::optim::Optimizer& optimizer, const std::string& task, Act act) {
-  using namespace torch::optim;
-  if (dynamic_cast<const Adam*>(&optimizer) != nullptr) return act(StateOf<Adam>());
-  if (dynamic_cast<const AdamW*>(&optimizer) != nullptr) return act(StateOf<AdamW>());
-  if (dynamic_cast<const SGD*>(&optimizer) != nullptr) return act(StateOf<SGD>());
-  if (dynamic_cast<const RMSprop*>(&optimizer) != nullptr) return act(StateOf<RMSprop>());
-  if (dynamic_cast<const Adagrad*>(&optimizer) != nullptr) return act(StateOf<Adagrad>());
+  if (if_state_known(optimizer, act)) return;
   throw Error(Errc::unsupported, task + " knows the state of Adam, AdamW, SGD, RMSprop and Adagrad, and not that of " +
                                      class_of(optimizer) + "; use one of these");
 }
@@ -184,19 +196,29 @@ Key state_key(const torch::Tensor& parameter) {
   }
 }
 
-/// State of `parameter` in the optimizer, made if it is missing. @tparam Of StateOf<O> of the optimizer's class
-/// @throws as Of::begin
+/// Key of the parameter's state in optimizer.state().
+inline auto state_key_of(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+  return state_key<typename std::remove_reference_t<decltype(optimizer.state())>::key_type>(parameter);
+}
+
+/// State of `parameter` in the optimizer; nullptr if there is none. @tparam Of StateOf<O> of the optimizer's class
+template <class Of>
+typename Of::State* find_state(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+  const auto found = optimizer.state().find(state_key_of(optimizer, parameter));
+  return found == optimizer.state().end() ? nullptr : static_cast<typename Of::State*>(found->second.get());
+}
+
+/// The same, made if it is missing. @throws as Of::begin
 template <class Of>
 typename Of::State& present_state(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter,
                                   const typename Of::Options& options) {
-  auto& states = optimizer.state();
-  const auto key = state_key<typename std::remove_reference_t<decltype(states)>::key_type>(parameter);
-  const auto found = states.find(key);
-  auto made = found == states.end() ? std::make_unique<typename Of::State>() : nullptr;
-  auto& state = made ? *made : static_cast<typename Of::State&>(*found->second);
-  Of::begin(state, parameter, options);
-  if (made) states[key] = std::move(made);
-  return state;
+  auto* state = find_state<Of>(optimizer, parameter);
+  std::unique_ptr<typename Of::State> made;
+  if (state == nullptr) made = std::make_unique<typename Of::State>();
+  if (made) state = made.get();
+  Of::begin(*state, parameter, options);
+  if (made) optimizer.state()[state_key_of(optimizer, parameter)] = std::move(made);
+  return *state;
 }
 
 /// Steps of a scheduler, of which its next rates depend.

@@ -19,7 +19,9 @@
 #include "dtrain/libtorch/buffers.hpp"
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/optimizer_state.hpp"
+#include "dtrain/libtorch/optimizer_tensors.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
+#include "dtrain/libtorch/weights.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
@@ -35,41 +37,11 @@ struct SamplerPosition {
 
 namespace detail {
 
-/// A tensor of the program, and contiguous memory for its elements: the tensor's own, or a copy. An element that an
-/// expanded tensor has several times is also in the copy several times.
-struct SavedTensor {
-  std::string name;
-  torch::Tensor target;
-  torch::Tensor contiguous;
-};
-
 /// Tensors of a training in a checkpoint file. Lifetime: `list` refers to the tensors in `saved`.
 struct TrainingTensors {
   std::vector<SavedTensor> saved;
   std::vector<NamedTensor> list;
 };
-
-/// View of a saved tensor. Elements of a type without a DType are bytes, with the type in the name.
-inline NamedTensor named_tensor(const SavedTensor& saved) {
-  switch (saved.contiguous.scalar_type()) {
-    case torch::kChar:
-    case torch::kShort:
-      return {saved.name + " (" + c10::toString(saved.contiguous.scalar_type()) + ")",
-              view_of(bytes_of(saved.contiguous), saved.name)};
-    default: return {saved.name, view_of(saved.contiguous, saved.name)};
-  }
-}
-
-/// Beginning of the name of optimizer `index` in the file, before its class.
-inline std::string optimizer_prefix(std::size_t index) {
-  return index == 0 ? "optimizer (" : "optimizer " + std::to_string(index) + " (";
-}
-
-inline torch::Tensor bytes_tensor(const std::string& bytes) {
-  const torch::Tensor made = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
-  bytes.copy(static_cast<char*>(made.data_ptr()), bytes.size());
-  return made;
-}
 
 inline torch::Tensor state_of(const torch::Generator& generator) {
   torch::Generator same = generator;
@@ -99,11 +71,6 @@ inline torch::Tensor numbers_of(const SamplerPosition& position) {
       {number(position.epoch), number(position.step), number(options.dataset_size), number(options.global_batch),
        number(options.seed), std::int64_t{options.shuffle ? 1 : 0} + std::int64_t{options.drop_last ? 2 : 0}},
       torch::kInt64);
-}
-
-/// The group's stream does not wait for LibTorch's. Blocking.
-inline void finish_device_work(const torch::Tensor& tensor) {
-  if (tensor.is_cuda()) torch::cuda::synchronize(tensor.get_device());
 }
 
 /// Device of the first parameter, where the file's other tensors are placed: a group may accept memory of one device
@@ -150,6 +117,14 @@ inline void add_part(TrainingParts& parts, const torch::Generator& rng) {
   parts.rng = rng;
 }
 
+/// The optimizers, in their order.
+inline std::vector<SavedOptimizer> saved_optimizers(const TrainingParts& parts) {
+  std::vector<SavedOptimizer> saved;
+  for (std::size_t i = 0; i < parts.optimizers.size(); ++i)
+    saved.emplace_back(*parts.optimizers[i], i, parts.modules);
+  return saved;
+}
+
 template <class Part>
 concept TrainingPart = requires(TrainingParts& parts, std::remove_reference_t<Part>& part) {
   add_part(parts, part);
@@ -158,38 +133,38 @@ concept TrainingPart = requires(TrainingParts& parts, std::remove_reference_t<Pa
 /// Tensors of the parts that are no tensors themselves: contents of a file that is written, or memory for one that is
 /// read.
 struct PartTensors {
-  std::vector<torch::Tensor> optimizers;  ///< u8 [bytes]
-  std::vector<torch::Tensor> schedulers;  ///< i64 [1]
-  torch::Tensor position;                 ///< i64 [6]; undefined: none
-  torch::Tensor generators;               ///< u8 [ranks, bytes]
+  std::vector<std::vector<ModuleTensor>> optimizers;  ///< tensors of each SavedOptimizer
+  std::vector<torch::Tensor> schedulers;              ///< i64 [1]
+  torch::Tensor position;                             ///< i64 [6]; undefined: none
+  torch::Tensor generators;                           ///< u8 [ranks, bytes]
 };
 
-/// The file's tensors, in the file's order.
+/// The file's tensors. @throws Error (invalid_argument) for a module whose tensor has a name of dtrain's
 inline TrainingTensors training_tensors(const TrainingParts& parts, const PartTensors& values) {
   const torch::Device device = device_of(parts.modules);
-  std::vector<ModuleTensor> all = parameters_of(parts.modules);
-  for (ModuleTensor& buffer : buffers_of(parts.modules)) {
-    all.push_back(std::move(buffer));
-  }
-  TrainingTensors tensors;
-  for (const ModuleTensor& named : all) {
-    const torch::Tensor target = named.tensor.detach();
-    tensors.saved.push_back({"net." + named.name, target, target.contiguous()});
+  TrainingTensors tensors{saved_tensors(parts.modules), {}};
+  for (const SavedTensor& saved : tensors.saved) {
+    if (!saved.name.starts_with(own_prefix)) continue;
+    throw Error(Errc::invalid_argument, "a checkpoint was given a module with the tensor '" + saved.name +
+                                            "', and names that begin with dtrain. are those of the optimizers, "
+                                            "random numbers and lists; register its submodule by another name");
   }
   const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
-    tensors.saved.push_back({name, tensor, tensor.to(device)});
+    tensors.saved.push_back({name, {}, tensor, tensor.contiguous().to(device)});
   };
-  for (std::size_t i = 0; i < values.optimizers.size(); ++i)
-    add(optimizer_prefix(i) + class_of(*parts.optimizers[i]) + ")", values.optimizers[i]);
-  for (std::size_t i = 0; i < values.schedulers.size(); ++i)
-    add(i == 0 ? "scheduler" : "scheduler " + std::to_string(i), values.schedulers[i]);
-  if (values.position.defined()) add("sampler", values.position);
-  add("rng", values.generators);
-  for (const SavedTensor& saved : tensors.saved) {
-    tensors.list.push_back(named_tensor(saved));
-    finish_device_work(saved.contiguous);
+  for (const std::vector<ModuleTensor>& optimizer : values.optimizers) {
+    for (const auto& [name, tensor] : optimizer)
+      add(name, tensor);
   }
-  tensors.list.insert(tensors.list.end(), parts.tensors.begin(), parts.tensors.end());
+  for (std::size_t i = 0; i < values.schedulers.size(); ++i)
+    add(numbered_name("scheduler", i), values.schedulers[i]);
+  if (values.position.defined()) add("dtrain.sampler", values.position);
+  add("dtrain.rng", values.generators);
+  tensors.list = views_of(tensors.saved);
+  for (NamedTensor of_list : parts.tensors) {
+    of_list.name.insert(0, "dtrain.list.");
+    tensors.list.push_back(std::move(of_list));
+  }
   return tensors;
 }
 
@@ -258,8 +233,11 @@ inline KeptPart kept_part(torch::optim::Optimizer& optimizer, const std::string&
       std::size_t index = 0;
       for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
         const std::string name = prefix + "group" + std::to_string(index++) + ".";
-        Of::options(static_cast<typename Of::Options&>(group.options()), [&](const char* member, double& value) {
-          kept.push_back({name + member, tensor_view(&value, {})});
+        Of::options(static_cast<typename Of::Options&>(group.options()), [&](const char* member, auto&... numbers) {
+          if constexpr ((std::is_same_v<decltype(numbers), double&> && ...)) {
+            std::string full_name = name + member;
+            ((kept.push_back({full_name, tensor_view(&numbers, {})}), full_name += '2'), ...);
+          }
         });
       }
     });

@@ -334,7 +334,8 @@ DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tenso
     const TensorView value = tensor.present();
     const std::span<const std::byte> elements = access.fetch(value);
     kernels::copy_bytes(next, elements.data(), elements.size());
-    tensors_.push_back({tensor.name, {next, value.shape, value.dtype, {}}});
+    tensors_.push_back(
+        {tensor.name, {next, value.shape, value.dtype, {}}, nullptr, tensor.other_names, tensor.file_type});
     next += elements.size();
   }
 }

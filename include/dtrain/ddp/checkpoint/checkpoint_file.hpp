@@ -31,7 +31,7 @@ struct SafetensorsOptions {
 inline constexpr std::string_view shard_id_tensor = "dtrain.optimizer.shards.id";
 
 /// Writes the tensors' present values to `path`. If the call is interrupted, `path` has the new or the former content
-/// as a whole. Blocking: the file system. @param sharding as safetensors_header @throws as AtomicFile,
+/// as a whole. Blocking: the file system. @param sharding value of sharding_key; empty: none @throws as AtomicFile,
 /// safetensors_header, tensor_signatures, `access`
 void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
                            WritingAttempt attempt = {}, std::string_view sharding = {});
@@ -129,18 +129,56 @@ std::string similar_name(std::string_view name, const Names& names) {
   return nearest.empty() ? "" : format_text(" (the nearest is {})", {in_quotes(nearest)});
 }
 
+/// The tensors as a file has them, without places. @throws as tensor_signatures, and Error (invalid_argument) for a
+/// file_type that is unknown, or whose elements are no u8 of that size
+inline std::vector<FileTensor> tensors_for_file(std::span<const NamedTensor> tensors, bool on_devices,
+                                                std::size_t most_name_bytes = max_parameter_name_bytes) {
+  std::vector<FileTensor> all = file_tensors(tensor_signatures(tensors, on_devices, most_name_bytes));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].file_type.empty()) continue;
+    all[i].type = tensors[i].file_type;
+    all[i].dtype.reset();
+    const auto& extents = all[i].shape->extents();
+    const auto size = element_bytes(tensors[i].file_type);
+    if (!size || tensors[i].value.dtype != DType::u8 || extents.empty() ||
+        static_cast<std::size_t>(extents[extents.size() - 1]) != *size) {
+      throw_error(Errc::invalid_argument,
+                  "tensor {} of a checkpoint is {} {}, and its file_type is {}; give it as u8 whose last extent is the "
+                  "bytes of an element of BOOL, I8, I16, U16 or C64",
+                  {in_quotes(tensors[i].name), name(tensors[i].value.dtype), to_string(tensors[i].value.shape),
+                   in_quotes(tensors[i].file_type)});
+    }
+    all[i].shape = Shape(std::vector<std::int64_t>(extents.begin(), extents.end() - 1));
+  }
+  return all;
+}
+
+/// Metadata with the further names of shared tensors, and the sharding unless it is empty.
+inline FileMetadata metadata_of(std::span<const NamedTensor> tensors, std::string_view sharding) {
+  FileMetadata metadata;
+  if (!sharding.empty()) metadata.emplace_back(sharding_key, sharding);
+  for (const NamedTensor& tensor : tensors) {
+    for (const std::string& other : tensor.other_names) {
+      if (other != "format" && other != digest_key && other != sharding_key) metadata.emplace_back(other, tensor.name);
+    }
+  }
+  return metadata;
+}
+
 /// @throws Error (protocol) for a tensor of the file that the program's cannot take
-inline void check_tensor(const TensorFiles& files, const FileTensor& found, const ParameterSignature& wanted,
-                         bool is_bytes, const SafetensorsOptions* options) {
+inline void check_tensor(const TensorFiles& files, const FileTensor& found, const FileTensor& wanted, bool is_bytes,
+                         const SafetensorsOptions* options) {
   const bool converts = options != nullptr && options->convert && found.dtype && is_float(*found.dtype);
-  const bool is_type = found.dtype == wanted.dtype || (converts && is_float(wanted.dtype));
-  const bool is_shape = found.shape && (is_bytes ? found.shape->extents().size() == 1 : *found.shape == wanted.shape);
+  const bool is_type = found.type == wanted.type || (converts && wanted.dtype && is_float(*wanted.dtype));
+  const bool is_shape = found.shape && (is_bytes ? found.shape->extents().size() == 1 : *found.shape == *wanted.shape);
   if (!is_type || !is_shape) {
     files.refuse(format_text(
         "its tensor {} is {} {}, the program's is {}; load it into what it was saved from, or name another file",
         {in_quotes(found.name), found.dtype ? name(*found.dtype) : excerpt(found.type),
          found.shape ? to_string(*found.shape) : "of more extents or elements than dtrain takes",
-         is_bytes ? "u8 with one extent" : kind(wanted)}));
+         is_bytes
+             ? "u8 with one extent"
+             : format_text("{} {}", {wanted.dtype ? name(*wanted.dtype) : wanted.type, to_string(*wanted.shape)})}));
   }
   if (!is_bytes || found.end - found.begin <= max_named_bytes) return;
   files.refuse(format_text("its tensor {} has {} bytes, and at most {} are read; name another file",
@@ -150,9 +188,9 @@ inline void check_tensor(const TensorFiles& files, const FileTensor& found, cons
 /// @param options null: the file has the program's tensors, and no others
 /// @returns the file's tensor for each of the program's; none: it keeps its value @throws Error (protocol)
 inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, std::span<const NamedTensor> tensors,
-                                                    std::span<const ParameterSignature> wanted,
+                                                    std::span<const FileTensor> wanted,
                                                     const SafetensorsOptions* options) {
-  const auto is_id = [](const ParameterSignature& tensor) { return tensor.name == shard_id_tensor; };
+  const auto is_id = [](const FileTensor& tensor) { return tensor.name == shard_id_tensor; };
   const bool is_sharded = files.tensors().contains(shard_id_tensor);
   if (options == nullptr && is_sharded != std::any_of(wanted.begin(), wanted.end(), is_id)) {
     files.refuse(is_sharded ? "it was saved with a ShardedOptimizer; load it with one, as the last argument of "
@@ -163,9 +201,16 @@ inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, st
   std::set<std::string, std::less<>> names;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const std::string& own = wanted[i].name;
-    const std::string name = options != nullptr && options->rename ? options->rename(own) : own;
-    const auto found = files.tensors().find(name);
+    const auto name_of = [&](const std::string& each) {
+      return options != nullptr && options->rename ? options->rename(each) : each;
+    };
+    const std::string name = name_of(own);
     names.insert(name);
+    auto found = files.tensors().find(name);
+    for (const std::string& other : tensors[i].other_names) {
+      const std::string& other_name = *names.insert(name_of(other)).first;
+      if (found == files.tensors().end()) found = files.tensors().find(other_name);
+    }
     all.push_back(found == files.tensors().end() ? TensorFiles::Found{} : found->second);
     if (all.back().tensor != nullptr) {
       check_tensor(files, *all.back().tensor, wanted[i], tensors[i].bytes != nullptr, options);
@@ -235,7 +280,7 @@ inline void read_converted(const TensorFiles::Found& from, std::byte* to, DType 
 inline std::optional<std::vector<std::int64_t>> read_tensors(const std::string& path,
                                                              std::span<const NamedTensor> tensors, TensorAccess& access,
                                                              const SafetensorsOptions* options) {
-  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
+  const std::vector<FileTensor> wanted = tensors_for_file(tensors, access.takes_device_memory());
   const TensorFiles files(path, options != nullptr);
   if (!files) return std::nullopt;
   const std::vector<TensorFiles::Found> all = find_tensors(files, tensors, wanted, options);
@@ -251,7 +296,7 @@ inline std::optional<std::vector<std::int64_t>> read_tensors(const std::string& 
     if (tensors[i].bytes != nullptr) *tensors[i].bytes = std::move(contents[i]);
     const TensorView value = tensors[i].present();
     const std::span<std::byte> place = access.place(value);
-    if (all[i].tensor->dtype == value.dtype) {
+    if (all[i].tensor->type == wanted[i].type) {
       all[i].file->read_bytes(all[i].tensor->begin, place);
     } else {
       read_converted(all[i], place.data(), value.dtype);
@@ -274,9 +319,9 @@ inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tens
   };
   // A shard file has longer names: "dtrain.optimizer.state.PARAMETER.ARRAY".
   const std::size_t most = max_parameter_name_bytes + (sharding.empty() ? 0 : 256);
-  const std::vector<ParameterSignature> list = tensor_signatures(tensors, access.takes_device_memory(), most);
+  const std::vector<FileTensor> list = detail::tensors_for_file(tensors, access.takes_device_memory(), most);
   const std::vector<std::size_t> order = safetensors_order(list);
-  const std::string header = safetensors_header(list, order, sharding);
+  const std::string header = safetensors_header(list, order, detail::metadata_of(tensors, sharding));
   append(std::as_bytes(std::span(header)));
   for (const std::size_t i : order) {
     append(access.fetch(tensors[i].present()));

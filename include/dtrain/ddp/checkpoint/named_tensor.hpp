@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -32,6 +33,14 @@ struct NamedTensor {
   std::string name;
   TensorView value;
   std::string* bytes = nullptr;  ///< NamedBytes, in place of `value`
+
+  /// Further names of a shared tensor. A file has the tensor once: one that is written has it by `name`, and the others
+  /// in its metadata, as `{other name: name}`; one that is read has it by any of the names.
+  std::vector<std::string> other_names{};
+
+  /// The type in files of elements without a DType: "BOOL", "I8", "I16", "U16", "C64"; empty: the DType's. Then `value`
+  /// is u8, and its last extent is the bytes of an element, which the shape in files does not have.
+  std::string_view file_type{};
 
   /// The view of the elements: `value`, or the bytes as they are now.
   TensorView present() const {

@@ -54,15 +54,22 @@ struct SafetensorsHeader {
 /// @returns why the text is none, as a sentence's second half; empty: `header` has its content
 std::string parse_safetensors(std::string_view text, SafetensorsHeader& header);
 
+/// Tensors for a file, with the types' names there, and without places.
+std::vector<FileTensor> file_tensors(std::span<const ParameterSignature> tensors);
+
 /// Indices of the tensors in a file's order: larger element types first, so that all tensors are aligned.
-std::vector<std::size_t> safetensors_order(std::span<const ParameterSignature> tensors);
+std::vector<std::size_t> safetensors_order(std::span<const FileTensor> tensors);
+
+/// Keys and values of a file's metadata, besides "format" and digest_key.
+using FileMetadata = std::vector<std::pair<std::string, std::string>>;
 
 /// N and the JSON, whose length is a multiple of 8. The digits of the digest are '0', from digest_position.
-/// @param order of safetensors_order @param sharding value of sharding_key; empty: none
+/// @param tensors of file_tensors; types and shapes may be others of as many bytes @param order of safetensors_order
+/// @param metadata with distinct keys, for example sharding_key
 /// @throws Error (invalid_argument) for a name twice, '__metadata__', or a name that is not UTF-8; (limit) for a text
 /// that other programs would not read
-std::string safetensors_header(std::span<const ParameterSignature> tensors, std::span<const std::size_t> order,
-                               std::string_view sharding = {});
+std::string safetensors_header(std::span<const FileTensor> tensors, std::span<const std::size_t> order,
+                               const FileMetadata& metadata = {});
 
 /// The text before the digest's digits, and their position in a file. No other program writes a digest.
 inline constexpr std::string_view header_before_digest = R"({"__metadata__":{"format":"pt","dtrain.sha256":")";
@@ -96,6 +103,20 @@ inline constexpr std::array<std::string_view, 11> type_names{"F64", "F32",     "
                                                              "U8",  "F8_E4M3", "F8_E5M2", "U32",  "U64"};
 static_assert(type_names.size() == static_cast<std::size_t>(last_dtype));
 
+/// Types of files without a DType, with the bytes of an element.
+inline constexpr std::array<std::pair<std::string_view, std::size_t>, 5> other_types{
+    {{"BOOL", 1}, {"I8", 1}, {"I16", 2}, {"U16", 2}, {"C64", 8}}};
+
+/// @returns the bytes of an element; nullopt for a type that dtrain does not know
+inline std::optional<std::size_t> element_bytes(std::string_view type) {
+  const auto known = std::find(type_names.begin(), type_names.end(), type);
+  if (known != type_names.end()) return size_bytes(static_cast<DType>(known - type_names.begin() + 1));
+  for (const auto& [name, bytes] : other_types) {
+    if (name == type) return bytes;
+  }
+  return std::nullopt;
+}
+
 /// Whole numbers of at most 64 bits, in digits alone. @returns whether the value is a list of them
 inline bool read_integers(const identity::Json* list, std::vector<std::uint64_t>& numbers) {
   if (list == nullptr || !list->is(identity::Json::Type::array)) return false;
@@ -119,7 +140,8 @@ inline std::string read_entry(const identity::Json& entry, FileTensor& tensor) {
   tensor.end = offsets[1];
   const auto known = std::find(type_names.begin(), type_names.end(), tensor.type);
   if (known != type_names.end()) tensor.dtype = static_cast<DType>(known - type_names.begin() + 1);
-  const std::uint64_t size = tensor.dtype ? size_bytes(*tensor.dtype) : 1;
+  const std::optional<std::size_t> known_size = element_bytes(tensor.type);
+  const std::uint64_t size = known_size.value_or(1);
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   bool fits = extents.size() <= Shape::max_rank;
   std::uint64_t elements = 1;
@@ -132,7 +154,7 @@ inline std::string read_entry(const identity::Json& entry, FileTensor& tensor) {
   if (fits) tensor.shape = Shape(std::vector<std::int64_t>(extents.begin(), extents.end()));
   const bool has_room =
       tensor.begin <= tensor.end && elements <= most / size && tensor.end - tensor.begin == elements * size;
-  return has_room || !tensor.dtype ? "" : "has other data_offsets than its dtype and shape need";
+  return has_room || !known_size ? "" : "has other data_offsets than its dtype and shape need";
 }
 
 /// Sorts the tensors by name. @returns the reason if elements have a gap or belong to two tensors, or a name is there
@@ -187,23 +209,35 @@ DTRAIN_DEFINED std::string parse_safetensors(std::string_view text, SafetensorsH
   return detail::check_places(header.tensors, header.element_bytes);
 }
 
-DTRAIN_DEFINED std::vector<std::size_t> safetensors_order(std::span<const ParameterSignature> tensors) {
+DTRAIN_DEFINED std::vector<FileTensor> file_tensors(std::span<const ParameterSignature> tensors) {
+  std::vector<FileTensor> all;
+  for (const ParameterSignature& tensor : tensors) {
+    all.push_back({tensor.name, std::string(detail::type_names[static_cast<std::size_t>(tensor.dtype) - 1]),
+                   tensor.dtype, tensor.shape});
+  }
+  return all;
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> safetensors_order(std::span<const FileTensor> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return size_bytes(tensors[a].dtype) > size_bytes(tensors[b].dtype);
+    return detail::element_bytes(tensors[a].type) > detail::element_bytes(tensors[b].type);
   });
   return order;
 }
 
-DTRAIN_DEFINED std::string safetensors_header(std::span<const ParameterSignature> tensors,
-                                              std::span<const std::size_t> order, std::string_view sharding) {
-  std::vector<std::string_view> names{"__metadata__"};
-  for (const ParameterSignature& tensor : tensors) {
-    names.push_back(tensor.name);
-    if (first_invalid_utf8(tensor.name) == std::string_view::npos) continue;
+DTRAIN_DEFINED std::string safetensors_header(std::span<const FileTensor> tensors, std::span<const std::size_t> order,
+                                              const FileMetadata& metadata) {
+  const auto require_utf8 = [](const std::string& name) {
+    if (first_invalid_utf8(name) == std::string_view::npos) return;
     throw_error(Errc::invalid_argument, "the name {} of a checkpoint's tensor is not UTF-8; give it another",
-                {in_quotes(tensor.name)});
+                {in_quotes(name)});
+  };
+  std::vector<std::string_view> names{"__metadata__"};
+  for (const FileTensor& tensor : tensors) {
+    names.push_back(tensor.name);
+    require_utf8(tensor.name);
   }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
@@ -213,17 +247,18 @@ DTRAIN_DEFINED std::string safetensors_header(std::span<const ParameterSignature
   }
   std::string text(sizeof(std::uint64_t), '\0');
   text.append(header_before_digest).append(64, '0') += '"';
-  if (!sharding.empty()) {
-    append_text(text, ",{}:{}", {identity::json_string(sharding_key), identity::json_string(sharding)});
+  for (const auto& [key, value] : metadata) {
+    require_utf8(key);
+    append_text(text, ",{}:{}", {identity::json_string(key), identity::json_string(value)});
   }
   text += '}';
   std::uint64_t end = 0;
   for (const std::size_t i : order) {
-    const ParameterSignature& tensor = tensors[i];
-    const std::uint64_t begin = std::exchange(end, end + tensor.shape.element_count() * size_bytes(tensor.dtype));
+    const FileTensor& tensor = tensors[i];
+    const std::size_t size = detail::element_bytes(tensor.type).value_or(1);
+    const std::uint64_t begin = std::exchange(end, end + tensor.shape->element_count() * size);
     append_text(text, R"(,{}:{"dtype":"{}","shape":{},"data_offsets":[{},{}]})",
-                {identity::json_string(tensor.name), detail::type_names[static_cast<std::size_t>(tensor.dtype) - 1],
-                 to_string(tensor.shape), begin, end});
+                {identity::json_string(tensor.name), tensor.type, to_string(*tensor.shape), begin, end});
   }
   text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');

@@ -721,6 +721,74 @@ TEST_CASE("what could not be read again is not written") {
   std::vector<dtrain::ddp::ParameterSignature> named = many;
   for (std::size_t i = 0; i < named.size(); ++i)
     named[i].name += std::to_string(i);
-  CHECK_ERROR(static_cast<void>(dtrain::ddp::safetensors_header(named, dtrain::ddp::safetensors_order(named))),
+  const std::vector<dtrain::ddp::FileTensor> list = dtrain::ddp::file_tensors(named);
+  CHECK_ERROR(static_cast<void>(dtrain::ddp::safetensors_header(list, dtrain::ddp::safetensors_order(list))),
               Errc::limit, "the names and shapes of 26000 tensors take ");
+}
+
+TEST_CASE("a shared tensor is written once, with its other names in the metadata, and read by any of them") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/shared";
+  std::vector<float> values{1, 2};
+  std::vector<NamedTensor> tensors{{"head", dtrain::tensor_view(values), nullptr, {"format", "embed\n", "tail"}}};
+  dtrain::ddp::write_checkpoint_file(path, tensors);
+  CHECK(dtrain::ddp::safetensors_names(path) == std::vector<std::string>{"head"});
+  CHECK_CONTAINS(file_content(path), R"(","embed\u000a":"head","tail":"head"},"head":{"dtype":"F32",)");
+  for (const std::string name : {"embed\n", "tail", "head"}) {
+    CAPTURE(name);
+    values = {3, 4};
+    const std::vector<NamedTensor> alone{{name, dtrain::tensor_view(values)}};
+    dtrain::ddp::write_checkpoint_file(path, alone);
+    values = {0, 0};
+    CHECK(read_checkpoint_file(path, tensors));
+    CHECK(values == std::vector<float>{3, 4});
+  }
+  std::vector<float> others{5, 6};  // a program that does not share them: the first name counts
+  const std::vector<NamedTensor> both{{"tail", dtrain::tensor_view(others)}, {"embed\n", dtrain::tensor_view(values)}};
+  dtrain::ddp::write_checkpoint_file(path, both);
+  CHECK(read_checkpoint_file(path, tensors));
+  CHECK(values == std::vector<float>{3, 4});
+  const dtrain::ddp::SafetensorsOptions options{.rename = [](const std::string& name) { return "model." + name; }};
+  const std::vector<NamedTensor> prefixed{{"model.tail", dtrain::tensor_view(others)}};
+  dtrain::ddp::write_checkpoint_file(path, prefixed);
+  CHECK(dtrain::ddp::read_checkpoint_file(path, tensors, {}, &options));
+  CHECK(values == std::vector<float>{5, 6});
+  tensors[0].other_names = {"\xff"};
+  CHECK_ERROR(dtrain::ddp::write_checkpoint_file(path, tensors), Errc::invalid_argument,
+              "the name '\\xff' of a checkpoint's tensor is not UTF-8; give it another");
+}
+
+TEST_CASE("elements of types without a DType have their type in the file") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/types";
+  std::vector<std::uint8_t> shorts{1, 0, 2, 0, 3, 0}, flags{1, 0}, complex(8, 7);
+  const auto list = [&](std::string_view type) {
+    return std::vector<NamedTensor>{{"flags", dtrain::tensor_view(flags.data(), {2, 1}), nullptr, {}, "BOOL"},
+                                    {"shorts", dtrain::tensor_view(shorts.data(), {1, 3, 2}), nullptr, {}, type},
+                                    {"complex", dtrain::tensor_view(complex.data(), {8}), nullptr, {}, "C64"}};
+  };
+  dtrain::ddp::write_checkpoint_file(path, list("I16"));
+  CHECK_CONTAINS(file_content(path), R"("complex":{"dtype":"C64","shape":[],"data_offsets":[0,8]},)"
+                                     R"("shorts":{"dtype":"I16","shape":[1, 3],"data_offsets":[8,14]},)"
+                                     R"("flags":{"dtype":"BOOL","shape":[2],"data_offsets":[14,16]})");
+  const auto saved = std::tuple(shorts, flags, complex);
+  shorts.assign(6, 0), flags.assign(2, 9), complex.assign(8, 0);
+  CHECK(read_checkpoint_file(path, list("I16")));
+  CHECK(std::tuple(shorts, flags, complex) == saved);
+  CHECK_ERROR(read_checkpoint_file(path, list("U16")), Errc::protocol,
+              "its tensor 'shorts' is I16 [1, 3], the program's is U16 [1, 3]; load it into what it was saved from, or "
+              "name another file");
+  for (const std::string_view type : {"I8", "F4", "F32"}) {
+    CAPTURE(type);
+    CHECK_ERROR(dtrain::ddp::write_checkpoint_file(path, list(type)), Errc::invalid_argument,
+                "tensor 'shorts' of a checkpoint is u8 [1, 3, 2], and its file_type is '" + std::string(type) + "'; ");
+  }
+  dtrain::ddp::write_checkpoint_file(path, list("I16"));
+  std::string other = file_content(path);
+  other.replace(other.find("I16"), 3, "I8 ");
+  put(path, other);
+  CHECK_ERROR(read_checkpoint_file(path, list("I16")), Errc::protocol, "the program's is I16 [1, 3]");
+  other.replace(other.find("I8 "), 3, "C64");  // of other bytes than its extents
+  put(path, other);
+  CHECK_ERROR(read_checkpoint_file(path, list("I16")), Errc::protocol, "has other data_offsets than its dtype");
 }

@@ -132,7 +132,10 @@ TEST_CASE("random lists are read as they were written, large elements first") {
       tensors.push_back(tensor);
     std::shuffle(tensors.begin(), tensors.end(), random);
     const std::string sharding = random() % 2 == 0 ? "" : "{\"\\n\"}";
-    const std::string text = safetensors_header(tensors, safetensors_order(tensors), sharding);
+    const std::vector<FileTensor> files = dtrain::ddp::file_tensors(tensors);
+    dtrain::ddp::FileMetadata metadata;
+    if (!sharding.empty()) metadata.emplace_back(dtrain::ddp::sharding_key, sharding);
+    const std::string text = safetensors_header(files, safetensors_order(files), metadata);
     SafetensorsHeader header;
     REQUIRE(parse_safetensors(std::string_view(text).substr(8), header) == "");
     CHECK(text.size() % 8 == 0);

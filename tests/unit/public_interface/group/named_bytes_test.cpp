@@ -96,7 +96,8 @@ TEST_CASE("a file with a tensor of numbers, or of too many bytes, is no file of 
 
   const std::int64_t many = (std::int64_t{1} << 32) + 1;
   const std::vector<dtrain::ddp::ParameterSignature> list{{"solver", {many}, dtrain::DType::u8, {}}};
-  const std::string header = dtrain::ddp::safetensors_header(list, std::vector<std::size_t>{0});
+  const std::string header =
+      dtrain::ddp::safetensors_header(dtrain::ddp::file_tensors(list), std::vector<std::size_t>{0});
   std::ofstream(file.path, std::ios::binary) << header;
   std::filesystem::resize_file(file.path, header.size() + static_cast<std::uintmax_t>(many));  // sparse
   CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(file.path, wanted),
