@@ -183,9 +183,9 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const group::GroupHandle& 
   return slowest;
 }
 
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS
 
 namespace DTRAIN_NAMESPACE {
 using ddp::ReducerStatistics;
