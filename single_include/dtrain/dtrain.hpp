@@ -4554,6 +4554,34 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };
 
+/// LoopHandle::refuse_calls() for the thread that makes it, while it lives.
+class RefusedCalls {
+ public:
+  /// @param why the error sentence, which stays valid
+  RefusedCalls(LoopHandle& handle, const char* why) noexcept : handle_(handle), why_(why) {
+    handle_.refuse_calls(why_);
+  }
+  RefusedCalls(const RefusedCalls&) = delete;
+  ~RefusedCalls() { handle_.allow_calls(); }
+
+  /// Calls `act`, whose calls are not refused. Threads: any; the others' calls never are.
+  template <class F>
+  void allow_in(F&& act) const {
+    if (thread_ != std::this_thread::get_id()) return act();
+    struct Refuse {
+      const RefusedCalls& calls;
+      ~Refuse() { calls.handle_.refuse_calls(calls.why_); }
+    } const refuse_again{*this};
+    handle_.allow_calls();
+    act();
+  }
+
+ private:
+  LoopHandle& handle_;
+  const char* why_;
+  std::thread::id thread_ = std::this_thread::get_id();
+};
+
 /// The part of a BackgroundTask that does not depend on its value: compiled once.
 class SpawnOwner {
  public:
@@ -28013,6 +28041,113 @@ class AtomicFile {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/data/sample_steps.hpp
+
+/// @file
+/// SampleSteps: the samples of each step of an epoch, in a fixed number of micro-batches, whatever the number of ranks.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Iterates over the elements of a range that has operator[], whose results are values. Lifetime: the range's.
+template <class Range, class Value>
+class IndexIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;  // operator* returns a value
+  using iterator_concept = std::forward_iterator_tag;
+  using value_type = Value;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const value_type*;
+  using reference = value_type;
+
+  IndexIterator() noexcept = default;
+  IndexIterator(const Range* range, std::size_t index) noexcept : range_(range), index_(index) {}
+
+  value_type operator*() const { return (*range_)[index_]; }
+  IndexIterator& operator++() {
+    ++index_;
+    return *this;
+  }
+  IndexIterator operator++(int) { return {range_, index_++}; }
+  friend bool operator==(const IndexIterator&, const IndexIterator&) = default;
+
+ private:
+  const Range* range_ = nullptr;
+  std::size_t index_ = 0;
+};
+
+/// A part of a step's samples, which one rank computes.
+/// @ingroup checkpoints
+struct MicroBatch {
+  std::span<const std::size_t> samples;  ///< indices into the data set; lifetime: the SampleSteps'
+  std::size_t number = 0;                ///< 0, 1, ... in the step
+  /// For the pass's random numbers (dropout): depends on the sampler's seed, the epoch, the step and the number, and
+  /// not on the rank.
+  std::uint64_t seed = 0;
+};
+
+/// The samples of one step. Lifetime: the SampleSteps'.
+/// @ingroup checkpoints
+class SampleStep {
+ public:
+  SampleStep(std::span<const std::size_t> samples, std::size_t micro_batches, std::uint64_t seed) noexcept
+      : samples_(samples), micro_batches_(micro_batches), seed_(seed) {}
+
+  /// All samples of the step, in the order of its micro-batches.
+  std::span<const std::size_t> samples() const noexcept { return samples_; }
+  std::size_t micro_batches() const noexcept { return micro_batches_; }
+
+  /// Micro-batch `number`, which is below micro_batches(). With V micro-batches of L samples it has the positions from
+  /// ceil(L v / V) to ceil(L (v + 1) / V): the sizes differ by one at most, and number 0 is never empty.
+  MicroBatch operator[](std::size_t number) const noexcept;
+
+ private:
+  std::span<const std::size_t> samples_;
+  std::size_t micro_batches_;
+  std::uint64_t seed_;
+};
+
+/// The steps of an epoch, the same on every rank.
+/// @ingroup checkpoints
+class SampleSteps {
+ public:
+  /// @param order samples of all steps @param step_samples of each step but the last, which has the rest; at least 1
+  SampleSteps(std::vector<std::size_t> order, std::size_t step_samples, std::size_t micro_batches,
+              std::uint64_t seed) noexcept
+      : order_(std::move(order)), step_samples_(step_samples), micro_batches_(micro_batches), seed_(seed) {}
+
+  using Iterator = IndexIterator<SampleSteps, SampleStep>;
+
+  std::size_t size() const noexcept { return (order_.size() + step_samples_ - 1) / step_samples_; }
+
+  /// Step `step`, which is below size().
+  SampleStep operator[](std::size_t step) const noexcept;
+
+  Iterator begin() const noexcept { return {this, 0}; }
+  Iterator end() const noexcept { return {this, size()}; }
+
+ private:
+  std::vector<std::size_t> order_;
+  std::size_t step_samples_;
+  std::size_t micro_batches_;
+  std::uint64_t seed_;
+};
+
+/// The finaliser of SplitMix64: a bijection of 64-bit numbers whose output bits all depend on all input bits.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014); Vigna's splitmix64.c.
+constexpr std::uint64_t mix64(std::uint64_t value) noexcept {
+  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ value >> 27) * 0x94d049bb133111ebu;
+  return value ^ value >> 31;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::MicroBatch;
+using ddp::SampleStep;
+using ddp::SampleSteps;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/data/sampler.hpp
 
 /// @file
@@ -28030,30 +28165,7 @@ class SampleBatches {
   SampleBatches(std::vector<std::size_t> samples, std::size_t batch_size)
       : samples_(std::move(samples)), batch_size_(batch_size) {}
 
-  class Iterator {
-   public:
-    using iterator_category = std::input_iterator_tag;  // operator* returns a value
-    using iterator_concept = std::forward_iterator_tag;
-    using value_type = std::span<const std::size_t>;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const value_type*;
-    using reference = value_type;
-
-    Iterator() noexcept = default;
-    Iterator(const SampleBatches* batches, std::size_t batch) noexcept : batches_(batches), batch_(batch) {}
-
-    value_type operator*() const { return (*batches_)[batch_]; }
-    Iterator& operator++() {
-      ++batch_;
-      return *this;
-    }
-    Iterator operator++(int) { return {batches_, batch_++}; }
-    friend bool operator==(const Iterator&, const Iterator&) = default;
-
-   private:
-    const SampleBatches* batches_ = nullptr;
-    std::size_t batch_ = 0;
-  };
+  using Iterator = IndexIterator<SampleBatches, std::span<const std::size_t>>;
 
   std::size_t size() const noexcept { return (samples_.size() + batch_size_ - 1) / batch_size_; }
   bool empty() const noexcept { return samples_.empty(); }
@@ -28105,14 +28217,6 @@ class SampleShares {
   std::vector<float> weights_;
 };
 
-/// The finaliser of SplitMix64: a bijection of 64-bit numbers whose output bits all depend on all input bits.
-/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014); Vigna's splitmix64.c.
-constexpr std::uint64_t mix64(std::uint64_t value) noexcept {
-  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ value >> 27) * 0x94d049bb133111ebu;
-  return value ^ value >> 31;
-}
-
 /// SplitMix64 generator. Its bounded draw is our own, because the standard does not specify distributions' results.
 class SplitMix64 {
  public:
@@ -28157,6 +28261,9 @@ struct SamplerOptions {
   /// batches() and shares() leave out the last global batch of an epoch if it has fewer than global_batch samples, so
   /// that all batches have one size. With `shuffle` other samples are left out in each epoch; evaluation() has all.
   bool drop_last = false;
+  /// For steps(): the parts of each global batch, at most 4096. Choose the largest number of ranks that the training
+  /// will have; it stays for the whole training.
+  std::size_t micro_batches = 0;
 };
 
 /// Gives each rank its samples of every global batch. Every epoch has one global order of the data set, which depends
@@ -28198,6 +28305,11 @@ class DistributedSampler {
   /// whose number of ranks changes.
   SampleShares shares(std::uint64_t epoch) const;
 
+  /// The same slices in micro-batches, for DistributedDataParallel::backward(step, f), whose weights do not depend on
+  /// the number of ranks. The same on every rank. @throws Error (invalid_argument) without
+  /// SamplerOptions::micro_batches
+  SampleSteps steps(std::uint64_t epoch) const;
+
   /// Batches for evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, without padding. Over
   /// all ranks, every sample occurs exactly once. Ranks may differ by one sample, and by one batch.
   SampleBatches evaluation() const;
@@ -28220,7 +28332,7 @@ class DistributedSampler {
     return options;
   }
 
-  /// "dataset_size=1000 global_batch=100 seed=1 shuffle=true drop_last=false"
+  /// "dataset_size=1000 global_batch=100 seed=1 shuffle=true drop_last=false micro_batches=0"
   std::string settings() const;
 
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
@@ -28268,13 +28380,19 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
                 "give a smaller batch",
                 {options.dataset_size, options.global_batch});
   }
+  if (constexpr std::size_t most = 4096; options.micro_batches > most) {
+    throw_error(Errc::invalid_argument,
+                "a sampler was made with {} micro-batches; give at most {}: the largest number of ranks that the "
+                "training will have",
+                {options.micro_batches, most});
+  }
 }
 
 DTRAIN_DEFINED std::string DistributedSampler::settings() const {
   const auto word = [](bool value) { return value ? "true" : "false"; };
-  return format_text(
-      "dataset_size={} global_batch={} seed={} shuffle={} drop_last={}",
-      {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle), word(options_.drop_last)});
+  return format_text("dataset_size={} global_batch={} seed={} shuffle={} drop_last={} micro_batches={}",
+                     {options_.dataset_size, options_.global_batch, options_.seed, word(options_.shuffle),
+                      word(options_.drop_last), options_.micro_batches});
 }
 
 DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::uint64_t epoch) const {
@@ -28333,6 +28451,22 @@ DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) cons
     ends.push_back(mine.size());
   }
   return {std::move(mine), std::move(ends), std::move(weights)};
+}
+
+DTRAIN_DEFINED SampleSteps DistributedSampler::steps(std::uint64_t epoch) const {
+  if (options_.micro_batches == 0) {
+    throw_error(Errc::invalid_argument,
+                "sampler.steps() needs SamplerOptions::micro_batches: the largest number of ranks that the training "
+                "will have, such as 8; it stays for the whole training");
+  }
+  warn_of_large_batch(epoch);
+  if (epoch == 0 && rank() == 0 && ranks() > options_.micro_batches) {
+    log(LogLevel::warning, format_text("{} ranks and {} micro-batches: {} ranks compute nothing; give "
+                                       "SamplerOptions::micro_batches the largest number of ranks",
+                                       {ranks(), options_.micro_batches, ranks() - options_.micro_batches}));
+  }
+  return {order_of_steps(epoch), options_.global_batch, options_.micro_batches,
+          epoch_generator(options_.seed, epoch).next()};
 }
 
 DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {
@@ -28775,6 +28909,60 @@ DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const 
 }
 
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/micro_batches/sum_tree.hpp
+
+/// @file
+/// The tree in which the gradients of micro-batches are added: its nodes, their ranks, the order of the additions.
+/// Pure.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The sum of the gradients of micro-batches begin, begin + 1, ..., end - 1. It is that of the micro-batch itself if
+/// there is one; else the node [begin, middle) plus the node [middle, end), where middle - begin is the largest power
+/// of two below end - begin. So the bits of a sum depend on the number of micro-batches alone.
+struct TreeNode {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  std::size_t size() const noexcept { return end - begin; }
+  std::size_t middle() const noexcept;
+  friend auto operator<=>(const TreeNode&, const TreeNode&) = default;
+};
+
+/// The nodes of each rank, in their order: together each micro-batch once. The ranks' numbers of micro-batches differ
+/// by one at most, ranks beyond the micro-batches have none, and rank 0 has micro-batch 0. A rank has at most 2 nodes
+/// for 24 micro-batches or fewer, and 3 for 64.
+std::vector<std::vector<TreeNode>> assign_micro_batches(std::size_t micro_batches, std::size_t ranks);
+
+/// One pass of a rank: how its micro-batch's gradients go to a stack of partial sums. A node's sums are the digits of a
+/// binary counter.
+struct TreePass {
+  std::size_t micro_batch = 0;
+  std::size_t depth = 0;  ///< partial sums on the stack before the pass
+  bool adds = false;      ///< the gradient is added to the topmost sum; else it is put on the stack
+  std::size_t merges =
+      0;                 ///< how many times the topmost sum is then added to the one below it, which is an earlier one
+  bool is_last = false;  ///< the rank's last pass: its result, which is the rank's last node, is not on the stack
+};
+
+/// @param nodes of a rank. After the last pass the stack has the other nodes, in their order
+std::vector<TreePass> tree_passes(std::span<const TreeNode> nodes);
+
+/// The most sums on the stack.
+std::size_t deepest(std::span<const TreePass> passes) noexcept;
+
+/// Adds the sum `from` to the sum `into`, which is earlier: indices into a list of nodes.
+struct TreeMerge {
+  std::size_t into = 0;
+  std::size_t from = 0;
+};
+
+/// The additions that make the sum of all micro-batches, in node 0, from the nodes of all ranks.
+/// @param nodes sorted; together each micro-batch once
+std::vector<TreeMerge> tree_merges(std::span<const TreeNode> nodes);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -29826,6 +30014,14 @@ struct NamedTensor {
   TensorView value;
   std::string* bytes = nullptr;  ///< NamedBytes, in place of `value`
 
+  /// Further names of a shared tensor. A file has the tensor once: one that is written has it by `name`, and the others
+  /// in its metadata, as `{other name: name}`; one that is read has it by any of the names.
+  std::vector<std::string> other_names{};
+
+  /// The type in files of elements without a DType: "BOOL", "I8", "I16", "U16", "C64"; empty: the DType's. Then `value`
+  /// is u8, and its last extent is the bytes of an element, which the shape in files does not have.
+  std::string_view file_type{};
+
   /// The view of the elements: `value`, or the bytes as they are now.
   TensorView present() const {
     return bytes == nullptr ? value : tensor_view(reinterpret_cast<std::uint8_t*>(bytes->data()), {bytes->size()});
@@ -30031,7 +30227,7 @@ struct SafetensorsOptions {
 inline constexpr std::string_view shard_id_tensor = "dtrain.optimizer.shards.id";
 
 /// Writes the tensors' present values to `path`. If the call is interrupted, `path` has the new or the former content
-/// as a whole. Blocking: the file system. @param sharding as safetensors_header @throws as AtomicFile,
+/// as a whole. Blocking: the file system. @param sharding value of sharding_key; empty: none @throws as AtomicFile,
 /// safetensors_header, tensor_signatures, `access`
 void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
                            WritingAttempt attempt = {}, std::string_view sharding = {});
@@ -32164,7 +32360,13 @@ std::string to_string(const SlowestRank& slowest);
 SlowestRank find_slowest_rank_blocking(const group::GroupHandle& group, const std::string& purpose,
                                        const ReducerStatistics& mine, const group::StoreWait& wait = {});
 
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 #if DTRAIN_DEFINITIONS
+
+#include <cmath>
+
+namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts,
                                                const CompressedTraffic& hook, const CompressedTraffic& wire) noexcept {
@@ -32179,9 +32381,10 @@ DTRAIN_DEFINED ReducerStatistics statistics_of(const StepMeter& meter, ReducerSt
 
 namespace detail {
 
-/// A mean, in millions, with three digits.
+/// A mean, in millions, with three digits, or with all before the point.
 inline std::string millions_text(double sum, std::uint64_t steps, const char* unit) {
-  return format_text("{} {}", {number_text(steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), 3), unit});
+  const double mean = steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps);
+  return format_text("{} {}", {mean < 999.5 ? number_text(mean, 3) : number_text(std::round(mean), 15), unit});
 }
 
 /// "12.3 ms": the mean over `steps`.
@@ -32275,9 +32478,9 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const group::GroupHandle& 
   return slowest;
 }
 
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS
 
 namespace DTRAIN_NAMESPACE {
 using ddp::ReducerStatistics;
@@ -33317,7 +33520,8 @@ DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tenso
     const TensorView value = tensor.present();
     const std::span<const std::byte> elements = access.fetch(value);
     kernels::copy_bytes(next, elements.data(), elements.size());
-    tensors_.push_back({tensor.name, {next, value.shape, value.dtype, {}}});
+    tensors_.push_back(
+        {tensor.name, {next, value.shape, value.dtype, {}}, nullptr, tensor.other_names, tensor.file_type});
     next += elements.size();
   }
 }
@@ -33385,6 +33589,56 @@ using ddp::save_checkpoint;
 using ddp::save_checkpoint_async;
 using ddp::save_safetensors;
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/micro_batches/tree_sums.hpp
+
+/// @file
+/// TreeSums: partial sums of a rank's micro-batches in a step, for each gradient in host memory.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Sums with the offsets of the wrapper's arena, where the last one lies. Steady state: allocates nothing. Threads:
+/// add() concurrently for different parameters; all else between passes. Lifetime: table and plan outlive it.
+class TreeSums {
+ public:
+  /// @throws Error (unsupported) for gradients on a device or of other types than f32 and f64
+  TreeSums(const GradientTable& gradients, const BucketPlan& plan, std::vector<TreePass> passes);
+
+  std::span<const TreePass> passes() const noexcept { return passes_; }
+
+  /// Begins a pass: the parameters' own gradients become zeros, for models that add. @param weight of the pass's
+  /// gradients
+  void begin_pass(const TreePass& pass, double weight) noexcept;
+
+  /// Adds a gradient, times the pass's weight. @param gradient null: zeros. @returns whether it is the parameter's
+  /// first in this pass; a second one is not added
+  bool add(std::size_t parameter, const std::byte* gradient) noexcept;
+  bool is_added(std::size_t parameter) const noexcept { return is_added_[parameter] != 0; }
+
+  /// Memory as long as the arena, with the rank's node `node`. @pre not its last one
+  std::byte* finished(std::size_t node) const noexcept { return arenas_[node]; }
+
+ private:
+  struct alignas(arena_alignment) Line {
+    std::byte bytes[arena_alignment];
+  };
+
+  std::byte* place(std::size_t arena, std::size_t parameter) const noexcept {
+    return arenas_[arena] + plan_->offset_of[parameter];
+  }
+
+  const GradientTable* gradients_;
+  const BucketPlan* plan_;
+  std::vector<TreePass> passes_;
+  std::vector<Line> memory_;
+  std::vector<std::byte*> arenas_;  ///< the stack of partial sums
+  std::vector<unsigned char> is_added_,
+      has_own_;  ///< whether each parameter's is, in this pass; and from its own memory
+  TreePass pass_;
+  double weight_ = 1;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
 
@@ -37319,6 +37573,9 @@ class StepWork {
   /// @throws Error (invalid_argument) if the work cannot take the buckets of this plan. @param caller the user's call
   virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
 
+  /// Whether the model gets the reduced gradients, as without work of an optimizer.
+  virtual bool is_for_model() const noexcept { return false; }
+
   /// Begins a step. Lifetime: both outlive the step.
   virtual StepNeeds begin(Buckets& buckets, const StepOptions& options) = 0;
 
@@ -37383,9 +37640,10 @@ class ReducingWork : public StepWork<C> {
   void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const final {
     require_reducible(plan, gradients, caller);
   }
+  bool is_for_model() const noexcept final { return true; }
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
-  bool finish(C&, Stream) final {
+  bool finish(C&, Stream) override {
     buckets_->unpack();
     return true;
   }
@@ -37564,6 +37822,135 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uin
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/micro_batches/tree_work.hpp
+
+/// @file
+/// TreeWork: work of a step that adds the micro-batches' gradients of all ranks in the order of the tree.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The nodes of all ranks: who sends which, and how they are added.
+struct TreeLayout {
+  /// @param nodes of each rank
+  TreeLayout(std::vector<std::vector<TreeNode>> nodes, int rank);
+
+  std::vector<std::vector<TreeNode>> of_ranks;
+  std::size_t rank;
+  std::size_t rounds = 0;  ///< the most nodes of a rank: its j-th node travels in round j
+  std::size_t nodes = 0;   ///< number of all ranks' nodes
+  std::vector<TreeMerge>
+      merges;            ///< additions of received slices, which lie round by round, and in a round rank by rank
+  std::size_t root = 0;  ///< the slice that then has the whole sum
+};
+
+/// The exchanges of a bucket's nodes. Each rank gets its slice of every node, and sends its slice of the sum.
+struct TreeExchange {
+  TreeExchange(const TreeLayout& layout, std::size_t elements);
+
+  backend::BlockRange own;  ///< this rank's slice of the bucket
+  std::vector<backend::BlockExchange> rounds;
+  backend::BlockExchange gather;
+};
+
+/// The norm of gradients whose bits do not depend on the plan of the buckets: the squares of each parameter are added
+/// alone, then in the order of the parameters.
+double sum_of_squares(const GradientTable& gradients) noexcept;
+
+/// Work for a stream: adds the received slices of all nodes. Lifetime: the layout outlives it.
+struct TreeAddition {
+  const TreeLayout* layout;
+  std::byte* received;
+  BufferView own;  ///< gets the sum
+  void operator()() const noexcept;
+};
+
+/// Lifetime: the table, the sums and the layout outlive it. Threads: as StepWork.
+template <backend::CanExchangeBlocks C>
+class TreeWork final : public ReducingWork<C> {
+ public:
+  using typename ReducingWork<C>::Stream;
+  using typename ReducingWork<C>::Norms;
+  using typename ReducingWork<C>::Buckets;
+
+  TreeWork(Norms& norms, const BucketPlan& plan, const GradientTable& gradients, const TreeSums& sums,
+           const TreeLayout& layout)
+      : ReducingWork<C>(norms), plan_(&plan), gradients_(&gradients), sums_(&sums), layout_(&layout) {}
+
+  StepNeeds begin(Buckets& buckets, const StepOptions&) override {
+    this->set_buckets(buckets);
+    buckets_ = &buckets;
+    std::size_t most = 0;
+    for (std::size_t bucket = 0; bucket < plan_->buckets.size(); ++bucket) {
+      const PlannedBucket& planned = plan_->buckets[bucket];
+      const TreeExchange& exchange = exchange_of(planned.bytes / size_bytes(planned.dtype));
+      most = std::max<std::size_t>(most, exchange.own.count * size_bytes(planned.dtype));
+    }
+    if (received_.size() < most * layout_->nodes) received_.resize(most * layout_->nodes);
+    return {.items_per_bucket = layout_->rounds + 2, .skips_buffer_broadcast = true};
+  }
+
+  void launch(std::size_t bucket, const BufferView& range, ReduceOp, C& channel, Stream stream) override {
+    if (range.count == 0 || channel.size() == 1) return;  // one rank has the whole sum in its arena
+    const TreeExchange& exchange = exchange_of(range.count);
+    const std::size_t own_nodes = layout_->of_ranks[layout_->rank].size();
+    std::byte* into = received_.data();
+    for (std::size_t round = 0; round < layout_->rounds; ++round) {
+      BufferView sent = range;
+      if (round + 1 < own_nodes) sent.data = sums_->finished(round) + plan_->buckets[bucket].offset;
+      if (round >= own_nodes) sent.count = 0;
+      std::uint64_t elements = 0;
+      for (const backend::BlockRange& block : exchange.rounds[round].received)
+        elements += block.count;
+      channel.enqueue(backend::ExchangeBlocks{exchange.rounds[round], sent, {into, elements, range.dtype, {}}}, stream);
+      into += elements * size_bytes(range.dtype);
+    }
+    BufferView own = range;
+    own.data += exchange.own.offset * size_bytes(range.dtype);
+    own.count = exchange.own.count;
+    stream.enqueue(TreeAddition{layout_, received_.data(), own});
+    channel.enqueue(backend::ExchangeBlocks{exchange.gather, own, range}, stream);
+  }
+
+  /// Sets what finish() also reduces: losses are added, buffers become rank 0's.
+  void send(BufferView losses, BufferView buffers) noexcept {
+    losses_ = losses;
+    packed_buffers_ = buffers;
+  }
+
+  bool finish(C& channel, Stream stream) override {
+    if (channel.size() > 1 && losses_.count + packed_buffers_.count != 0) {
+      if (losses_.count != 0) channel.enqueue(backend::AllReduce{losses_, losses_, ReduceOp::sum}, stream);
+      if (packed_buffers_.count != 0) channel.enqueue(backend::Broadcast{packed_buffers_, 0}, stream);
+      typename Stream::Event done;
+      stream.record(done);
+      buckets_->wait_for_event(done);
+    }
+    const bool updates = ReducingWork<C>::finish(channel, stream);
+    double squares = this->sum_of(0) != nullptr ? sum_of_squares(*gradients_) : 0;
+    for (std::size_t bucket = 0; bucket < plan_->buckets.size(); ++bucket) {
+      if (double* const sum = this->sum_of(bucket)) *sum = std::exchange(squares, 0);
+    }
+    return updates;
+  }
+
+ private:
+  /// Buckets of as many elements have the same exchange. A plan that changes adds some.
+  const TreeExchange& exchange_of(std::size_t elements) {
+    return exchanges_.try_emplace(elements, *layout_, elements).first->second;
+  }
+
+  const BucketPlan* plan_;
+  const GradientTable* gradients_;
+  const TreeSums* sums_;
+  const TreeLayout* layout_;
+  Buckets* buckets_ = nullptr;
+  std::map<std::size_t, TreeExchange> exchanges_;
+  std::vector<std::byte> received_;  ///< slices of all nodes; one bucket's at a time
+  BufferView losses_{}, packed_buffers_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/reduction/bucket_reduction.hpp
 
 /// @file
@@ -37674,13 +38061,15 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
   void begin_step(StepOptions&& options, StepWork<Communicator>* work, const char* caller) {
     if (work != nullptr && hook_) {
-      refuse_work(caller,
-                  "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel "
-                  "without the hook");
+      refuse_work(caller, work->is_for_model()
+                              ? "micro-batches, but a gradient hook reduces the buckets; construct "
+                                "DistributedDataParallel without the hook, or take sampler.batches()"
+                              : "a ShardedOptimizer, but a gradient hook reduces the buckets; construct "
+                                "DistributedDataParallel without the hook");
     }
     StepWork<Communicator>& chosen = work != nullptr ? *work : own_work();
     chosen.require_usable(plan(), gradients_, caller);
-    const bool measures = work == nullptr && options.needs_norm();
+    const bool measures = chosen.is_for_model() && options.needs_norm();
     if constexpr (GradientCopier::copies_on_stream) {
       if (measures) norms_.require_usable(options.scaler.on_device(), caller);
     }
@@ -37754,7 +38143,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       norms_.end_buckets(copier_.stream());
     }
     check_.require_unchanged();
-    const bool is_own = work_ == &own_work();
+    const bool is_for_model = work_->is_for_model();
     bool updates = work_->finish(communicator_, copier_.stream());
     check_.require_bound_unchanged();
     check_.release();
@@ -37766,7 +38155,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       if (context_.is_elastic) wait_for_event(copier_.step_end());
     }
     meter_.finished(GradientCopier::is_measured);
-    if (is_own)
+    if (is_for_model)
       updates = scale_by_options(
           step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
     drop_options();
@@ -38007,10 +38396,11 @@ class Reducer final : public Step::Target {
   /// @param work work of the step with the buckets; null: the step reduces the buckets for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
     throw_if_unusable(caller);
-    require_valid(step, GradientCopier::copies_on_stream, work != nullptr, caller);
+    const bool is_for_model = work == nullptr || work->is_for_model();
+    require_valid(step, GradientCopier::copies_on_stream, !is_for_model, caller);
     if (step.needs_norm() && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    const bool scales_model = work == nullptr && step.master == nullptr;
+    const bool scales_model = is_for_model && step.master == nullptr;
     reduction_.begin_step(std::move(step), work, caller);
     scales_model_ = scales_model;
     ready_.begin_step();
@@ -38115,6 +38505,9 @@ class Reducer final : public Step::Target {
   BucketNormsFor<Stream>& norms() noexcept { return reduction_.norms(); }  ///< a ShardedOptimizer sets them
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
+  const GradientTable& gradients() const noexcept { return reduction_.gradients(); }
+  const Communicator& communicator() const noexcept { return reduction_.communicator(); }
+  const DdpOptions& options() const noexcept { return options_; }
   /// The latest step records. Threads: any.
   const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }
   /// The bucket plan. A rebuild replaces it after the first step.
@@ -38290,6 +38683,163 @@ Reducer<Communicator>::~Reducer() {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/micro_batches/micro_batch_steps.hpp
+
+/// @file
+/// MicroBatchSteps: steps whose gradients have the same bits on any number of ranks, for one wrapper.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The result of a step over micro-batches: `const double loss = ddp.backward(step, f);`.
+/// @ingroup training
+struct MicroBatchLoss {
+  double loss = 0;  ///< the mean over the step's samples, added in the order of the micro-batches; 0 if f returns none
+  bool updates = true;  ///< whether an optimizer is to update, as Step::finish returns
+  operator double() const noexcept { return loss; }
+};
+
+/// Buffers of a model in a step over micro-batches: before each pass those of the step's beginning, after the step
+/// those that micro-batch 0 leaves on rank 0. Buffers in host memory.
+class MicroBatchBuffers {
+ public:
+  explicit MicroBatchBuffers(std::span<const TensorView> buffers);
+
+  void begin_step() noexcept { copy(before_, false); }
+  void begin_pass() noexcept { copy(before_, true); }
+  void end_first() noexcept { copy(after_, false); }
+  void end_step() noexcept { copy(after_, true); }
+  BufferView sent() noexcept { return {after_.data(), after_.size(), DType::u8, {}}; }
+
+ private:
+  void copy(std::vector<std::byte>& kept, bool restores) noexcept;
+
+  std::vector<TensorView> buffers_;
+  std::vector<std::byte> before_, after_;
+};
+
+/// Takes the gradients of a pass.
+class MicroBatchPass final : public Ready::Sink {
+ public:
+  /// @param step gets the rank's last node, if this is the rank's last pass; else null. Lifetime: all outlive it
+  MicroBatchPass(const GradientTable& gradients, TreeSums& sums, const async::RefusedCalls& refused,
+                 Ready::Sink* step) noexcept
+      : gradients_(&gradients), sums_(&sums), refused_(&refused), step_(step) {}
+
+  /// @throws Error (invalid_argument) as Ready
+  void ready(const ReadyGradient& gradient) override;
+
+  /// Gradients that did not come are zeros. @throws Error (missing_gradient) if they are not allowed to be
+  void finish(bool allows_unused);
+
+  /// Instead of a pass, on a rank without micro-batches: each gradient's memory, whatever it has.
+  void announce_all();
+
+ private:
+  void announce(std::size_t parameter);
+
+  const GradientTable* gradients_;
+  TreeSums* sums_;
+  const async::RefusedCalls* refused_;  ///< but for what the step does in ready()
+  Ready::Sink* step_;
+};
+
+/// @throws Error (unsupported) for buffers that the wrapper does not broadcast
+void require_buffers(std::span<const TensorView> buffers, const DdpOptions& options);
+
+/// Warns if a value or gradient does not begin at a multiple of 64: libraries peel their loops to aligned addresses,
+/// and then add in another order.
+void warn_of_addresses(std::span<const Parameter> parameters);
+
+/// Makes the steps over micro-batches of one wrapper; for one number of micro-batches. Lifetime: the reducer outlives
+/// each step. Threads: the thread that drives steps.
+template <backend::CanExchangeBlocks C>
+class MicroBatchSteps {
+ public:
+  /// Allocates the partial sums. Sends nothing. @throws Error (unsupported) for what such steps cannot have
+  MicroBatchSteps(Reducer<C>& reducer, std::span<const Parameter> parameters, std::span<const TensorView> buffers,
+                  std::size_t micro_batches)
+      : reducer_(&reducer), lifetime_(reducer.lifetime()), state_(new State(reducer, buffers, micro_batches)) {
+    require_buffers(buffers, reducer.options());
+    if (reducer.communicator().rank() == 0) warn_of_addresses(parameters);
+  }
+  MicroBatchSteps(const MicroBatchSteps&) = delete;
+  ~MicroBatchSteps() {
+    if (lifetime_->leaves_work) static_cast<void>(state_.release());  // a stream still adds there
+  }
+
+  std::size_t micro_batches() const noexcept { return state_->losses.size(); }
+  StepWork<C>& work() noexcept { return state_->work; }
+
+  /// In an open step, which has work(): calls `f` for each of this rank's micro-batches. @param refused of this thread
+  /// @throws as `f`; Error (missing_gradient)
+  template <class F>
+  void run_passes(const SampleStep& samples, F& f, const async::RefusedCalls& refused) {
+    constexpr bool has_loss = !std::is_void_v<std::invoke_result_t<F&, const MicroBatch&, Ready>>;
+    const bool averages = reducer_->options().reduce_op == ReduceOp::average;
+    std::fill(state_->losses.begin(), state_->losses.end(), 0.0);
+    state_->buffers.begin_step();
+    for (const TreePass& pass : state_->sums.passes()) {
+      const MicroBatch batch = samples[pass.micro_batch];
+      const double share = static_cast<double>(batch.samples.size()) / static_cast<double>(samples.samples().size());
+      state_->sums.begin_pass(pass, averages ? share : 1);
+      state_->buffers.begin_pass();
+      MicroBatchPass sink(reducer_->gradients(), state_->sums, refused, pass.is_last ? reducer_ : nullptr);
+      if (batch.samples.empty()) {
+        sink.finish(true);
+        continue;
+      }
+      if constexpr (has_loss) {
+        state_->losses[pass.micro_batch] = static_cast<double>(f(batch, Ready(sink))) * (averages ? share : 1);
+      } else {
+        f(batch, Ready(sink));
+      }
+      if (pass.micro_batch == 0) state_->buffers.end_first();
+      sink.finish(reducer_->options().allow_unused_parameters);
+    }
+    if (state_->sums.passes().empty())
+      MicroBatchPass(reducer_->gradients(), state_->sums, refused, reducer_).announce_all();
+    state_->work.send(
+        {reinterpret_cast<std::byte*>(state_->losses.data()), has_loss ? micro_batches() : 0, DType::f64, {}},
+        state_->buffers.sent());
+  }
+
+  /// Ends the step. Collective, blocking and @throws as Step::finish
+  MicroBatchLoss finish(Step& step) {
+    MicroBatchLoss result{0, step.finish()};
+    state_->buffers.end_step();
+    for (const double loss : state_->losses)
+      result.loss += loss;
+    return result;
+  }
+
+ private:
+  struct State {
+    State(Reducer<C>& reducer, std::span<const TensorView> model_buffers, std::size_t micro_batches)
+        : layout(assign_micro_batches(micro_batches, static_cast<std::size_t>(reducer.communicator().size())),
+                 reducer.communicator().rank()),
+          sums(reducer.gradients(), reducer.plan(), tree_passes(layout.of_ranks[layout.rank])),
+          buffers(model_buffers),
+          losses(micro_batches),
+          work(reducer.norms(), reducer.plan(), reducer.gradients(), sums, layout) {}
+
+    TreeLayout layout;
+    TreeSums sums;
+    MicroBatchBuffers buffers;
+    std::vector<double> losses;  ///< mean loss of each micro-batch, times its share
+    TreeWork<C> work;
+  };
+
+  Reducer<C>* reducer_;
+  std::shared_ptr<const ReducerLifetime> lifetime_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::MicroBatchLoss;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/setup/driver.hpp
 
 /// @file
@@ -38402,9 +38952,11 @@ struct Driver {
   void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
-  std::string prefix;                 ///< prefix of this wrapper's keys in the store
-  std::vector<Parameter> parameters;  ///< the model's parameters at the construction
-  ReadValue read_value;               ///< empty: values stay where they are
+  std::string prefix;                       ///< prefix of this wrapper's keys in the store
+  std::vector<Parameter> parameters;        ///< the model's parameters at the construction
+  ReadValue read_value;                     ///< empty: values stay where they are
+  std::vector<TensorView> buffers;          ///< the model's
+  std::shared_ptr<void> micro_batch_steps;  ///< MicroBatchSteps, if there were such steps; streams use its memory
   std::shared_ptr<group::WrappedModel> wrapped = std::make_shared<group::WrappedModel>();
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
@@ -38487,6 +39039,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const FailureContext context = FailureContext::of(handle);
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
+  buffers = model.buffers;
   has_local_steps_ = hook.weights_differ != nullptr;
   checks_ = value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
   const bool may_differ = handle->is_elastic() ? handle->has_newcomers() : checks_.compares_settings();
@@ -40556,6 +41109,56 @@ class DistributedDataParallel {
     return false;
   }
 
+  /// Runs a step whose reduced gradients, and so the weights, have the same bits on any number of ranks: `f(batch,
+  /// ready)` runs the backward pass of a MicroBatch and calls `ready` for every parameter. Each micro-batch is computed
+  /// once, by some rank, in the same way: its gradient depends on its samples, its seed, the weights and the buffers
+  /// alone, which before each call are those of the step's beginning. The gradients are averages over the batch's
+  /// samples, and are added in the order of a fixed tree; `f` makes no call of dtrain but `ready`. It may return the
+  /// mean loss of its samples. Collective and blocking as backward(f). For gradients of f32 and f64 in host memory; the
+  /// first step allocates a partial sum of all gradients for each doubling of a rank's micro-batches.
+  /// @returns the mean loss, and whether an optimizer is to update; if `f` returns nothing, whether one is to
+  /// @throws as backward(f); Error (unsupported) for other gradients; (invalid_argument) under no_sync(), after passes
+  /// that no step has reduced, and with a gradient hook
+  template <class F>
+  auto backward(const SampleStep& samples, F&& f, StepOptions options = {}) {
+    static_assert(std::invocable<F&, const MicroBatch&, Ready>,
+                  "dtrain: backward(step, f) calls f(batch, ready): write [&](const dtrain::MicroBatch& batch, "
+                  "dtrain::Ready ready) { ... }, which calls ready(i) for each gradient");
+    constexpr bool can_run =
+        backend::CanExchangeBlocks<Communicator> && ddp::RunsHostWork<typename Communicator::Stream>;
+    static_assert(can_run, "dtrain: steps over micro-batches need a backend of host memory: SharedMemory, Mpi or Gloo");
+    if constexpr (std::invocable<F&, const MicroBatch&, Ready> && can_run) {
+      using Steps = ddp::MicroBatchSteps<Communicator>;
+      driver_->reducer->throw_if_unusable("backward()");
+      if (!reduces() || driver_->wrapped->has_unreduced) {
+        ddp::refuse_work("backward()",
+                         "micro-batches under no_sync(), or after passes under it that no step has reduced; leave "
+                         "no_sync() out: a micro-batch may have passes of its own, which the model adds up");
+      }
+      auto* steps = static_cast<Steps*>(driver_->micro_batch_steps.get());
+      if (steps == nullptr || steps->micro_batches() != samples.micro_batches()) {
+        const auto made = std::make_shared<Steps>(*driver_->reducer, driver_->present_parameters(), driver_->buffers,
+                                                  samples.micro_batches());
+        driver_->micro_batch_steps = made;
+        steps = made.get();
+      }
+      Step step = begin(steps->work(), std::move(options));
+      or_report([&] {
+        const async::RefusedCalls refused(
+            group::GroupAccess::of(group_).rank_context()->tasks.handle(),
+            "a call of dtrain was made in the function of a step over micro-batches, of which ranks may have different "
+            "numbers; make it before or after the step");
+        steps->run_passes(samples, f, refused);
+      });
+      const MicroBatchLoss result = steps->finish(step);
+      if constexpr (std::is_void_v<std::invoke_result_t<F&, const MicroBatch&, Ready>>) {
+        return result.updates;
+      } else {
+        return result;
+      }
+    }
+  }
+
   /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Collective
   /// and blocking as backward(). @throws Error (unsupported) for gradients on a device; (invalid_argument) if gradients
   /// of passes under no_sync() wait for a step; (unsupported) with hooks::LocalSgd; as backward()
@@ -40750,6 +41353,14 @@ class DistributedDataParallel {
     Step step = driver_->reducer->begin(caller, std::move(options), &optimizer.work());
     driver_->count_step(group::GroupAccess::of(group_));
     or_report([&] { optimizer.renew_values(); });
+    return step;
+  }
+
+  Step begin(ddp::StepWork<Communicator>& work, StepOptions options) {
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    driver_->compare_if_due(group::GroupAccess::of(group_), "backward()");
+    Step step = driver_->reducer->begin("backward()", std::move(options), &work);
+    driver_->count_step(group::GroupAccess::of(group_));
     return step;
   }
 
@@ -55793,7 +56404,9 @@ struct WorkerEnd {
   int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
 
   std::string text() const {
-    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text() + explanation;
+    return status == ExitStatus{} && !left
+               ? "exit code 0 before it had left the job; return from the rank's function in place of exit(0)"
+               : status.text() + explanation;
   }
 };
 
@@ -61844,15 +62457,22 @@ struct SafetensorsHeader {
 /// @returns why the text is none, as a sentence's second half; empty: `header` has its content
 std::string parse_safetensors(std::string_view text, SafetensorsHeader& header);
 
+/// Tensors for a file, with the types' names there, and without places.
+std::vector<FileTensor> file_tensors(std::span<const ParameterSignature> tensors);
+
 /// Indices of the tensors in a file's order: larger element types first, so that all tensors are aligned.
-std::vector<std::size_t> safetensors_order(std::span<const ParameterSignature> tensors);
+std::vector<std::size_t> safetensors_order(std::span<const FileTensor> tensors);
+
+/// Keys and values of a file's metadata, besides "format" and digest_key.
+using FileMetadata = std::vector<std::pair<std::string, std::string>>;
 
 /// N and the JSON, whose length is a multiple of 8. The digits of the digest are '0', from digest_position.
-/// @param order of safetensors_order @param sharding value of sharding_key; empty: none
+/// @param tensors of file_tensors; types and shapes may be others of as many bytes @param order of safetensors_order
+/// @param metadata with distinct keys, for example sharding_key
 /// @throws Error (invalid_argument) for a name twice, '__metadata__', or a name that is not UTF-8; (limit) for a text
 /// that other programs would not read
-std::string safetensors_header(std::span<const ParameterSignature> tensors, std::span<const std::size_t> order,
-                               std::string_view sharding = {});
+std::string safetensors_header(std::span<const FileTensor> tensors, std::span<const std::size_t> order,
+                               const FileMetadata& metadata = {});
 
 /// The text before the digest's digits, and their position in a file. No other program writes a digest.
 inline constexpr std::string_view header_before_digest = R"({"__metadata__":{"format":"pt","dtrain.sha256":")";
@@ -61997,18 +62617,56 @@ std::string similar_name(std::string_view name, const Names& names) {
   return nearest.empty() ? "" : format_text(" (the nearest is {})", {in_quotes(nearest)});
 }
 
+/// The tensors as a file has them, without places. @throws as tensor_signatures, and Error (invalid_argument) for a
+/// file_type that is unknown, or whose elements are no u8 of that size
+inline std::vector<FileTensor> tensors_for_file(std::span<const NamedTensor> tensors, bool on_devices,
+                                                std::size_t most_name_bytes = max_parameter_name_bytes) {
+  std::vector<FileTensor> all = file_tensors(tensor_signatures(tensors, on_devices, most_name_bytes));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].file_type.empty()) continue;
+    all[i].type = tensors[i].file_type;
+    all[i].dtype.reset();
+    const auto& extents = all[i].shape->extents();
+    const auto size = element_bytes(tensors[i].file_type);
+    if (!size || tensors[i].value.dtype != DType::u8 || extents.empty() ||
+        static_cast<std::size_t>(extents[extents.size() - 1]) != *size) {
+      throw_error(Errc::invalid_argument,
+                  "tensor {} of a checkpoint is {} {}, and its file_type is {}; give it as u8 whose last extent is the "
+                  "bytes of an element of BOOL, I8, I16, U16 or C64",
+                  {in_quotes(tensors[i].name), name(tensors[i].value.dtype), to_string(tensors[i].value.shape),
+                   in_quotes(tensors[i].file_type)});
+    }
+    all[i].shape = Shape(std::vector<std::int64_t>(extents.begin(), extents.end() - 1));
+  }
+  return all;
+}
+
+/// Metadata with the further names of shared tensors, and the sharding unless it is empty.
+inline FileMetadata metadata_of(std::span<const NamedTensor> tensors, std::string_view sharding) {
+  FileMetadata metadata;
+  if (!sharding.empty()) metadata.emplace_back(sharding_key, sharding);
+  for (const NamedTensor& tensor : tensors) {
+    for (const std::string& other : tensor.other_names) {
+      if (other != "format" && other != digest_key && other != sharding_key) metadata.emplace_back(other, tensor.name);
+    }
+  }
+  return metadata;
+}
+
 /// @throws Error (protocol) for a tensor of the file that the program's cannot take
-inline void check_tensor(const TensorFiles& files, const FileTensor& found, const ParameterSignature& wanted,
-                         bool is_bytes, const SafetensorsOptions* options) {
+inline void check_tensor(const TensorFiles& files, const FileTensor& found, const FileTensor& wanted, bool is_bytes,
+                         const SafetensorsOptions* options) {
   const bool converts = options != nullptr && options->convert && found.dtype && is_float(*found.dtype);
-  const bool is_type = found.dtype == wanted.dtype || (converts && is_float(wanted.dtype));
-  const bool is_shape = found.shape && (is_bytes ? found.shape->extents().size() == 1 : *found.shape == wanted.shape);
+  const bool is_type = found.type == wanted.type || (converts && wanted.dtype && is_float(*wanted.dtype));
+  const bool is_shape = found.shape && (is_bytes ? found.shape->extents().size() == 1 : *found.shape == *wanted.shape);
   if (!is_type || !is_shape) {
     files.refuse(format_text(
         "its tensor {} is {} {}, the program's is {}; load it into what it was saved from, or name another file",
         {in_quotes(found.name), found.dtype ? name(*found.dtype) : excerpt(found.type),
          found.shape ? to_string(*found.shape) : "of more extents or elements than dtrain takes",
-         is_bytes ? "u8 with one extent" : kind(wanted)}));
+         is_bytes
+             ? "u8 with one extent"
+             : format_text("{} {}", {wanted.dtype ? name(*wanted.dtype) : wanted.type, to_string(*wanted.shape)})}));
   }
   if (!is_bytes || found.end - found.begin <= max_named_bytes) return;
   files.refuse(format_text("its tensor {} has {} bytes, and at most {} are read; name another file",
@@ -62018,9 +62676,9 @@ inline void check_tensor(const TensorFiles& files, const FileTensor& found, cons
 /// @param options null: the file has the program's tensors, and no others
 /// @returns the file's tensor for each of the program's; none: it keeps its value @throws Error (protocol)
 inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, std::span<const NamedTensor> tensors,
-                                                    std::span<const ParameterSignature> wanted,
+                                                    std::span<const FileTensor> wanted,
                                                     const SafetensorsOptions* options) {
-  const auto is_id = [](const ParameterSignature& tensor) { return tensor.name == shard_id_tensor; };
+  const auto is_id = [](const FileTensor& tensor) { return tensor.name == shard_id_tensor; };
   const bool is_sharded = files.tensors().contains(shard_id_tensor);
   if (options == nullptr && is_sharded != std::any_of(wanted.begin(), wanted.end(), is_id)) {
     files.refuse(is_sharded ? "it was saved with a ShardedOptimizer; load it with one, as the last argument of "
@@ -62031,9 +62689,16 @@ inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, st
   std::set<std::string, std::less<>> names;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const std::string& own = wanted[i].name;
-    const std::string name = options != nullptr && options->rename ? options->rename(own) : own;
-    const auto found = files.tensors().find(name);
+    const auto name_of = [&](const std::string& each) {
+      return options != nullptr && options->rename ? options->rename(each) : each;
+    };
+    const std::string name = name_of(own);
     names.insert(name);
+    auto found = files.tensors().find(name);
+    for (const std::string& other : tensors[i].other_names) {
+      const std::string& other_name = *names.insert(name_of(other)).first;
+      if (found == files.tensors().end()) found = files.tensors().find(other_name);
+    }
     all.push_back(found == files.tensors().end() ? TensorFiles::Found{} : found->second);
     if (all.back().tensor != nullptr) {
       check_tensor(files, *all.back().tensor, wanted[i], tensors[i].bytes != nullptr, options);
@@ -62059,6 +62724,16 @@ inline std::vector<TensorFiles::Found> find_tensors(const TensorFiles& files, st
   return all;
 }
 
+/// Rounds to odd: to the one of the two floats around `value` whose last bit is 1, if `value` itself is no float.
+/// Rounding that float to 16 bits gives the nearest to `value`, which rounding the nearest float may miss (Boldo and
+/// Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+inline float rounded_to_odd(double value) noexcept {
+  const auto nearest = static_cast<float>(value);
+  if (static_cast<double>(nearest) == value) return nearest;
+  const std::uint32_t is_beyond = std::abs(static_cast<double>(nearest)) > std::abs(value) ? 1 : 0;
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(nearest) - is_beyond) | 1U);  // a NaN stays one
+}
+
 /// Reads a tensor of another floating-point type, at most 16 MiB at a time.
 inline void read_converted(const TensorFiles::Found& from, std::byte* to, DType to_type) {
   constexpr std::size_t most_bytes = std::size_t{16} << 20;
@@ -62072,7 +62747,11 @@ inline void read_converted(const TensorFiles::Found& from, std::byte* to, DType 
     const std::size_t count = piece.size() / size;
     from.file->read_bytes(at, piece);
     if (type == DType::f64) {
-      std::copy_n(reinterpret_cast<const double*>(piece.data()), count, floats.data());
+      const auto* const doubles = reinterpret_cast<const double*>(piece.data());
+      const bool is_rounded_again = size_bytes(to_type) < sizeof(float);
+      std::transform(doubles, doubles + count, floats.data(), [is_rounded_again](double value) {
+        return is_rounded_again ? rounded_to_odd(value) : static_cast<float>(value);
+      });
     } else {
       kernels::convert(type, piece.data(), DType::f32, as_floats, count);
     }
@@ -62089,7 +62768,7 @@ inline void read_converted(const TensorFiles::Found& from, std::byte* to, DType 
 inline std::optional<std::vector<std::int64_t>> read_tensors(const std::string& path,
                                                              std::span<const NamedTensor> tensors, TensorAccess& access,
                                                              const SafetensorsOptions* options) {
-  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
+  const std::vector<FileTensor> wanted = tensors_for_file(tensors, access.takes_device_memory());
   const TensorFiles files(path, options != nullptr);
   if (!files) return std::nullopt;
   const std::vector<TensorFiles::Found> all = find_tensors(files, tensors, wanted, options);
@@ -62105,7 +62784,7 @@ inline std::optional<std::vector<std::int64_t>> read_tensors(const std::string& 
     if (tensors[i].bytes != nullptr) *tensors[i].bytes = std::move(contents[i]);
     const TensorView value = tensors[i].present();
     const std::span<std::byte> place = access.place(value);
-    if (all[i].tensor->dtype == value.dtype) {
+    if (all[i].tensor->type == wanted[i].type) {
       all[i].file->read_bytes(all[i].tensor->begin, place);
     } else {
       read_converted(all[i], place.data(), value.dtype);
@@ -62128,9 +62807,9 @@ inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tens
   };
   // A shard file has longer names: "dtrain.optimizer.state.PARAMETER.ARRAY".
   const std::size_t most = max_parameter_name_bytes + (sharding.empty() ? 0 : 256);
-  const std::vector<ParameterSignature> list = tensor_signatures(tensors, access.takes_device_memory(), most);
+  const std::vector<FileTensor> list = detail::tensors_for_file(tensors, access.takes_device_memory(), most);
   const std::vector<std::size_t> order = safetensors_order(list);
-  const std::string header = safetensors_header(list, order, sharding);
+  const std::string header = safetensors_header(list, order, detail::metadata_of(tensors, sharding));
   append(std::as_bytes(std::span(header)));
   for (const std::size_t i : order) {
     append(access.fetch(tensors[i].present()));
@@ -62177,7 +62856,7 @@ DTRAIN_DEFINED std::vector<std::string> safetensors_names(const std::string& pat
 DTRAIN_DEFINED std::optional<std::vector<FileTensor>> read_checkpoint_list(const std::string& path, bool takes_index) {
   return detail::read_past_stale([&]() -> std::optional<std::vector<FileTensor>> {
     const TensorFiles files(path, takes_index);
-    if (!files) detail::warn_of_missing_folder(path);
+    if (!files && !takes_index) detail::warn_of_missing_folder(path);
     if (!files) return std::nullopt;
     std::vector<FileTensor> list;
     for (const auto& [name, found] : files.tensors()) {
@@ -62356,6 +63035,20 @@ inline constexpr std::array<std::string_view, 11> type_names{"F64", "F32",     "
                                                              "U8",  "F8_E4M3", "F8_E5M2", "U32",  "U64"};
 static_assert(type_names.size() == static_cast<std::size_t>(last_dtype));
 
+/// Types of files without a DType, with the bytes of an element.
+inline constexpr std::array<std::pair<std::string_view, std::size_t>, 5> other_types{
+    {{"BOOL", 1}, {"I8", 1}, {"I16", 2}, {"U16", 2}, {"C64", 8}}};
+
+/// @returns the bytes of an element; nullopt for a type that dtrain does not know
+inline std::optional<std::size_t> element_bytes(std::string_view type) {
+  const auto known = std::find(type_names.begin(), type_names.end(), type);
+  if (known != type_names.end()) return size_bytes(static_cast<DType>(known - type_names.begin() + 1));
+  for (const auto& [name, bytes] : other_types) {
+    if (name == type) return bytes;
+  }
+  return std::nullopt;
+}
+
 /// Whole numbers of at most 64 bits, in digits alone. @returns whether the value is a list of them
 inline bool read_integers(const identity::Json* list, std::vector<std::uint64_t>& numbers) {
   if (list == nullptr || !list->is(identity::Json::Type::array)) return false;
@@ -62379,7 +63072,8 @@ inline std::string read_entry(const identity::Json& entry, FileTensor& tensor) {
   tensor.end = offsets[1];
   const auto known = std::find(type_names.begin(), type_names.end(), tensor.type);
   if (known != type_names.end()) tensor.dtype = static_cast<DType>(known - type_names.begin() + 1);
-  const std::uint64_t size = tensor.dtype ? size_bytes(*tensor.dtype) : 1;
+  const std::optional<std::size_t> known_size = element_bytes(tensor.type);
+  const std::uint64_t size = known_size.value_or(1);
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   bool fits = extents.size() <= Shape::max_rank;
   std::uint64_t elements = 1;
@@ -62392,7 +63086,7 @@ inline std::string read_entry(const identity::Json& entry, FileTensor& tensor) {
   if (fits) tensor.shape = Shape(std::vector<std::int64_t>(extents.begin(), extents.end()));
   const bool has_room =
       tensor.begin <= tensor.end && elements <= most / size && tensor.end - tensor.begin == elements * size;
-  return has_room || !tensor.dtype ? "" : "has other data_offsets than its dtype and shape need";
+  return has_room || !known_size ? "" : "has other data_offsets than its dtype and shape need";
 }
 
 /// Sorts the tensors by name. @returns the reason if elements have a gap or belong to two tensors, or a name is there
@@ -62447,23 +63141,35 @@ DTRAIN_DEFINED std::string parse_safetensors(std::string_view text, SafetensorsH
   return detail::check_places(header.tensors, header.element_bytes);
 }
 
-DTRAIN_DEFINED std::vector<std::size_t> safetensors_order(std::span<const ParameterSignature> tensors) {
+DTRAIN_DEFINED std::vector<FileTensor> file_tensors(std::span<const ParameterSignature> tensors) {
+  std::vector<FileTensor> all;
+  for (const ParameterSignature& tensor : tensors) {
+    all.push_back({tensor.name, std::string(detail::type_names[static_cast<std::size_t>(tensor.dtype) - 1]),
+                   tensor.dtype, tensor.shape});
+  }
+  return all;
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> safetensors_order(std::span<const FileTensor> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return size_bytes(tensors[a].dtype) > size_bytes(tensors[b].dtype);
+    return detail::element_bytes(tensors[a].type) > detail::element_bytes(tensors[b].type);
   });
   return order;
 }
 
-DTRAIN_DEFINED std::string safetensors_header(std::span<const ParameterSignature> tensors,
-                                              std::span<const std::size_t> order, std::string_view sharding) {
-  std::vector<std::string_view> names{"__metadata__"};
-  for (const ParameterSignature& tensor : tensors) {
-    names.push_back(tensor.name);
-    if (first_invalid_utf8(tensor.name) == std::string_view::npos) continue;
+DTRAIN_DEFINED std::string safetensors_header(std::span<const FileTensor> tensors, std::span<const std::size_t> order,
+                                              const FileMetadata& metadata) {
+  const auto require_utf8 = [](const std::string& name) {
+    if (first_invalid_utf8(name) == std::string_view::npos) return;
     throw_error(Errc::invalid_argument, "the name {} of a checkpoint's tensor is not UTF-8; give it another",
-                {in_quotes(tensor.name)});
+                {in_quotes(name)});
+  };
+  std::vector<std::string_view> names{"__metadata__"};
+  for (const FileTensor& tensor : tensors) {
+    names.push_back(tensor.name);
+    require_utf8(tensor.name);
   }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
@@ -62473,17 +63179,18 @@ DTRAIN_DEFINED std::string safetensors_header(std::span<const ParameterSignature
   }
   std::string text(sizeof(std::uint64_t), '\0');
   text.append(header_before_digest).append(64, '0') += '"';
-  if (!sharding.empty()) {
-    append_text(text, ",{}:{}", {identity::json_string(sharding_key), identity::json_string(sharding)});
+  for (const auto& [key, value] : metadata) {
+    require_utf8(key);
+    append_text(text, ",{}:{}", {identity::json_string(key), identity::json_string(value)});
   }
   text += '}';
   std::uint64_t end = 0;
   for (const std::size_t i : order) {
-    const ParameterSignature& tensor = tensors[i];
-    const std::uint64_t begin = std::exchange(end, end + tensor.shape.element_count() * size_bytes(tensor.dtype));
+    const FileTensor& tensor = tensors[i];
+    const std::size_t size = detail::element_bytes(tensor.type).value_or(1);
+    const std::uint64_t begin = std::exchange(end, end + tensor.shape->element_count() * size);
     append_text(text, R"(,{}:{"dtype":"{}","shape":{},"data_offsets":[{},{}]})",
-                {identity::json_string(tensor.name), detail::type_names[static_cast<std::size_t>(tensor.dtype) - 1],
-                 to_string(tensor.shape), begin, end});
+                {identity::json_string(tensor.name), tensor.type, to_string(*tensor.shape), begin, end});
   }
   text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');
@@ -62509,6 +63216,28 @@ DTRAIN_DEFINED std::optional<std::vector<std::pair<std::string, std::uint64_t>>>
   });
   std::sort(first.begin(), first.end());
   return at ? std::nullopt : std::optional(std::move(first));
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/data/sample_steps.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED MicroBatch SampleStep::operator[](std::size_t number) const noexcept {
+  // ceil(L v / V) without the product, which might overflow.
+  const auto begin_of = [this](std::size_t v) {
+    const std::size_t whole = samples_.size() / micro_batches_, rest = samples_.size() % micro_batches_;
+    return whole * v + (rest * v + micro_batches_ - 1) / micro_batches_;
+  };
+  const std::size_t begin = begin_of(number);
+  return {samples_.subspan(begin, begin_of(number + 1) - begin), number, mix64(seed_ + number)};
+}
+
+DTRAIN_DEFINED SampleStep SampleSteps::operator[](std::size_t step) const noexcept {
+  const std::size_t begin = step * step_samples_;
+  const std::span<const std::size_t> all(order_);
+  return {all.subspan(begin, std::min(step_samples_, all.size() - begin)), micro_batches_, mix64(seed_ + step)};
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -63009,6 +63738,345 @@ DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::
       *indices++ = static_cast<std::uint32_t>(i);
     }
   }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/micro_batches/micro_batch_steps.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED MicroBatchBuffers::MicroBatchBuffers(std::span<const TensorView> buffers)
+    : buffers_(buffers.begin(), buffers.end()) {
+  std::size_t bytes = 0;
+  for (const TensorView& buffer : buffers_)
+    bytes += buffer.bytes();
+  before_.resize(bytes);
+  after_.resize(bytes);
+}
+
+DTRAIN_DEFINED void MicroBatchBuffers::copy(std::vector<std::byte>& kept, bool restores) noexcept {
+  std::byte* at = kept.data();
+  for (const TensorView& buffer : buffers_) {
+    if (buffer.bytes() == 0) continue;
+    std::memcpy(restores ? buffer.data : at, restores ? at : buffer.data, buffer.bytes());
+    at += buffer.bytes();
+  }
+}
+
+DTRAIN_DEFINED void MicroBatchPass::ready(const ReadyGradient& gradient) {
+  gradients_->check(gradient);
+  if (!sums_->add(gradient.parameter, gradients_->memory_of(gradient))) {
+    gradients_->names().refuse_ready(gradient.parameter,
+                                     "came twice in a micro-batch; call it once, when the gradient is final");
+  }
+  announce(gradient.parameter);
+}
+
+DTRAIN_DEFINED void MicroBatchPass::announce(std::size_t parameter) {
+  if (step_ == nullptr) return;
+  TensorView sum = gradients_->view(parameter);
+  sum.data = (*gradients_)[parameter].place;
+  refused_->allow_in([&] { step_->ready({parameter, std::nullopt, &sum}); });
+}
+
+DTRAIN_DEFINED void MicroBatchPass::finish(bool allows_unused) {
+  for (std::size_t i = 0; i < gradients_->size(); ++i) {
+    if (sums_->is_added(i)) continue;
+    if (!allows_unused) {
+      throw_error(
+          Errc::missing_gradient,
+          "in a micro-batch {} got no gradient; the pass must call ready(i) for every parameter, with zeros where "
+          "one took no part (or set DdpOptions::allow_unused_parameters)",
+          {gradients_->names().describe(i)});
+    }
+    sums_->add(i, nullptr);
+    announce(i);
+  }
+}
+
+DTRAIN_DEFINED void MicroBatchPass::announce_all() {
+  for (std::size_t i = 0; i < gradients_->size(); ++i)
+    announce(i);
+}
+
+DTRAIN_DEFINED void warn_of_addresses(std::span<const Parameter> parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (const TensorView& view : {parameters[i].value, parameters[i].gradient}) {
+      if (view.bytes() == 0 || reinterpret_cast<std::uintptr_t>(view.data) % arena_alignment == 0) continue;
+      return log(
+          LogLevel::warning,
+          format_text("the memory of {} begins at no multiple of {}: in steps over micro-batches a library such as "
+                      "Eigen or a BLAS may then compute other bits on another number of ranks; allocate values "
+                      "and gradients at multiples of {}",
+                      {describe_parameter(i, parameters[i].name), arena_alignment, arena_alignment}));
+    }
+  }
+}
+
+DTRAIN_DEFINED void require_buffers(std::span<const TensorView> buffers, const DdpOptions& options) {
+  if (!buffers.empty() && !options.broadcast_buffers) {
+    throw_error(
+        Errc::unsupported,
+        "steps over micro-batches give every rank the buffers of micro-batch 0, and DdpOptions::broadcast_buffers "
+        "is false; set it to true, or take sampler.batches()");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/micro_batches/sum_tree.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED std::size_t TreeNode::middle() const noexcept {
+  return begin + std::bit_floor(size() - 1);
+}
+
+DTRAIN_DEFINED std::vector<std::vector<TreeNode>> assign_micro_batches(std::size_t micro_batches, std::size_t ranks) {
+  std::vector<std::size_t> lacks(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    lacks[rank] = micro_batches / ranks + (rank < micro_batches % ranks ? 1 : 0);
+  std::vector<TreeNode> free{{0, micro_batches}};
+  std::vector<std::vector<TreeNode>> nodes(ranks);
+  for (;;) {
+    const auto most = std::max_element(lacks.begin(), lacks.end());  // the first of equal ones
+    if (*most == 0) break;
+    const auto fits = [&](const TreeNode& node) { return node.size() <= *most; };
+    // The largest node that fits, of equal ones the first; the smallest that does not.
+    const auto best = std::min_element(free.begin(), free.end(), [&](const TreeNode& a, const TreeNode& b) {
+      if (fits(a) != fits(b)) return fits(a);
+      return a.size() != b.size() ? (a.size() > b.size()) == fits(a) : a < b;
+    });
+    const auto large = std::min_element(free.begin(), free.end(), [&](const TreeNode& a, const TreeNode& b) {
+      if (fits(a) != fits(b)) return fits(b);
+      return a.size() != b.size() ? a.size() < b.size() : a < b;
+    });
+    if (!fits(*best) || (best->size() < std::bit_floor(*most) && !fits(*large))) {
+      const TreeNode split = *large;
+      *large = {split.begin, split.middle()};
+      free.push_back({split.middle(), split.end});
+    } else {
+      nodes[static_cast<std::size_t>(most - lacks.begin())].push_back(*best);
+      *most -= best->size();
+      free.erase(best);
+    }
+  }
+  for (std::vector<TreeNode>& each : nodes)
+    std::sort(each.begin(), each.end());
+  const auto first = std::find_if(nodes.begin(), nodes.end(), [](const std::vector<TreeNode>& each) {
+    return !each.empty() && each.front().begin == 0;
+  });
+  std::swap(*first, nodes.front());
+  return nodes;
+}
+
+DTRAIN_DEFINED std::vector<TreePass> tree_passes(std::span<const TreeNode> nodes) {
+  std::vector<TreePass> passes;
+  std::size_t depth = 0;
+  for (const TreeNode& node : nodes) {
+    const std::size_t below = depth;  // finished nodes
+    for (std::size_t k = 0; k < node.size(); ++k) {
+      TreePass pass{node.begin + k, depth};
+      pass.is_last = node.end == nodes.back().end && k + 1 == node.size();
+      const auto trailing_ones = static_cast<std::size_t>(std::countr_one(k));
+      if (pass.is_last) {
+        pass.merges = depth - below;
+      } else {
+        pass.adds = trailing_ones != 0;
+        pass.merges = pass.adds ? trailing_ones - 1 : 0;
+        depth += pass.adds ? 0 : 1;
+        if (k + 1 == node.size()) pass.merges = depth - below - 1;
+        depth -= pass.merges;
+      }
+      passes.push_back(pass);
+    }
+  }
+  return passes;
+}
+
+DTRAIN_DEFINED std::size_t deepest(std::span<const TreePass> passes) noexcept {
+  std::size_t most = 0;
+  for (const TreePass& pass : passes)
+    most = std::max(most, pass.depth + (pass.adds || pass.is_last ? 0 : 1));
+  return most;
+}
+
+namespace detail {
+
+/// Appends the additions that make `node` in its first part. @param at the node in `nodes` that begins with it
+DTRAIN_DEFINED void add_merges(const TreeNode& node, std::span<const TreeNode> nodes, std::size_t at,
+                               std::vector<TreeMerge>& merges) {
+  if (nodes[at] == node) return;
+  const TreeNode right{node.middle(), node.end};
+  const auto found = std::lower_bound(nodes.begin(), nodes.end(), right.begin,
+                                      [](const TreeNode& each, std::size_t begin) { return each.begin < begin; });
+  const auto right_at = static_cast<std::size_t>(found - nodes.begin());
+  add_merges({node.begin, node.middle()}, nodes, at, merges);
+  add_merges(right, nodes, right_at, merges);
+  merges.push_back({at, right_at});
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<TreeMerge> tree_merges(std::span<const TreeNode> nodes) {
+  std::vector<TreeMerge> merges;
+  detail::add_merges({0, nodes.back().end}, nodes, 0, merges);
+  return merges;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/micro_batches/tree_sums.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED TreeSums::TreeSums(const GradientTable& gradients, const BucketPlan& plan, std::vector<TreePass> passes)
+    : gradients_(&gradients),
+      plan_(&plan),
+      passes_(std::move(passes)),
+      is_added_(gradients.size(), 0),
+      has_own_(gradients.size(), 0) {
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const TensorView& view = gradients.view(i);
+    if (view.device.kind != DeviceKind::host || (view.dtype != DType::f32 && view.dtype != DType::f64)) {
+      throw_error(
+          Errc::unsupported,
+          "steps over micro-batches add gradients of f32 and f64 in host memory, and that of {} is of {} on {}; "
+          "take sampler.batches()",
+          {gradients.names().describe(i), name(view.dtype), to_string(view.device)});
+    }
+  }
+  const std::size_t lines = (plan.arena_bytes + sizeof(Line) - 1) / sizeof(Line);
+  const std::size_t arenas = deepest(passes_);
+  memory_ = std::vector<Line>(lines * arenas);
+  for (std::size_t arena = 0; arena < arenas; ++arena)
+    arenas_.push_back(reinterpret_cast<std::byte*>(memory_.data() + arena * lines));
+}
+
+DTRAIN_DEFINED void TreeSums::begin_pass(const TreePass& pass, double weight) noexcept {
+  pass_ = pass;
+  weight_ = weight;
+  const bool is_first = pass.micro_batch == passes_.front().micro_batch;  // the last step's result is there
+  for (std::size_t i = 0; i < gradients_->size(); ++i) {
+    const GradientSlot& slot = (*gradients_)[i];
+    if ((is_first || has_own_[i] != 0) && slot.own != nullptr && slot.bytes != 0) std::memset(slot.own, 0, slot.bytes);
+    is_added_[i] = has_own_[i] = 0;
+  }
+}
+
+DTRAIN_DEFINED bool TreeSums::add(std::size_t parameter, const std::byte* gradient) noexcept {
+  if (std::exchange(is_added_[parameter], 1) != 0) return false;
+  const GradientSlot& slot = (*gradients_)[parameter];
+  if (gradient == slot.own) has_own_[parameter] = 1;
+  const TensorView& view = gradients_->view(parameter);
+  const auto count = static_cast<std::size_t>(view.shape.element_count());
+  if (count == 0) return true;
+  alignas(arena_alignment) static constexpr std::array<std::byte, arena_alignment> zeros{};
+  const std::size_t top = pass_.depth - (pass_.adds || pass_.is_last ? 1 : 0);  // not used if the stack is empty
+  std::byte* target = pass_.is_last ? slot.place : place(top, parameter);
+  const kernels::Reduction weighted = kernels::Reduction::weighted_sum(view.dtype);
+  const kernels::Reduction sum = kernels::Reduction::of(view.dtype, ReduceOp::sum);
+  const auto run = [&](const kernels::Reduction& by, std::span<const std::byte* const> sources, const double* weights) {
+    by(sources, std::span(&target, 1), count, weights);
+  };
+  if (gradient == nullptr) {
+    // A zero is added as any other number: -0 + 0 is +0, and which rank has an empty micro-batch depends on their
+    // number.
+    if (!pass_.adds) {
+      std::memset(target, 0, slot.bytes);
+    } else {
+      for (std::size_t done = 0; done < slot.bytes; done += zeros.size()) {
+        std::byte* part = target + done;
+        const std::array<const std::byte*, 2> sources{part, zeros.data()};
+        sum(sources, std::span(&part, 1), std::min(zeros.size(), slot.bytes - done) / size_bytes(view.dtype));
+      }
+    }
+  } else if (pass_.adds) {
+    const std::array<const std::byte*, 2> sources{target, gradient};
+    const std::array<double, 2> weights{1, weight_};
+    run(weighted, sources, weights.data());
+  } else {
+    run(weighted, std::span(&gradient, 1), &weight_);
+  }
+  for (std::size_t merge = 0; merge < pass_.merges; ++merge) {
+    std::byte* const later = target;
+    std::byte* const earlier = place(top - merge - (pass_.is_last ? 0 : 1), parameter);
+    if (!pass_.is_last) target = earlier;
+    const std::array<const std::byte*, 2> sources{earlier, later};
+    run(sum, sources, nullptr);
+  }
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/micro_batches/tree_work.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED TreeLayout::TreeLayout(std::vector<std::vector<TreeNode>> all, int own_rank)
+    : of_ranks(std::move(all)), rank(static_cast<std::size_t>(own_rank)) {
+  std::vector<TreeNode> received;
+  for (const std::vector<TreeNode>& each : of_ranks)
+    rounds = std::max(rounds, each.size());
+  for (std::size_t round = 0; round < rounds; ++round) {
+    for (const std::vector<TreeNode>& each : of_ranks) {
+      if (round < each.size()) received.push_back(each[round]);
+    }
+  }
+  nodes = received.size();
+  std::vector<TreeNode> sorted = received;
+  std::sort(sorted.begin(), sorted.end());
+  const auto place_of = [&](std::size_t at) {
+    return static_cast<std::size_t>(std::find(received.begin(), received.end(), sorted[at]) - received.begin());
+  };
+  for (const TreeMerge& merge : tree_merges(sorted))
+    merges.push_back({place_of(merge.into), place_of(merge.from)});
+  root = place_of(0);
+}
+
+DTRAIN_DEFINED TreeExchange::TreeExchange(const TreeLayout& layout, std::size_t elements) {
+  const std::size_t ranks = layout.of_ranks.size();
+  std::vector<backend::BlockRange> slices;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    slices.push_back(backend::piece_of(elements, rank, ranks));
+  own = slices[layout.rank];
+  for (std::size_t round = 0; round < layout.rounds; ++round) {
+    backend::BlockExchange exchange;
+    const auto sends = [&](std::size_t rank) { return round < layout.of_ranks[rank].size(); };
+    exchange.sent = sends(layout.rank) ? slices : std::vector<backend::BlockRange>(ranks);
+    std::uint64_t offset = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      exchange.received.push_back({offset, sends(rank) ? own.count : 0});
+      offset += exchange.received.back().count;
+    }
+    rounds.push_back(std::move(exchange));
+  }
+  gather.kind = backend::OperationKind::all_gather_v;
+  gather.sent.assign(ranks, {0, own.count});
+  gather.received = std::move(slices);
+}
+
+DTRAIN_DEFINED void TreeAddition::operator()() const noexcept {
+  if (own.count == 0) return;
+  const kernels::Reduction sum = kernels::Reduction::of(own.dtype, ReduceOp::sum);
+  for (const TreeMerge& merge : layout->merges) {
+    std::byte* const into = received + merge.into * own.bytes();
+    const std::array<const std::byte*, 2> sources{into, received + merge.from * own.bytes()};
+    sum(sources, std::span(&into, 1), own.count);
+  }
+  std::memcpy(own.data, received + layout->root * own.bytes(), own.bytes());
+}
+
+DTRAIN_DEFINED double sum_of_squares(const GradientTable& gradients) noexcept {
+  double sum = 0;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const TensorView& view = gradients.view(i);
+    sum +=
+        kernels::sum_of_squares(view.dtype, gradients[i].place, static_cast<std::size_t>(view.shape.element_count()));
+  }
+  return sum;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

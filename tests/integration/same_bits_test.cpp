@@ -104,7 +104,7 @@ TEST_CASE("gpt2 over micro-batches ends with one sha256") {
 
 TEST_CASE("a training that ends on 3 ranks goes on from its checkpoint on 2, to the same sha256") {
   if (!fashion_mnist_program::can_run()) return;
-  const TemporaryFile checkpoint;
+  const support::TemporaryFile checkpoint;
   const Arguments flags{"--epochs=1", "--micro-batches=16", "--checkpoint=" + checkpoint.path, "--checkpoint-steps=20"};
   Arguments first = flags;
   first.insert(first.begin(), "--nproc-per-node=3");
