@@ -70,12 +70,11 @@ int main(int argc, char** argv) {
           group, {.dataset_size = 1000, .global_batch = 100, .seed = 1, .micro_batches = 8}};
       const std::size_t per_epoch = sampler.steps_per_epoch();
       std::optional<dtrain::SampleSteps> steps;
-      double loss = 0;
       while (job.step() < 50 * per_epoch) {
         const std::size_t k = job.step() % per_epoch;
         if (!steps || k == 0) steps = sampler.steps(job.step() / per_epoch);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));  // a larger model
-        loss = ddp.backward((*steps)[k], [&](const dtrain::MicroBatch& batch, dtrain::Ready ready) {
+        const double loss = ddp.backward((*steps)[k], [&](const dtrain::MicroBatch& batch, dtrain::Ready ready) {
           const double mean = net.backward(batch.samples, batch.seed);
           ready(0);
           return mean;
@@ -84,11 +83,11 @@ int main(int argc, char** argv) {
           for (std::size_t i = 0; i < net.values.size(); ++i)
             net.values[i] -= 0.02F * net.gradients[i];
         });
+        if (group.rank() == 0 && job.step() % 100 == 0) std::printf("step %zu: loss %.17g\n", job.step(), loss);
       }
       const dtrain::Sha256Digest digest = dtrain::Sha256().update(std::as_bytes(std::span(net.values))).digest();
       if (group.rank() == 0) {
-        std::printf("%d rank(s): mean squared error %.17g, weights %s\n", group.world_size(), loss,
-                    dtrain::hex(digest).c_str());
+        std::printf("weights %s\n", dtrain::hex(digest).c_str());
       }
     });
   });

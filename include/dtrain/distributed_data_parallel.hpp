@@ -173,15 +173,15 @@ class DistributedDataParallel {
   }
 
   /// Runs a step whose reduced gradients, and so the weights, have the same bits on any number of ranks: `f(batch,
-  /// ready)` runs the backward pass of a MicroBatch and calls `ready` for every parameter. Each micro-batch is computed
-  /// once, by some rank, in the same way: its gradient depends on its samples, its seed, the weights and the buffers
-  /// alone, which before each call are those of the step's beginning. The gradients are averages over the batch's
-  /// samples, and are added in the order of a fixed tree; `f` makes no call of dtrain but `ready`. It may return the
-  /// mean loss of its samples. Collective and blocking as backward(f). For gradients of f32 and f64 in host memory; the
-  /// first step allocates a partial sum of all gradients for each doubling of a rank's micro-batches.
-  /// @returns the mean loss, and whether an optimizer is to update; if `f` returns nothing, whether one is to
-  /// @throws as backward(f); Error (unsupported) for other gradients; (invalid_argument) under no_sync(), after passes
-  /// that no step has reduced, and with a gradient hook
+  /// ready)` computes a MicroBatch, and calls `ready` for every parameter with the gradient of the mean over the
+  /// batch's samples (with ReduceOp::sum, of their sum). Each micro-batch is computed once, by some rank. dtrain clears
+  /// the parameters' own gradients before each call, puts back the buffers of the step's beginning, and adds in the
+  /// order of a fixed tree. `f` makes no call of dtrain but `ready`, which is valid until it returns; it may return the
+  /// mean loss of its samples. Collective and blocking as backward(f). Threads: one at a time makes such steps. For
+  /// gradients of f32 and f64 in host memory; the first step allocates a partial sum of all gradients for each doubling
+  /// of a rank's micro-batches, and slices of the largest bucket.
+  /// @returns the mean loss and whether an optimizer is to update; if `f` returns nothing, whether one is to
+  /// @throws as backward(f); Error (unsupported) for other gradients; (invalid_argument) under no_sync() or with a hook
   template <class F>
   auto backward(const SampleStep& samples, F&& f, StepOptions options = {}) {
     static_assert(std::invocable<F&, const MicroBatch&, Ready>,
@@ -193,10 +193,11 @@ class DistributedDataParallel {
     if constexpr (std::invocable<F&, const MicroBatch&, Ready> && can_run) {
       using Steps = ddp::MicroBatchSteps<Communicator>;
       driver_->reducer->throw_if_unusable("backward()");
+      ddp::require_samples(samples);
       if (!reduces() || driver_->wrapped->has_unreduced) {
         ddp::refuse_work("backward()",
-                         "micro-batches under no_sync(), or after passes under it that no step has reduced; leave "
-                         "no_sync() out: a micro-batch may have passes of its own, which the model adds up");
+                         "micro-batches under no_sync(), or after passes that no step has reduced; leave it out: a "
+                         "micro-batch may have passes of its own, which the model adds up");
       }
       auto* steps = static_cast<Steps*>(driver_->micro_batch_steps.get());
       if (steps == nullptr || steps->micro_batches() != samples.micro_batches()) {
@@ -209,8 +210,7 @@ class DistributedDataParallel {
       or_report([&] {
         const async::RefusedCalls refused(
             group::GroupAccess::of(group_).rank_context()->tasks.handle(),
-            "a call of dtrain was made in the function of a step over micro-batches, of which ranks may have different "
-            "numbers; make it before or after the step");
+            "a call of dtrain was made in the function of a step over micro-batches; make it before or after the step");
         steps->run_passes(samples, f, refused);
       });
       const MicroBatchLoss result = steps->finish(step);
@@ -422,6 +422,7 @@ class DistributedDataParallel {
   Step begin(ddp::StepWork<Communicator>& work, StepOptions options) {
     group::GroupAccess::of(group_).rank_context()->require_may_block();
     driver_->compare_if_due(group::GroupAccess::of(group_), "backward()");
+    if (options.master != nullptr) options.master->require_of(driver_->parameters, "backward()");
     Step step = driver_->reducer->begin("backward()", std::move(options), &work);
     driver_->count_step(group::GroupAccess::of(group_));
     return step;

@@ -28075,6 +28075,9 @@ class IndexIterator {
   std::size_t index_ = 0;
 };
 
+/// The most micro-batches of a step.
+inline constexpr std::size_t most_micro_batches = 4096;
+
 /// A part of a step's samples, which one rank computes.
 /// @ingroup checkpoints
 struct MicroBatch {
@@ -28380,11 +28383,11 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
                 "give a smaller batch",
                 {options.dataset_size, options.global_batch});
   }
-  if (constexpr std::size_t most = 4096; options.micro_batches > most) {
+  if (options.micro_batches > most_micro_batches) {
     throw_error(Errc::invalid_argument,
                 "a sampler was made with {} micro-batches; give at most {}: the largest number of ranks that the "
                 "training will have",
-                {options.micro_batches, most});
+                {options.micro_batches, most_micro_batches});
   }
 }
 
@@ -28461,12 +28464,13 @@ DTRAIN_DEFINED SampleSteps DistributedSampler::steps(std::uint64_t epoch) const 
   }
   warn_of_large_batch(epoch);
   if (epoch == 0 && rank() == 0 && ranks() > options_.micro_batches) {
-    log(LogLevel::warning, format_text("{} ranks and {} micro-batches: {} ranks compute nothing; give "
+    log(LogLevel::warning, format_text("{} ranks and {} micro-batches: ranks from {} on compute nothing; give "
                                        "SamplerOptions::micro_batches the largest number of ranks",
-                                       {ranks(), options_.micro_batches, ranks() - options_.micro_batches}));
+                                       {ranks(), options_.micro_batches, options_.micro_batches}));
   }
-  return {order_of_steps(epoch), options_.global_batch, options_.micro_batches,
-          epoch_generator(options_.seed, epoch).next()};
+  std::vector<std::size_t> order = order_of_steps(epoch);
+  const std::size_t step_samples = std::min(options_.global_batch, order.size());
+  return {std::move(order), step_samples, options_.micro_batches, epoch_generator(options_.seed, epoch).next()};
 }
 
 DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {
@@ -33631,7 +33635,8 @@ class TreeSums {
   const BucketPlan* plan_;
   std::vector<TreePass> passes_;
   std::vector<Line> memory_;
-  std::vector<std::byte*> arenas_;  ///< the stack of partial sums
+  std::vector<std::size_t> offsets_;  ///< the plan's, for which memory_ has zeros between gradients
+  std::vector<std::byte*> arenas_;    ///< the stack of partial sums
   std::vector<unsigned char> is_added_,
       has_own_;  ///< whether each parameter's is, in this pass; and from its own memory
   TreePass pass_;
@@ -37880,7 +37885,7 @@ class TreeWork final : public ReducingWork<C> {
     this->set_buckets(buckets);
     buckets_ = &buckets;
     std::size_t most = 0;
-    for (std::size_t bucket = 0; bucket < plan_->buckets.size(); ++bucket) {
+    for (std::size_t bucket = 0; layout_->of_ranks.size() > 1 && bucket < plan_->buckets.size(); ++bucket) {
       const PlannedBucket& planned = plan_->buckets[bucket];
       const TreeExchange& exchange = exchange_of(planned.bytes / size_bytes(planned.dtype));
       most = std::max<std::size_t>(most, exchange.own.count * size_bytes(planned.dtype));
@@ -38508,6 +38513,7 @@ class Reducer final : public Step::Target {
   const GradientTable& gradients() const noexcept { return reduction_.gradients(); }
   const Communicator& communicator() const noexcept { return reduction_.communicator(); }
   const DdpOptions& options() const noexcept { return options_; }
+  ReadyCheck& ready_check() noexcept { return reduction_.ready_check(); }
   /// The latest step records. Threads: any.
   const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }
   /// The bucket plan. A rebuild replaces it after the first step.
@@ -38693,9 +38699,11 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// The result of a step over micro-batches: `const double loss = ddp.backward(step, f);`.
 /// @ingroup training
 struct MicroBatchLoss {
-  double loss = 0;  ///< the mean over the step's samples, added in the order of the micro-batches; 0 if f returns none
+  double loss = 0;      ///< the mean over the step's samples, in the order of the micro-batches (with sum: the sum)
   bool updates = true;  ///< whether an optimizer is to update, as Step::finish returns
   operator double() const noexcept { return loss; }
+  template <std::same_as<bool> B>
+  operator B() const = delete;  ///< would be the loss's: ask `updates`
 };
 
 /// Buffers of a model in a step over micro-batches: before each pass those of the step's beginning, after the step
@@ -38717,31 +38725,44 @@ class MicroBatchBuffers {
   std::vector<std::byte> before_, after_;
 };
 
-/// Takes the gradients of a pass.
+/// Takes the gradients of one pass after the other. Lifetime: the constructor's arguments outlive it; a Ready of a pass
+/// is an error after that.
 class MicroBatchPass final : public Ready::Sink {
  public:
-  /// @param step gets the rank's last node, if this is the rank's last pass; else null. Lifetime: all outlive it
-  MicroBatchPass(const GradientTable& gradients, TreeSums& sums, const async::RefusedCalls& refused,
-                 Ready::Sink* step) noexcept
-      : gradients_(&gradients), sums_(&sums), refused_(&refused), step_(step) {}
+  MicroBatchPass(const GradientTable& gradients, TreeSums& sums, ReadyCheck& check) noexcept
+      : gradients_(&gradients), sums_(&sums), check_(&check) {}
 
-  /// @throws Error (invalid_argument) as Ready
+  /// @param refused of this thread @param step gets the rank's last node, if this is the rank's last pass; else null
+  void begin(const async::RefusedCalls& refused, Ready::Sink* step) noexcept {
+    refused_ = &refused;
+    step_ = step;
+    is_open_.store(true, std::memory_order_release);
+  }
+  void close() noexcept { is_open_.store(false, std::memory_order_release); }
+
+  /// @throws Error (invalid_argument) as Ready, and outside a pass
   void ready(const ReadyGradient& gradient) override;
 
-  /// Gradients that did not come are zeros. @throws Error (missing_gradient) if they are not allowed to be
+  /// Gradients that did not come are zeros. @throws Error (missing_gradient) if they are not allowed to be;
+  /// (invalid_argument) for a gradient that changed after ready(), which the step finds in the last pass (ReadyCheck)
   void finish(bool allows_unused);
 
   /// Instead of a pass, on a rank without micro-batches: each gradient's memory, whatever it has.
-  void announce_all();
+  void announce_all(const async::RefusedCalls& refused, Ready::Sink& step);
 
  private:
   void announce(std::size_t parameter);
 
   const GradientTable* gradients_;
   TreeSums* sums_;
-  const async::RefusedCalls* refused_;  ///< but for what the step does in ready()
-  Ready::Sink* step_;
+  ReadyCheck* check_;
+  std::atomic<bool> is_open_{false};
+  const async::RefusedCalls* refused_ = nullptr;  ///< allows what the step does in ready()
+  Ready::Sink* step_ = nullptr;
 };
+
+/// @throws Error (invalid_argument) for a step that no sampler has made: without samples, or without micro-batches
+void require_samples(const SampleStep& samples);
 
 /// @throws Error (unsupported) for buffers that the wrapper does not broadcast
 void require_buffers(std::span<const TensorView> buffers, const DdpOptions& options);
@@ -38760,7 +38781,7 @@ class MicroBatchSteps {
                   std::size_t micro_batches)
       : reducer_(&reducer), lifetime_(reducer.lifetime()), state_(new State(reducer, buffers, micro_batches)) {
     require_buffers(buffers, reducer.options());
-    if (reducer.communicator().rank() == 0) warn_of_addresses(parameters);
+    warn_of_addresses(parameters);
   }
   MicroBatchSteps(const MicroBatchSteps&) = delete;
   ~MicroBatchSteps() {
@@ -38783,7 +38804,10 @@ class MicroBatchSteps {
       const double share = static_cast<double>(batch.samples.size()) / static_cast<double>(samples.samples().size());
       state_->sums.begin_pass(pass, averages ? share : 1);
       state_->buffers.begin_pass();
-      MicroBatchPass sink(reducer_->gradients(), state_->sums, refused, pass.is_last ? reducer_ : nullptr);
+      if (&pass != state_->sums.passes().data()) reducer_->ready_check().begin();
+      MicroBatchPass& sink = state_->pass;
+      sink.begin(refused, pass.is_last ? reducer_ : nullptr);
+      const ClosedAtEnd closed{sink};
       if (batch.samples.empty()) {
         sink.finish(true);
         continue;
@@ -38796,8 +38820,7 @@ class MicroBatchSteps {
       if (pass.micro_batch == 0) state_->buffers.end_first();
       sink.finish(reducer_->options().allow_unused_parameters);
     }
-    if (state_->sums.passes().empty())
-      MicroBatchPass(reducer_->gradients(), state_->sums, refused, reducer_).announce_all();
+    if (state_->sums.passes().empty()) state_->pass.announce_all(refused, *reducer_);
     state_->work.send(
         {reinterpret_cast<std::byte*>(state_->losses.data()), has_loss ? micro_batches() : 0, DType::f64, {}},
         state_->buffers.sent());
@@ -38809,22 +38832,30 @@ class MicroBatchSteps {
     state_->buffers.end_step();
     for (const double loss : state_->losses)
       result.loss += loss;
+    if (result.loss != result.loss)
+      result.loss = std::numeric_limits<double>::quiet_NaN();  // else a sum's sign differs
     return result;
   }
 
  private:
+  struct ClosedAtEnd {
+    MicroBatchPass& pass;
+    ~ClosedAtEnd() { pass.close(); }
+  };
   struct State {
     State(Reducer<C>& reducer, std::span<const TensorView> model_buffers, std::size_t micro_batches)
         : layout(assign_micro_batches(micro_batches, static_cast<std::size_t>(reducer.communicator().size())),
                  reducer.communicator().rank()),
           sums(reducer.gradients(), reducer.plan(), tree_passes(layout.of_ranks[layout.rank])),
           buffers(model_buffers),
+          pass(reducer.gradients(), sums, reducer.ready_check()),
           losses(micro_batches),
           work(reducer.norms(), reducer.plan(), reducer.gradients(), sums, layout) {}
 
     TreeLayout layout;
     TreeSums sums;
     MicroBatchBuffers buffers;
+    MicroBatchPass pass;
     std::vector<double> losses;  ///< mean loss of each micro-batch, times its share
     TreeWork<C> work;
   };
@@ -41110,15 +41141,15 @@ class DistributedDataParallel {
   }
 
   /// Runs a step whose reduced gradients, and so the weights, have the same bits on any number of ranks: `f(batch,
-  /// ready)` runs the backward pass of a MicroBatch and calls `ready` for every parameter. Each micro-batch is computed
-  /// once, by some rank, in the same way: its gradient depends on its samples, its seed, the weights and the buffers
-  /// alone, which before each call are those of the step's beginning. The gradients are averages over the batch's
-  /// samples, and are added in the order of a fixed tree; `f` makes no call of dtrain but `ready`. It may return the
-  /// mean loss of its samples. Collective and blocking as backward(f). For gradients of f32 and f64 in host memory; the
-  /// first step allocates a partial sum of all gradients for each doubling of a rank's micro-batches.
-  /// @returns the mean loss, and whether an optimizer is to update; if `f` returns nothing, whether one is to
-  /// @throws as backward(f); Error (unsupported) for other gradients; (invalid_argument) under no_sync(), after passes
-  /// that no step has reduced, and with a gradient hook
+  /// ready)` computes a MicroBatch, and calls `ready` for every parameter with the gradient of the mean over the
+  /// batch's samples (with ReduceOp::sum, of their sum). Each micro-batch is computed once, by some rank. dtrain clears
+  /// the parameters' own gradients before each call, puts back the buffers of the step's beginning, and adds in the
+  /// order of a fixed tree. `f` makes no call of dtrain but `ready`, which is valid until it returns; it may return the
+  /// mean loss of its samples. Collective and blocking as backward(f). Threads: one at a time makes such steps. For
+  /// gradients of f32 and f64 in host memory; the first step allocates a partial sum of all gradients for each doubling
+  /// of a rank's micro-batches, and slices of the largest bucket.
+  /// @returns the mean loss and whether an optimizer is to update; if `f` returns nothing, whether one is to
+  /// @throws as backward(f); Error (unsupported) for other gradients; (invalid_argument) under no_sync() or with a hook
   template <class F>
   auto backward(const SampleStep& samples, F&& f, StepOptions options = {}) {
     static_assert(std::invocable<F&, const MicroBatch&, Ready>,
@@ -41130,10 +41161,11 @@ class DistributedDataParallel {
     if constexpr (std::invocable<F&, const MicroBatch&, Ready> && can_run) {
       using Steps = ddp::MicroBatchSteps<Communicator>;
       driver_->reducer->throw_if_unusable("backward()");
+      ddp::require_samples(samples);
       if (!reduces() || driver_->wrapped->has_unreduced) {
         ddp::refuse_work("backward()",
-                         "micro-batches under no_sync(), or after passes under it that no step has reduced; leave "
-                         "no_sync() out: a micro-batch may have passes of its own, which the model adds up");
+                         "micro-batches under no_sync(), or after passes that no step has reduced; leave it out: a "
+                         "micro-batch may have passes of its own, which the model adds up");
       }
       auto* steps = static_cast<Steps*>(driver_->micro_batch_steps.get());
       if (steps == nullptr || steps->micro_batches() != samples.micro_batches()) {
@@ -41146,8 +41178,7 @@ class DistributedDataParallel {
       or_report([&] {
         const async::RefusedCalls refused(
             group::GroupAccess::of(group_).rank_context()->tasks.handle(),
-            "a call of dtrain was made in the function of a step over micro-batches, of which ranks may have different "
-            "numbers; make it before or after the step");
+            "a call of dtrain was made in the function of a step over micro-batches; make it before or after the step");
         steps->run_passes(samples, f, refused);
       });
       const MicroBatchLoss result = steps->finish(step);
@@ -41359,6 +41390,7 @@ class DistributedDataParallel {
   Step begin(ddp::StepWork<Communicator>& work, StepOptions options) {
     group::GroupAccess::of(group_).rank_context()->require_may_block();
     driver_->compare_if_due(group::GroupAccess::of(group_), "backward()");
+    if (options.master != nullptr) options.master->require_of(driver_->parameters, "backward()");
     Step step = driver_->reducer->begin("backward()", std::move(options), &work);
     driver_->count_step(group::GroupAccess::of(group_));
     return step;
@@ -62460,6 +62492,13 @@ std::string parse_safetensors(std::string_view text, SafetensorsHeader& header);
 /// Tensors for a file, with the types' names there, and without places.
 std::vector<FileTensor> file_tensors(std::span<const ParameterSignature> tensors);
 
+namespace detail {
+
+/// @returns the bytes of an element of a type of files; nullopt for a type that dtrain does not know
+std::optional<std::size_t> element_bytes(std::string_view type);
+
+}  // namespace detail
+
 /// Indices of the tensors in a file's order: larger element types first, so that all tensors are aligned.
 std::vector<std::size_t> safetensors_order(std::span<const FileTensor> tensors);
 
@@ -63039,8 +63078,7 @@ static_assert(type_names.size() == static_cast<std::size_t>(last_dtype));
 inline constexpr std::array<std::pair<std::string_view, std::size_t>, 5> other_types{
     {{"BOOL", 1}, {"I8", 1}, {"I16", 2}, {"U16", 2}, {"C64", 8}}};
 
-/// @returns the bytes of an element; nullopt for a type that dtrain does not know
-inline std::optional<std::size_t> element_bytes(std::string_view type) {
+DTRAIN_DEFINED std::optional<std::size_t> element_bytes(std::string_view type) {
   const auto known = std::find(type_names.begin(), type_names.end(), type);
   if (known != type_names.end()) return size_bytes(static_cast<DType>(known - type_names.begin() + 1));
   for (const auto& [name, bytes] : other_types) {
@@ -63766,7 +63804,16 @@ DTRAIN_DEFINED void MicroBatchBuffers::copy(std::vector<std::byte>& kept, bool r
 
 DTRAIN_DEFINED void MicroBatchPass::ready(const ReadyGradient& gradient) {
   gradients_->check(gradient);
-  if (!sums_->add(gradient.parameter, gradients_->memory_of(gradient))) {
+  if (!is_open_.load(std::memory_order_acquire)) {
+    gradients_->names().refuse_ready(gradient.parameter,
+                                     "came when no micro-batch was under way; call it before the function of the step "
+                                     "returns");
+  }
+  const std::byte* const memory = gradients_->memory_of(gradient);
+  const GradientSlot& slot = (*gradients_)[gradient.parameter];
+  const bool is_result_there = step_ != nullptr && slot.is_bound();  // whose digest the step takes
+  if (check_->is_on() && memory == slot.own && !is_result_there) check_->take(gradient.parameter, memory);
+  if (!sums_->add(gradient.parameter, memory)) {
     gradients_->names().refuse_ready(gradient.parameter,
                                      "came twice in a micro-batch; call it once, when the gradient is final");
   }
@@ -63793,23 +63840,35 @@ DTRAIN_DEFINED void MicroBatchPass::finish(bool allows_unused) {
     sums_->add(i, nullptr);
     announce(i);
   }
+  if (step_ == nullptr) check_->require_all_unchanged();
 }
 
-DTRAIN_DEFINED void MicroBatchPass::announce_all() {
+DTRAIN_DEFINED void MicroBatchPass::announce_all(const async::RefusedCalls& refused, Ready::Sink& step) {
+  refused_ = &refused;
+  step_ = &step;
   for (std::size_t i = 0; i < gradients_->size(); ++i)
     announce(i);
 }
 
+DTRAIN_DEFINED void require_samples(const SampleStep& samples) {
+  if (samples.samples().empty() || samples.micro_batches() == 0 || samples.micro_batches() > most_micro_batches) {
+    throw_error(Errc::invalid_argument,
+                "backward() got a step of {} samples in {} micro-batches; take it from sampler.steps()",
+                {samples.samples().size(), samples.micro_batches()});
+  }
+}
+
 DTRAIN_DEFINED void warn_of_addresses(std::span<const Parameter> parameters) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    for (const TensorView& view : {parameters[i].value, parameters[i].gradient}) {
+    for (const bool is_value : {true, false}) {
+      const TensorView& view = is_value ? parameters[i].value : parameters[i].gradient;
       if (view.bytes() == 0 || reinterpret_cast<std::uintptr_t>(view.data) % arena_alignment == 0) continue;
-      return log(
-          LogLevel::warning,
-          format_text("the memory of {} begins at no multiple of {}: in steps over micro-batches a library such as "
-                      "Eigen or a BLAS may then compute other bits on another number of ranks; allocate values "
-                      "and gradients at multiples of {}",
-                      {describe_parameter(i, parameters[i].name), arena_alignment, arena_alignment}));
+      return log(LogLevel::warning,
+                 format_text("the {} of {} begins at no multiple of {}: in steps over micro-batches a library such as "
+                             "Eigen or a BLAS may then compute other bits on another number of ranks; allocate values "
+                             "and gradients at multiples of {}",
+                             {is_value ? "value" : "gradient", describe_parameter(i, parameters[i].name),
+                              arena_alignment, arena_alignment}));
     }
   }
 }
@@ -63947,6 +64006,7 @@ DTRAIN_DEFINED TreeSums::TreeSums(const GradientTable& gradients, const BucketPl
           {gradients.names().describe(i), name(view.dtype), to_string(view.device)});
     }
   }
+  offsets_ = plan.offset_of;
   const std::size_t lines = (plan.arena_bytes + sizeof(Line) - 1) / sizeof(Line);
   const std::size_t arenas = deepest(passes_);
   memory_ = std::vector<Line>(lines * arenas);
@@ -63957,6 +64017,10 @@ DTRAIN_DEFINED TreeSums::TreeSums(const GradientTable& gradients, const BucketPl
 DTRAIN_DEFINED void TreeSums::begin_pass(const TreePass& pass, double weight) noexcept {
   pass_ = pass;
   weight_ = weight;
+  if (offsets_ != plan_->offset_of) {  // old sums would lie in the padding between gradients, which is zeros
+    std::copy(plan_->offset_of.begin(), plan_->offset_of.end(), offsets_.begin());
+    if (!memory_.empty()) std::memset(memory_.data(), 0, memory_.size() * sizeof(Line));
+  }
   const bool is_first = pass.micro_batch == passes_.front().micro_batch;  // the last step's result is there
   for (std::size_t i = 0; i < gradients_->size(); ++i) {
     const GradientSlot& slot = (*gradients_)[i];
@@ -63968,7 +64032,7 @@ DTRAIN_DEFINED void TreeSums::begin_pass(const TreePass& pass, double weight) no
 DTRAIN_DEFINED bool TreeSums::add(std::size_t parameter, const std::byte* gradient) noexcept {
   if (std::exchange(is_added_[parameter], 1) != 0) return false;
   const GradientSlot& slot = (*gradients_)[parameter];
-  if (gradient == slot.own) has_own_[parameter] = 1;
+  if (gradient == slot.own || gradient == nullptr) has_own_[parameter] = 1;  // one without ready() may be there, too
   const TensorView& view = gradients_->view(parameter);
   const auto count = static_cast<std::size_t>(view.shape.element_count());
   if (count == 0) return true;

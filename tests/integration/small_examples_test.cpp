@@ -182,14 +182,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("same_bits ends with the same loss and weights on 1 to 5 ranks, and after workers are killed") {
+TEST_CASE("same_bits ends with the same weights on 1 to 5 ranks, and after workers are killed") {
   const auto end_of = [](const Result& result) {
     INFO(result.output);
     INFO(result.error);
     CHECK(result.exit_code == 0);
-    const std::size_t found = result.output.find("mean squared error ");
+    const std::size_t found = result.output.find("weights ");
     REQUIRE(found != std::string::npos);
-    CHECK_CONTAINS(result.output, ", weights ");
     return result.output.substr(found);
   };
   const std::string alone = end_of(support::run(examples + "same_bits", {"--nproc-per-node=1"}));

@@ -57,6 +57,13 @@ std::string parse_safetensors(std::string_view text, SafetensorsHeader& header);
 /// Tensors for a file, with the types' names there, and without places.
 std::vector<FileTensor> file_tensors(std::span<const ParameterSignature> tensors);
 
+namespace detail {
+
+/// @returns the bytes of an element of a type of files; nullopt for a type that dtrain does not know
+std::optional<std::size_t> element_bytes(std::string_view type);
+
+}  // namespace detail
+
 /// Indices of the tensors in a file's order: larger element types first, so that all tensors are aligned.
 std::vector<std::size_t> safetensors_order(std::span<const FileTensor> tensors);
 
@@ -107,8 +114,7 @@ static_assert(type_names.size() == static_cast<std::size_t>(last_dtype));
 inline constexpr std::array<std::pair<std::string_view, std::size_t>, 5> other_types{
     {{"BOOL", 1}, {"I8", 1}, {"I16", 2}, {"U16", 2}, {"C64", 8}}};
 
-/// @returns the bytes of an element; nullopt for a type that dtrain does not know
-inline std::optional<std::size_t> element_bytes(std::string_view type) {
+DTRAIN_DEFINED std::optional<std::size_t> element_bytes(std::string_view type) {
   const auto known = std::find(type_names.begin(), type_names.end(), type);
   if (known != type_names.end()) return size_bytes(static_cast<DType>(known - type_names.begin() + 1));
   for (const auto& [name, bytes] : other_types) {

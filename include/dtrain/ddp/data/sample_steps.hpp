@@ -41,6 +41,9 @@ class IndexIterator {
   std::size_t index_ = 0;
 };
 
+/// The most micro-batches of a step.
+inline constexpr std::size_t most_micro_batches = 4096;
+
 /// A part of a step's samples, which one rank computes.
 /// @ingroup checkpoints
 struct MicroBatch {

@@ -246,11 +246,11 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
                 "give a smaller batch",
                 {options.dataset_size, options.global_batch});
   }
-  if (constexpr std::size_t most = 4096; options.micro_batches > most) {
+  if (options.micro_batches > most_micro_batches) {
     throw_error(Errc::invalid_argument,
                 "a sampler was made with {} micro-batches; give at most {}: the largest number of ranks that the "
                 "training will have",
-                {options.micro_batches, most});
+                {options.micro_batches, most_micro_batches});
   }
 }
 
@@ -327,12 +327,13 @@ DTRAIN_DEFINED SampleSteps DistributedSampler::steps(std::uint64_t epoch) const 
   }
   warn_of_large_batch(epoch);
   if (epoch == 0 && rank() == 0 && ranks() > options_.micro_batches) {
-    log(LogLevel::warning, format_text("{} ranks and {} micro-batches: {} ranks compute nothing; give "
+    log(LogLevel::warning, format_text("{} ranks and {} micro-batches: ranks from {} on compute nothing; give "
                                        "SamplerOptions::micro_batches the largest number of ranks",
-                                       {ranks(), options_.micro_batches, ranks() - options_.micro_batches}));
+                                       {ranks(), options_.micro_batches, options_.micro_batches}));
   }
-  return {order_of_steps(epoch), options_.global_batch, options_.micro_batches,
-          epoch_generator(options_.seed, epoch).next()};
+  std::vector<std::size_t> order = order_of_steps(epoch);
+  const std::size_t step_samples = std::min(options_.global_batch, order.size());
+  return {std::move(order), step_samples, options_.micro_batches, epoch_generator(options_.seed, epoch).next()};
 }
 
 DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {

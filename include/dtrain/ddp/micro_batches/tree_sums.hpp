@@ -48,7 +48,8 @@ class TreeSums {
   const BucketPlan* plan_;
   std::vector<TreePass> passes_;
   std::vector<Line> memory_;
-  std::vector<std::byte*> arenas_;  ///< the stack of partial sums
+  std::vector<std::size_t> offsets_;  ///< the plan's, for which memory_ has zeros between gradients
+  std::vector<std::byte*> arenas_;    ///< the stack of partial sums
   std::vector<unsigned char> is_added_,
       has_own_;  ///< whether each parameter's is, in this pass; and from its own memory
   TreePass pass_;
@@ -86,6 +87,7 @@ DTRAIN_DEFINED TreeSums::TreeSums(const GradientTable& gradients, const BucketPl
           {gradients.names().describe(i), name(view.dtype), to_string(view.device)});
     }
   }
+  offsets_ = plan.offset_of;
   const std::size_t lines = (plan.arena_bytes + sizeof(Line) - 1) / sizeof(Line);
   const std::size_t arenas = deepest(passes_);
   memory_ = std::vector<Line>(lines * arenas);
@@ -96,6 +98,10 @@ DTRAIN_DEFINED TreeSums::TreeSums(const GradientTable& gradients, const BucketPl
 DTRAIN_DEFINED void TreeSums::begin_pass(const TreePass& pass, double weight) noexcept {
   pass_ = pass;
   weight_ = weight;
+  if (offsets_ != plan_->offset_of) {  // old sums would lie in the padding between gradients, which is zeros
+    std::copy(plan_->offset_of.begin(), plan_->offset_of.end(), offsets_.begin());
+    if (!memory_.empty()) std::memset(memory_.data(), 0, memory_.size() * sizeof(Line));
+  }
   const bool is_first = pass.micro_batch == passes_.front().micro_batch;  // the last step's result is there
   for (std::size_t i = 0; i < gradients_->size(); ++i) {
     const GradientSlot& slot = (*gradients_)[i];
@@ -107,7 +113,7 @@ DTRAIN_DEFINED void TreeSums::begin_pass(const TreePass& pass, double weight) no
 DTRAIN_DEFINED bool TreeSums::add(std::size_t parameter, const std::byte* gradient) noexcept {
   if (std::exchange(is_added_[parameter], 1) != 0) return false;
   const GradientSlot& slot = (*gradients_)[parameter];
-  if (gradient == slot.own) has_own_[parameter] = 1;
+  if (gradient == slot.own || gradient == nullptr) has_own_[parameter] = 1;  // one without ready() may be there, too
   const TensorView& view = gradients_->view(parameter);
   const auto count = static_cast<std::size_t>(view.shape.element_count());
   if (count == 0) return true;

@@ -76,7 +76,7 @@ class TreeWork final : public ReducingWork<C> {
     this->set_buckets(buckets);
     buckets_ = &buckets;
     std::size_t most = 0;
-    for (std::size_t bucket = 0; bucket < plan_->buckets.size(); ++bucket) {
+    for (std::size_t bucket = 0; layout_->of_ranks.size() > 1 && bucket < plan_->buckets.size(); ++bucket) {
       const PlannedBucket& planned = plan_->buckets[bucket];
       const TreeExchange& exchange = exchange_of(planned.bytes / size_bytes(planned.dtype));
       most = std::max<std::size_t>(most, exchange.own.count * size_bytes(planned.dtype));

@@ -203,6 +203,7 @@ class Reducer final : public Step::Target {
   const GradientTable& gradients() const noexcept { return reduction_.gradients(); }
   const Communicator& communicator() const noexcept { return reduction_.communicator(); }
   const DdpOptions& options() const noexcept { return options_; }
+  ReadyCheck& ready_check() noexcept { return reduction_.ready_check(); }
   /// The latest step records. Threads: any.
   const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }
   /// The bucket plan. A rebuild replaces it after the first step.

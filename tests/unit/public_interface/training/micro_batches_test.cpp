@@ -74,10 +74,10 @@ struct Network {
 
   static float x_of(const MicroBatch& batch) { return static_cast<float>(batch.samples.back() % 11); }
 
-  std::array<float, 1000> first{}, gradient_of_first{};
-  std::array<float, 1000> second{}, gradient_of_second{};
-  std::array<double, 333> third{}, gradient_of_third{};
-  std::array<float, 1000> fourth{}, gradient_of_fourth{};
+  alignas(64) std::array<float, 1008> first{}, gradient_of_first{};
+  alignas(64) std::array<float, 1008> second{}, gradient_of_second{};
+  alignas(64) std::array<double, 336> third{}, gradient_of_third{};
+  alignas(64) std::array<float, 1008> fourth{}, gradient_of_fourth{};
   std::array<float, 2> buffer{0.5F, 0};
   float* at_first = gradient_of_first.data();
   float* at_second = gradient_of_second.data();
@@ -101,6 +101,7 @@ struct Setting {
   double clip_norm = 0;
   std::size_t dataset = 203;  // the last of its batches of 50 has 3 samples: micro-batches without samples
   bool shuffles = true;
+  std::size_t parts = micro_batches;
 };
 
 /// All bits of a training.
@@ -119,7 +120,7 @@ dtrain::SamplerOptions sampler_options(const Setting& setting) {
           .global_batch = 50,
           .seed = 3,
           .shuffle = setting.shuffles,
-          .micro_batches = micro_batches};
+          .micro_batches = setting.parts};
 }
 
 template <class Net, class P>
@@ -253,6 +254,18 @@ TEST_CASE("sizes of buckets, topologies and clipping change no bit with the numb
   }
 }
 
+TEST_CASE("numbers of micro-batches that are no powers of two give one result, too") {
+  for (const std::size_t parts : {6U, 14U}) {
+    CAPTURE(parts);
+    Setting setting;
+    setting.parts = parts;
+    Bits expected;
+    run_well(1, [&](const Group& group) { expected = train<Network>(group, setting); });
+    for (const int ranks : {2, 3, 5, 7})
+      expect_bits(expected, ranks, setting);
+  }
+}
+
 TEST_CASE("what steps over micro-batches cannot have is refused in a sentence") {
   const auto nothing = [](const MicroBatch&, Ready) {};
   expect_ends(1, {"sampler.steps() needs SamplerOptions::micro_batches"}, [](const Group& group) {
@@ -293,6 +306,13 @@ TEST_CASE("what steps over micro-batches cannot have is refused in a sentence") 
               ready(1);
             });
           });
+  refused("'first' changed after ready(0)", [&](const Group& group, Network& net, const SampleStep& step) {
+    DistributedDataParallel ddp{net, group, {.allow_unused_parameters = true, .check_ready = true}};
+    ddp.backward(step, [&](const MicroBatch& batch, Ready ready) {
+      net.backward(batch, [&](std::size_t i) { ready(i); });
+      net.at_first[7] += 1;
+    });
+  });
   refused("in the function of a step over micro-batches",
           [&](const Group& group, Network& net, const SampleStep& step) {
             DistributedDataParallel ddp{net, group};
@@ -305,6 +325,74 @@ TEST_CASE("what steps over micro-batches cannot have is refused in a sentence") 
     const dtrain::SampleSteps steps = sampler.steps(1);
     ddp.backward(steps[0], nothing);
   });
+}
+
+TEST_CASE("ordinary steps between steps over micro-batches have the norm of their gradients") {
+  run_well(3, [](const Group& group) {
+    Network net;
+    DistributedDataParallel ddp{net, group, {.bucket_bytes = 1U << 20U, .allow_unused_parameters = true}};
+    const dtrain::DistributedSampler sampler{group, sampler_options({})};
+    const dtrain::SampleSteps steps = sampler.steps(1);
+    for (int round = 0; round < 3; ++round) {
+      ddp.backward(steps[0], [&](const MicroBatch& batch, Ready ready) {
+        return net.backward(batch, [&](std::size_t i) { ready(i); });
+      });
+      ddp.backward(
+          [&](Ready ready) {
+            net.clear();
+            net.gradient_of_first[0] = 3;
+            net.gradient_of_third[0] = 4;
+            for (const std::size_t i : {2U, 0U, 1U, 3U})
+              ready(i);
+          },
+          {.measure_norm = true});
+      CHECK(ddp.gradient_norm().norm == 5);
+    }
+  });
+}
+
+TEST_CASE("a gradient that a micro-batch computes without ready() is not part of a later one") {
+  for (const int ranks : {1, 2, 8}) {
+    run_well(ranks, [&](const Group& group) {
+      Model model({16});
+      DistributedDataParallel ddp{model, group, {.allow_unused_parameters = true}};
+      const dtrain::DistributedSampler sampler{group, sampler_options({})};
+      const dtrain::SampleSteps steps = sampler.steps(1);
+      ddp.backward(steps[0], [&](const MicroBatch& batch, Ready ready) {
+        for (float& gradient : model.gradients[0])
+          gradient += 8;
+        if (batch.number % 2 == 1) ready(0);
+      });
+      CHECK(model.gradients[0][3] == doctest::Approx(4).epsilon(0.05));
+    });
+  }
+}
+
+TEST_CASE("ready() after the function, a step of no sampler and the weights of another model are refused") {
+  const auto refused = [](const std::string& sentence, const auto& body) {
+    expect_ends(1, {sentence}, [&](const Group& group) {
+      Network net;
+      DistributedDataParallel ddp{net, group, {.allow_unused_parameters = true}};
+      const dtrain::DistributedSampler sampler{group, sampler_options({})};
+      const dtrain::SampleSteps steps = sampler.steps(1);
+      body(net, ddp, steps[0]);
+    });
+  };
+  refused("came when no micro-batch was under way", [](Network&, auto& ddp, const SampleStep& step) {
+    std::optional<Ready> kept;
+    ddp.backward(step, [&](const MicroBatch&, Ready ready) { kept = ready; });
+    (*kept)(1);
+  });
+  refused("a step of 0 samples in 8 micro-batches", [](Network&, auto& ddp, const SampleStep&) {
+    ddp.backward(SampleStep({}, 8, 1), [](const MicroBatch&, Ready) {});
+  });
+  refused("MasterWeights", [](Network&, auto& ddp, const SampleStep& step) {
+    BasicModel<bfloat16> other({3});
+    dtrain::MasterWeights master(other);
+    ddp.backward(step, [](const MicroBatch&, Ready) {}, {.master = &master});
+  });
+  static_assert(!std::is_convertible_v<dtrain::MicroBatchLoss, bool>);
+  static_assert(std::is_convertible_v<dtrain::MicroBatchLoss, double>);
 }
 
 TEST_CASE("an exception of a micro-batch ends the job with its text, and the step can be of no use again") {
