@@ -28937,8 +28937,8 @@ struct TreeNode {
 };
 
 /// The nodes of each rank, in their order: together each micro-batch once. The ranks' numbers of micro-batches differ
-/// by one at most, ranks beyond the micro-batches have none, and rank 0 has micro-batch 0. A rank has at most 2 nodes
-/// for 24 micro-batches or fewer, and 3 for 64.
+/// by one at most, ranks beyond the micro-batches have none, and rank 0 has micro-batch 0. A rank has at most 3
+/// nodes for 24 micro-batches or fewer, 2 for 8, 12, 16 and 24, and at most 5 for 64 or fewer.
 std::vector<std::vector<TreeNode>> assign_micro_batches(std::size_t micro_batches, std::size_t ranks);
 
 /// One pass of a rank: how its micro-batch's gradients go to a stack of partial sums. A node's sums are the digits of a
