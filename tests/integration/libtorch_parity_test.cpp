@@ -91,7 +91,7 @@ TEST_CASE("sharded optimizers and PowerSGD train as ZeroRedundancyOptimizer and 
 }
 
 TEST_CASE("PyTorch goes on from a sharded checkpoint by the lines of the guide, and loads weights of each type") {
-  const std::string python = peer();
+  const std::string python = support::peer_python();
   for (const std::string program : {"sharded_probe", "checkpoint_probe"}) {
     if (std::filesystem::exists(DTRAIN_EXAMPLES_DIR "/" + program)) continue;
     return dtrain_test::skip(program + " was not built: it needs LibTorch (libtorch-dev) and zlib");
