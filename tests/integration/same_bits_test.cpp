@@ -111,8 +111,10 @@ TEST_CASE("a training that ends on 3 ranks goes on from its checkpoint on 2, to 
   {
     Program job(fashion_mnist.program, first);
     job.close_input();
-    while (!std::filesystem::exists(checkpoint.path))
+    const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60));
+    while (!std::filesystem::exists(checkpoint.path) && !deadline.passed())
       REQUIRE(!job.wait_for("test accuracy", dtrain::Deadline::after(std::chrono::milliseconds(20))));
+    REQUIRE(std::filesystem::exists(checkpoint.path));
   }  // killed
   Example resumed = fashion_mnist;
   resumed.flags = flags;

@@ -1,6 +1,8 @@
 // Steps over micro-batches: the weights have the same bits on any number of ranks, and are those of a plain loop.
 
 #include <bit>
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include "unit/public_interface/prelude.hpp"
@@ -115,6 +117,13 @@ void append(std::string& bytes, const auto& values) {
   bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
 }
 
+void append_values(std::string& bytes, const Network& net) {
+  append(bytes, net.first);
+  append(bytes, net.second);
+  append(bytes, net.third);
+  append(bytes, net.fourth);
+}
+
 dtrain::SamplerOptions sampler_options(const Setting& setting) {
   return {.dataset_size = setting.dataset,
           .global_batch = 50,
@@ -141,10 +150,7 @@ Bits train(const dtrain::ProcessGroup<P>& group, const Setting& setting) {
       append(bits.bytes, net.buffer);
     }
   }
-  append(bits.bytes, net.first);
-  append(bits.bytes, net.second);
-  append(bits.bytes, net.third);
-  append(bits.bytes, net.fourth);
+  append_values(bits.bytes, net);
   return bits;
 }
 
@@ -198,10 +204,7 @@ Bits train_alone(const Setting& setting) {
       append(bits.bytes, net.buffer);
     }
   }
-  append(bits.bytes, net.first);
-  append(bits.bytes, net.second);
-  append(bits.bytes, net.third);
-  append(bits.bytes, net.fourth);
+  append_values(bits.bytes, net);
   return bits;
 }
 
@@ -393,6 +396,28 @@ TEST_CASE("ready() after the function, a step of no sampler and the weights of a
   });
   static_assert(!std::is_convertible_v<dtrain::MicroBatchLoss, bool>);
   static_assert(std::is_convertible_v<dtrain::MicroBatchLoss, double>);
+}
+
+TEST_CASE("a loss that is NaN has one sign on any number of ranks") {
+  for (const int ranks : {1, 2, 3}) {
+    run_well(ranks, [](const Group& group) {
+      Network net;
+      DistributedDataParallel ddp{net, group, {.allow_unused_parameters = true}};
+      const dtrain::DistributedSampler sampler{group, sampler_options({})};
+      const dtrain::SampleSteps steps = sampler.steps(1);
+      const double loss = ddp.backward(steps[0], [](const MicroBatch&, Ready) { return -std::nan(""); });
+      CHECK(std::bit_cast<std::uint64_t>(loss) ==
+            std::bit_cast<std::uint64_t>(std::numeric_limits<double>::quiet_NaN()));
+    });
+  }
+}
+
+TEST_CASE("a global batch above the data set is one step, whatever it is") {
+  const dtrain::DistributedSampler sampler{
+      {.dataset_size = 10, .global_batch = std::numeric_limits<std::size_t>::max(), .micro_batches = 4}};
+  const dtrain::SampleSteps steps = sampler.steps(1);
+  REQUIRE(steps.size() == 1);
+  CHECK(steps[0].samples().size() == 10);
 }
 
 TEST_CASE("an exception of a micro-batch ends the job with its text, and the step can be of no use again") {
