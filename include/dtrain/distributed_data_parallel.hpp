@@ -134,7 +134,7 @@ class DistributedDataParallel {
   /// an elastic job, nor with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
     if (!driver_) return;
-    if (std::uncaught_exceptions() > exceptions_) {
+    if (std::uncaught_exceptions() > exceptions_ || group::GroupAccess::of(group_).rank_context()->is_torn) {
       hand_over_to_group();
     } else {
       driver_->compare_values_at_end(group::GroupAccess::of(group_));

@@ -26857,6 +26857,7 @@ class RankContext {
   bool has_newcomers = false;                           ///< some of its ranks have no part in the training yet
   bool has_reminded = false;                            ///< remind_of_commit() has said it
   bool has_loaded = false;                              ///< load_checkpoint() has given all ranks the values of a file
+  bool is_torn = false;                                 ///< a commit threw: its channels stay open until the end
   std::shared_ptr<rendezvous::CallReport> call_report;  ///< null: the job is not elastic
   ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
@@ -27211,8 +27212,8 @@ class GroupStateBase : public RankContext::Closable,
                  const GroupOptions& options);
   ~GroupStateBase() = default;
 
-  /// Whether an exception unwinds that did not unwind yet when the group was made.
-  bool unwinds() const noexcept { return std::uncaught_exceptions() > exceptions_; }
+  /// Whether an exception unwinds that did not unwind yet when the group was made, or one of commit() was caught.
+  bool unwinds() const noexcept { return std::uncaught_exceptions() > exceptions_ || rank_context_->is_torn; }
 
   /// For opening a channel right away.
   backend::ChannelContext channel_context(const std::string& purpose, Accumulate accumulate,
@@ -41102,7 +41103,7 @@ class DistributedDataParallel {
   /// an elastic job, nor with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
     if (!driver_) return;
-    if (std::uncaught_exceptions() > exceptions_) {
+    if (std::uncaught_exceptions() > exceptions_ || group::GroupAccess::of(group_).rank_context()->is_torn) {
       hand_over_to_group();
     } else {
       driver_->compare_values_at_end(group::GroupAccess::of(group_));
@@ -66514,6 +66515,7 @@ DTRAIN_ON_USE void StepCommits::begin_commit() {
 DTRAIN_ON_USE void StepCommits::abandon_commit() noexcept {
   is_writing_ = false;
   if (context_ != nullptr) {
+    context_->is_torn = true;
     context_->tasks.handle().refuse_calls(
         "a call of dtrain was made after the function of commit() had thrown, which leaves the state half written; let "
         "the exception through, so that another worker takes this one's place");

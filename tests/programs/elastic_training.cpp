@@ -12,7 +12,7 @@
 //   thread               ready() is called by another thread, from a function that may not throw, after no_sync() steps
 //   throw=S              worker 1 throws in the backward pass of step S, if it has not before
 //   torn=S               worker 1 throws inside the commit of step S
-//   swallow=S            worker 1 does so, catches it and returns
+//   swallow=S            worker 1 does so, catches it and returns, long after its wrapper has ended
 //   call=S               worker 0 makes a call of dtrain inside the commit of step S
 //   exit=CODE            worker 1 ends with exit code CODE in its first step
 //   fail=S               worker 1 throws a JobFailed inside the commit of step S
@@ -94,6 +94,13 @@ void say_commit(const Model& model, std::uint64_t step, std::uint64_t attempt, i
               model.digest());
 }
 
+struct SlowEnd {
+  bool is_slow;
+  ~SlowEnd() {
+    if (is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+};
+
 template <class M, class Policy>
 int train(dtrain::Elastic<Policy> job, const Options& options) {
   const int worker = job.local_rank();
@@ -107,6 +114,7 @@ int train(dtrain::Elastic<Policy> job, const Options& options) {
   return job.train([&](dtrain::ProcessGroup<Policy> group) {
     std::printf("worker %d is rank %d of %d from step %d\n", worker, group.rank(), group.world_size(),
                 static_cast<int>(job.step()));
+    const SlowEnd slow_end{options.has("swallow")};
     dtrain::DistributedDataParallel ddp{model, group};
     dtrain::DistributedSampler sampler{group, Model::samples};
     const std::uint64_t per_epoch = sampler.steps_per_epoch();

@@ -147,6 +147,7 @@ DTRAIN_ON_USE void StepCommits::begin_commit() {
 DTRAIN_ON_USE void StepCommits::abandon_commit() noexcept {
   is_writing_ = false;
   if (context_ != nullptr) {
+    context_->is_torn = true;
     context_->tasks.handle().refuse_calls(
         "a call of dtrain was made after the function of commit() had thrown, which leaves the state half written; let "
         "the exception through, so that another worker takes this one's place");

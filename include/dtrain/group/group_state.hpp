@@ -99,8 +99,8 @@ class GroupStateBase : public RankContext::Closable,
                  const GroupOptions& options);
   ~GroupStateBase() = default;
 
-  /// Whether an exception unwinds that did not unwind yet when the group was made.
-  bool unwinds() const noexcept { return std::uncaught_exceptions() > exceptions_; }
+  /// Whether an exception unwinds that did not unwind yet when the group was made, or one of commit() was caught.
+  bool unwinds() const noexcept { return std::uncaught_exceptions() > exceptions_ || rank_context_->is_torn; }
 
   /// For opening a channel right away.
   backend::ChannelContext channel_context(const std::string& purpose, Accumulate accumulate,

@@ -129,6 +129,7 @@ class RankContext {
   bool has_newcomers = false;                           ///< some of its ranks have no part in the training yet
   bool has_reminded = false;                            ///< remind_of_commit() has said it
   bool has_loaded = false;                              ///< load_checkpoint() has given all ranks the values of a file
+  bool is_torn = false;                                 ///< a commit threw: its channels stay open until the end
   std::shared_ptr<rendezvous::CallReport> call_report;  ///< null: the job is not elastic
   ShardedAttempt sharded;
   std::vector<std::weak_ptr<const WrappedModel>> wrapped;
