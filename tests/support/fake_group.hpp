@@ -67,6 +67,7 @@ class ProcessGroup<support::FakePolicy> {
 
   const ProcessGroup& internals() const noexcept { return *this; }
   const ProcessGroup* rank_context() const noexcept { return this; }
+  static constexpr bool is_torn = false;
   std::shared_ptr<const support::FakeGroupHandle> handle() const noexcept { return state_->handle; }
 
   support::FakeStreamOwner open_stream(stream::host::StreamKind) const { return {}; }

@@ -81,7 +81,7 @@ DTRAIN_DEFINED void StreamProgress::attend(const stream::host::StreamRef& stream
     };
     async::BackgroundTask<void> started = tasks_.start(watch);
     const std::lock_guard lock(mutex_);
-    watch_.emplace(std::move(started));
+    static_cast<void>(watch_.emplace(std::move(started)));
   } catch (...) {
     is_watching_->store(false);  // the job has failed, or there is no memory: who waits for the work runs it
   }

@@ -61,7 +61,9 @@ struct IoResult {
 /// start.
 class Unreachable final : public Error {
  public:
-  using Error::Error;
+  /// Written out: nvcc 13.0 ends with an internal error at inherited constructors with a default argument.
+  Unreachable(std::error_code code, std::string sentence, SourceLocation where = SourceLocation::current())
+      : Error(code, std::move(sentence), where) {}
 };
 
 namespace detail {
