@@ -115,6 +115,7 @@
 #undef Status
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <limits.h>
@@ -1622,6 +1623,129 @@ inline void pause_before_retry(Deadline deadline, const std::string& doing) {
     throw_errno(doing);
   }
 }
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/system_files.hpp
+
+/// @file
+/// SystemFiles: reader of the files below /proc, /sys and /etc, or below a root that a test chooses.
+
+namespace DTRAIN_NAMESPACE {
+
+/// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
+std::optional<std::string> read_small_file(const std::string& path, std::size_t most);
+
+/// The path that a symbolic link has, at most 4096 bytes of it; empty if it cannot be read.
+std::string link_target(const std::string& path);
+
+/// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
+class SystemFiles {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
+  static constexpr std::size_t most_names = 1024;
+
+  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
+  DTRAIN_NOT_INLINED explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
+    while (!root_.empty() && root_.back() == '/') {
+      root_.pop_back();
+    }
+  }
+
+  /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
+  DTRAIN_NOT_INLINED std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
+    return read_small_file(root_ + path, most);
+  }
+
+  /// A file's first line without the spaces at its end.
+  DTRAIN_NOT_INLINED std::optional<std::string> line(const std::string& path) const {
+    std::optional<std::string> all = text(path);
+    if (all) {
+      all->resize(std::min(all->find('\n'), all->size()));
+      all->resize(all->find_last_not_of(" \t\r") + 1);
+    }
+    return all;
+  }
+
+  /// Names in a folder, sorted; at most `most_names`.
+  DTRAIN_NOT_INLINED std::vector<std::string> names(const std::string& path) const {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
+    std::vector<std::string> found;
+    const dirent* entry = nullptr;
+    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
+      const std::string_view name = static_cast<const char*>(entry->d_name);
+      if (name != "." && name != "..") {
+        found.emplace(std::upper_bound(found.begin(), found.end(), name), name);
+      }
+    }
+    return found;
+  }
+
+ private:
+  std::string root_;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& path, std::size_t most) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct ::stat facts {};
+  if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    return std::nullopt;
+  }
+  std::string bytes(most, '\0');
+  std::size_t filled = 0;
+  while (filled < most) {
+    const ssize_t count = ::read(file.get(), bytes.data() + filled, most - filled);
+    if (count < 0 && errno != EINTR) {
+      return std::nullopt;  // the speed of an interface that is down, for example
+    }
+    if (count == 0) {
+      break;
+    }
+    filled += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+DTRAIN_DEFINED std::string link_target(const std::string& path) {
+  std::string target(4096, '\0');
+  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  return target;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/thread_activity.hpp
+
+/// @file
+/// ThreadActivity: whether a thread of this process computes, or in which system call it sleeps, as /proc tells it.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Id of the calling thread.
+pid_t current_thread() noexcept;
+
+/// Threads: one.
+class ThreadActivity {
+ public:
+  explicit ThreadActivity(SystemFiles files = SystemFiles()) : files_(std::move(files)) {}
+
+  /// "runs"; "runs (40% of a core)"; "sleeps in read() of /data/shard-17"; "is blocked in nfs_wait_bit"; empty where
+  /// /proc says nothing. The share is that since the last call for the same thread. Source: proc(5),
+  /// task/TID/{stat,syscall,wchan}.
+  std::string look(pid_t thread);
+
+ private:
+  SystemFiles files_;
+  pid_t thread_ = 0;
+  std::uint64_t ticks_ = 0;  ///< processor time until `at_`
+  Deadline::Clock::time_point at_{};
+};
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -9400,6 +9524,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 //   Cancel (id)                  ->              its deadline passed: one Response answers both
 //   FailureReport (cause)        ->
 //                                <-      Failure         to every rank, once: the first cause of the job
+//   RankStatus                   ->              what the rank is doing, about once a second
 //   Leave                        ->
 //                                <-      Left            then the rank closes
 //   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's
@@ -9439,6 +9564,7 @@ enum class MessageKind : std::uint8_t {
   call_request = 21,
   called = 22,
   own_error = 23,
+  status = 24,
 };
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
@@ -9518,7 +9644,7 @@ using ValueResponse = BasicResponse<SharedValue>;
 /// @name First fields of a Hello
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 6;
+inline constexpr std::uint16_t protocol_version = 7;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node. A
@@ -9601,11 +9727,46 @@ struct Left {
   static constexpr MessageKind message_kind = MessageKind::left;
 };
 
+/// Where the thread is that drives a rank's steps.
+enum class RankPhase : std::uint8_t {
+  outside = 1,  ///< the program's own code, or a collective that it has called
+  backward,     ///< between the begin of a step and its finish()
+  finish,
+  unwinding,  ///< an exception has left a step
+};
+
+/// From a rank to the store: twice in a liveness time at least, and once more when the rank learns of the job's
+/// failure.
+struct RankStatus {
+  DTRAIN_MEMBERS_NOT_INLINED(RankStatus);
+
+  static constexpr MessageKind message_kind = MessageKind::status;
+  static constexpr std::size_t most_channels = 4;
+  static constexpr std::size_t max_call_bytes = 160;
+
+  /// A channel of the rank.
+  struct Channel {
+    std::string name;
+    std::string call;              ///< the operation that has begun last
+    std::uint64_t sequence = 0;    ///< number of the collective that has begun last; 0: none has
+    bool is_in_operation = false;  ///< whether `call` has not ended
+  };
+
+  RankPhase phase = RankPhase::outside;
+  std::uint64_t step = 0;   ///< the number of the last step that has begun; 0: none has
+  std::uint32_t ready = 0;  ///< gradients that are ready in this step
+  std::uint32_t parameters = 0;
+  std::string missing{};            ///< a parameter whose gradient is not ready
+  std::string thread{};             ///< ThreadActivity of the thread that drives the steps
+  std::uint64_t unchanged_ms = 0;   ///< how long step, ready and channels have not changed, to within an interval
+  std::vector<Channel> channels{};  ///< one in an operation first, then the latest
+};
+
 /// From the store to a rank.
 using ToRank = std::variant<Welcome, Failure, Response, Left>;
 
 /// From a rank to the store.
-using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
+using FromRank = std::variant<Request, Cancel, FailureReport, Leave, RankStatus>;
 /// @}
 
 #if DTRAIN_DEFINITIONS
@@ -10140,6 +10301,7 @@ struct ControlPlaneOptions {
 void check_master_address(const ControlPlaneOptions& options);
 
 struct HostIdentity;
+struct RankStatus;
 struct StoreAddress;
 class JobServer;
 class StoreServer;
@@ -10164,6 +10326,10 @@ class ControlPlane {
   const Membership& membership() const noexcept { return membership_; }
   Store store() const { return {client_, thread_.handle()}; }
   const std::shared_ptr<FailureLatch>& failure() const noexcept { return failure_; }
+
+  /// From now on the store gets what `read` returns, which the control thread calls about once a second. Lifetime: what
+  /// it refers to outlives this object. Blocking: no.
+  void send_statuses(std::function<RankStatus()> read);
 
   /// The control thread, for other parts of the rank's control plane.
   async::LoopThread& control_thread() noexcept { return thread_; }
@@ -10397,7 +10563,7 @@ class FirstCause {
 // ---- dtrain/backend/failure/wait_notice.hpp
 
 /// @file
-/// WaitNotice of a channel: log warnings of a long wait for other ranks, each after twice the last one's time.
+/// WaitNotice of a channel: log lines of a long wait for other ranks, each after twice the last one's time.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10407,37 +10573,24 @@ namespace DTRAIN_NAMESPACE::backend {
 class WaitNotice {
  public:
   /// @param after how long an operation waits until the first line
-  explicit WaitNotice(std::chrono::milliseconds after) noexcept : after_(after) {}
+  /// @param is_shown_by_store whether the job's store shows what all ranks wait in (RankStatuses): then the lines are
+  /// for the level info alone
+  explicit WaitNotice(std::chrono::milliseconds after, bool is_shown_by_store = false) noexcept
+      : after_(after), level_(is_shown_by_store ? LogLevel::info : LogLevel::warning) {}
 
   /// To be called while the operation waits. @param describe given the time waited, says what the operation waits for;
   /// called for a line only, because it allocates
   template <class Describe>
   void update(int job_rank, std::chrono::nanoseconds waited, const Describe& describe) {
     if (waited >= after_) {
-      log(LogLevel::warning,
-          format_text("rank {}: still waits in {}", {job_rank, describe(std::exchange(after_, 2 * after_))}));
+      log(level_, format_text("rank {}: still waits in {}", {job_rank, describe(std::exchange(after_, 2 * after_))}));
     }
   }
 
  private:
   std::chrono::milliseconds after_;
+  LogLevel level_;
 };
-
-/// To be called when a wait has ended without success. If the job has failed because another rank timed out in another
-/// operation, maybe waiting for this rank, logs which operation this rank was in. Blocking: after a timeout, until the
-/// job's first cause is known, 500 ms at most.
-/// @param ended_by why the channel has failed @param place the operation: "barrier, operation 5 of channel 'group'"
-inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const FailureLatch& job, int job_rank,
-                                 const std::string& place) {
-  if (!ended_by || ended_by->kind != CauseKind::timeout) {
-    return;
-  }
-  job.block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
-  const std::optional<Cause> first = job.cause();
-  if (first && first->kind == CauseKind::timeout && first->rank != job_rank && !first->text.starts_with(place)) {
-    log(LogLevel::warning, format_text("rank {}: waited in {} when rank {} timed out", {job_rank, place, first->rank}));
-  }
-}
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -11793,6 +11946,70 @@ DTRAIN_DEFINED std::string unequal_message(const std::string& place, const Messa
   return format_text(
       "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
       {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/channel_activity.hpp
+
+/// @file
+/// ChannelActivity of an OrderedChannel: the operation that it is in, which another thread may read.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Relaxed stores alone, so that an operation of 64 bytes pays nothing that can be measured: what status() reads while
+/// operations come and go may be parts of two of them. Threads: begin and end in the one that runs the channel's work;
+/// status in any.
+class ChannelActivity {
+ public:
+  ChannelActivity(std::string name, DescribeOperation describe)
+      : name_(std::move(name)), describe_(std::move(describe)) {}
+  ChannelActivity(const ChannelActivity&) = delete;
+  ChannelActivity& operator=(const ChannelActivity&) = delete;
+
+  void begin(const Operation& operation) noexcept {
+    if (operation.sequence != 0) sequence_.store(operation.sequence, std::memory_order_relaxed);
+    count_.store(operation.count, std::memory_order_relaxed);
+    kind_.store(packed(operation), std::memory_order_relaxed);
+    root_.store(operation.root, std::memory_order_relaxed);
+    is_in_operation_.store(true, std::memory_order_relaxed);
+  }
+  void end() noexcept { is_in_operation_.store(false, std::memory_order_relaxed); }
+
+  /// @throws std::bad_alloc
+  rendezvous::RankStatus::Channel status() const;
+
+ private:
+  static std::uint32_t packed(const Operation& operation) noexcept {
+    return static_cast<std::uint32_t>(operation.kind) | static_cast<std::uint32_t>(operation.dtype) << 8U |
+           static_cast<std::uint32_t>(operation.op) << 16U;
+  }
+
+  const std::string name_;
+  const DescribeOperation describe_;
+  std::atomic<std::uint64_t> sequence_{0};
+  std::atomic<std::uint64_t> count_{0};
+  std::atomic<std::uint32_t> kind_{0};
+  std::atomic<std::int32_t> root_{0};
+  std::atomic<bool> is_in_operation_{false};
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED rendezvous::RankStatus::Channel ChannelActivity::status() const {
+  const std::uint32_t kind = kind_.load(std::memory_order_relaxed);
+  Operation operation;
+  operation.sequence = sequence_.load(std::memory_order_relaxed);
+  operation.count = count_.load(std::memory_order_relaxed);
+  operation.root = root_.load(std::memory_order_relaxed);
+  operation.kind = static_cast<OperationKind>(kind & 0xffU);
+  operation.dtype = static_cast<DType>(kind >> 8U & 0xffU);
+  operation.op = static_cast<ReduceOp>(kind >> 16U & 0xffU);
+  const bool is_known = operation.count != 0;
+  return {name_, is_known ? described(operation, describe_) : backend::name(operation.kind), operation.sequence,
+          is_in_operation_.load(std::memory_order_relaxed)};
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -15609,6 +15826,7 @@ struct ChannelContext {
   Accumulate accumulate{};       ///< the same on every rank; a backend without f32 rejects it in open_blocking
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
+  std::shared_ptr<ChannelActivity> activity{};  ///< null: no other thread asks which operation the channel is in
 
   /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
   void run_other_streams() const {
@@ -16166,6 +16384,7 @@ DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::
   ChannelContext made = context;
   made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
   made.name = format_text("{}-color-{}", {split, color});
+  made.activity.reset();
   return made;
 }
 
@@ -19060,7 +19279,7 @@ class Channel {
         device_(device),
         order_(LaunchOrder::of_device(device)),
         ring_(device),
-        notice_(context.notice_after) {}
+        notice_(context.notice_after, context.activity != nullptr) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -19175,7 +19394,15 @@ class Channel {
   }
 
   /// Queries the device for the next poll(). Blocking: in CUDA, while a stream of the device is full.
-  void poll_events() { ring_.poll(); }
+  void poll_events() {
+    ring_.poll();
+    if (!context.activity) return;
+    if (const std::optional<Operation> first = ring_.oldest()) {
+      context.activity->begin(*first);
+    } else {
+      context.activity->end();
+    }
+  }
 
   /// The first operation that no poll has found complete, without a call to CUDA; empty if there is none.
   std::optional<Operation> oldest_operation() const { return ring_.oldest(); }
@@ -20256,7 +20483,8 @@ class OrderedChannel {
         host_(context.members.host),
         timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
         failure_(context.failure),
-        on_stall_(context.on_stall) {}
+        on_stall_(context.on_stall),
+        activity_(context.activity) {}
   OrderedChannel(const OrderedChannel&) = delete;
   OrderedChannel& operator=(const OrderedChannel&) = delete;
 
@@ -20295,10 +20523,11 @@ class OrderedChannel {
  protected:
   virtual ~OrderedChannel() = default;
 
-  /// Runs `work` as the `turn`-th enqueued operation (the first is 1); skips it if the channel has failed. Calls
-  /// `reject`, which must fail the channel, if an earlier operation has not run, or another one is running.
+  /// Runs `work`, of an operation, as the `turn`-th enqueued operation (the first is 1); skips it if the channel has
+  /// failed. Calls `reject`, which must fail the channel, if an earlier operation has not run, or another one is
+  /// running.
   template <class Work, class Reject>
-  void run_in_order(std::uint64_t turn, Work work, Reject reject) noexcept {
+  void run_in_order(std::uint64_t turn, const Operation& operation, Work work, Reject reject) noexcept {
     if (in_operation_.exchange(1) != 0) {
       reject();
       return;
@@ -20307,7 +20536,9 @@ class OrderedChannel {
     if (done + 1 != turn && !aborted()) {
       reject();
     } else if (!cause_.flag().load()) {  // seq_cst, as in close_order(): this thread or that one sees the other's store
+      if (activity_) activity_->begin(operation);
       work();
+      if (activity_ && !aborted()) activity_->end();  // else a status shows what has failed
       if (aborted()) {
         interrupted_.store(true);
       }
@@ -20346,6 +20577,7 @@ class OrderedChannel {
   FirstCause cause_;
 
  private:
+  const std::shared_ptr<ChannelActivity> activity_;
   std::atomic<std::int64_t> references_{1};
   std::atomic<std::uint64_t> done_{0};
   std::atomic<std::uint32_t> in_operation_{0};
@@ -20466,7 +20698,7 @@ class Channel final : public OrderedChannel {
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
       : OrderedChannel(context),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
-        notice_(context.notice_after),
+        notice_(context.notice_after, context.activity != nullptr),
         timeout_diagnosis_(context),
         transport_(context, info_.job_ranks, deadline) {}
 
@@ -20479,7 +20711,7 @@ class Channel final : public OrderedChannel {
   template <class Make>
   void run(std::uint64_t turn, const Operation& operation, const Make& make) noexcept {
     run_in_order(
-        turn, [&]() noexcept { execute(operation, make); },
+        turn, operation, [&]() noexcept { execute(operation, make); },
         [&]() noexcept { fail_operation(CauseKind::exception, operation, " ", began_early); });
   }
 
@@ -20555,9 +20787,6 @@ class Channel final : public OrderedChannel {
         fail_operation(CauseKind::exception, operation, " was cancelled, because ",
                        format_text("{} is out of service in this process since another operation was cancelled",
                                    {T::backend_name()}));
-      }
-      if (!routine.done() || token.timed_out) {
-        log_place_at_timeout(failure(), *failure_, job_rank_, described_on(info_.name, operation, info_.describe));
       }
     } catch (const PeerHasLeft& error) {
       explain(operation, error, true);
@@ -21572,7 +21801,7 @@ class Channel final : public OrderedChannel {
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         pace_(WaitLimits::of_ranks(size_, cores_of_all_ranks())),
-        notice_(context.notice_after) {
+        notice_(context.notice_after, context.activity != nullptr) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
   }
 
@@ -21598,7 +21827,7 @@ class Channel final : public OrderedChannel {
       }
       work(*this, operation);
     };
-    run_in_order(turn, begin, [&]() noexcept { fail_early(operation); });
+    run_in_order(turn, operation, begin, [&]() noexcept { fail_early(operation); });
   }
 
   /// Arrives at the next barrier and waits for all ranks. @returns false if the channel has failed
@@ -21652,7 +21881,6 @@ class Channel final : public OrderedChannel {
         notice_.update(job_rank_, timeout_ - deadline_->remaining(), describe);
       }
     }
-    log_place_at_timeout(cause_.get(), *failure_, job_rank_, present());
     return false;
   }
 
@@ -23271,7 +23499,11 @@ class AlgorithmOrder final : public backend::OrderedChannel {
         fail_operation(kind, error.what());
       }
     };
-    run_in_order(number, work, [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
+    backend::Operation described;
+    described.sequence = number;
+    described.kind = kind;
+    run_in_order(number, described, work,
+                 [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
   }
 
   /// Ends all channels of the communicator; during close(), only if an operation runs. The first cause is kept.
@@ -23437,8 +23669,9 @@ class AlgorithmCommunicator {
   struct AlgorithmState : backend::ChannelOwner<OperationOrder> {
     AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
         : backend::ChannelOwner<OperationOrder>(of, *this),
-          inner(B::open_blocking(this->context, deadline)),
-          algorithm(this->context, deadline) {}
+          parts(without_activity(of)),
+          inner(B::open_blocking(parts, deadline)),
+          algorithm(parts, deadline) {}
     ~AlgorithmState() { this->close(); }
 
     std::optional<Cause> failure() const {
@@ -23447,6 +23680,12 @@ class AlgorithmCommunicator {
       return cause ? cause : inner.failure();
     }
 
+    static backend::ChannelContext without_activity(backend::ChannelContext context) {
+      context.activity.reset();
+      return context;
+    }
+
+    const backend::ChannelContext parts;  ///< context of the parts, whose operations are those of this channel
     Inner inner;  ///< the whole group's, for operations that the algorithm lacks, and for a variant by the backend
     Algorithm algorithm;       ///< has its own channels, because it runs while the program enqueues
     AllReduceVariant variant;  ///< variant of the next all_reduce
@@ -26549,6 +26788,61 @@ namespace DTRAIN_NAMESPACE {
 using group::GroupOptions;
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/group/rank_activity.hpp
+
+/// @file
+/// RankActivity of a RankContext: what the rank is doing: phase of a step, ready gradients, channels, and the thread
+/// that drives steps.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// The program's threads store; the control thread reads once a second. Threads: status() in one at a time, the rest in
+/// any.
+class RankActivity {
+ public:
+  /// Interface of a wrapper's steps.
+  class Steps {
+   public:
+    /// Sets step, ready, parameters and missing, of a step that may be running in other threads.
+    virtual void describe(rendezvous::RankStatus& status) const = 0;
+
+   protected:
+    ~Steps() = default;
+  };
+
+  RankActivity() = default;
+  RankActivity(const RankActivity&) = delete;
+  RankActivity& operator=(const RankActivity&) = delete;
+
+  /// Called by the thread that drives steps. Two stores.
+  void enter(rendezvous::RankPhase phase) noexcept {
+    thread_.store(current_thread(), std::memory_order_relaxed);
+    phase_.store(phase, std::memory_order_relaxed);
+  }
+
+  /// Lifetime: `steps` is removed before it is destroyed.
+  void add(const Steps& steps);
+  void remove(const Steps& steps) noexcept;
+
+  /// The activity of a new channel, which is listed while another object shares it.
+  std::shared_ptr<backend::ChannelActivity> add_channel(std::string name, backend::DescribeOperation describe);
+
+  /// @throws std::bad_alloc
+  rendezvous::RankStatus status();
+
+ private:
+  std::atomic<rendezvous::RankPhase> phase_{rendezvous::RankPhase::outside};
+  std::atomic<pid_t> thread_{current_thread()};
+  std::mutex mutex_;
+  std::vector<const Steps*> steps_;
+  std::vector<std::shared_ptr<backend::ChannelActivity>> channels_;
+  ThreadActivity thread_activity_;
+  std::uint64_t last_ = 0;  ///< digest of the last status
+  Deadline::Clock::time_point changed_ = Deadline::Clock::now();
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/store_collectives.hpp
 
 /// @file
@@ -26620,6 +26914,8 @@ std::optional<Error> different_work(const rendezvous::Membership& members, const
 
 namespace DTRAIN_NAMESPACE::group {
 
+class RankActivity;
+
 /// Keys and values for the store.
 using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 
@@ -26684,6 +26980,9 @@ class GroupHandle : public StoreCollectives {
   virtual bool is_kept(const TensorView&) const noexcept { return false; }
   /// Adds a wrapped model, for as long as the pointer is shared.
   virtual void add_wrapped(std::shared_ptr<const WrappedModel>) const {}
+
+  /// Where the group's wrappers say what they are doing; null: nowhere.
+  virtual std::shared_ptr<RankActivity> activity() const { return nullptr; }
 
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
   /// Gives rank 0 a text of each rank, in the background: `on_rank_0(texts)` is called on the control thread, with the
@@ -26844,6 +27143,7 @@ class RankContext {
 
  public:
   const std::chrono::nanoseconds timeout;  ///< the longest time of one collective
+  const std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>();
   rendezvous::ControlPlane control_plane;
   rendezvous::TaskRunner tasks;
   const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< streams of all groups and wrappers
@@ -26963,7 +27263,9 @@ DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& o
       streams(std::make_shared<stream::host::StreamRegistry>()),
       stream_progress(streams, tasks, control_plane.membership().local_world_size),
       gradient_bindings(std::make_shared<GradientBindingRegistry>()),
-      before_wait_(std::make_shared<const std::function<void()>>([of = streams] { of->run_unattended(); })) {}
+      before_wait_(std::make_shared<const std::function<void()>>([of = streams] { of->run_unattended(); })) {
+  control_plane.send_statuses([of = activity] { return of->status(); });
+}
 
 DTRAIN_DEFINED RankContext::~RankContext() {
   if (left_) {
@@ -27021,6 +27323,7 @@ DTRAIN_DEFINED void RankContext::report_exception(const std::string& text, std::
     return;
   }
   try {
+    activity->enter(rendezvous::RankPhase::unwinding);
     control_plane.failure()->report(exception_cause(text, failed_rank));
     if (!tasks.on_loop_thread()) {
       control_plane.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
@@ -27186,6 +27489,7 @@ class GroupStateBase : public RankContext::Closable,
     with_call_purpose(store(), doing).barrier(name, deadline).wait();
   }
   std::uint64_t elastic_attempt() const noexcept final { return rank_context_->elastic_attempt; }
+  std::shared_ptr<RankActivity> activity() const final { return rank_context_->activity; }
   bool has_newcomers() const noexcept final { return rank_context_->has_newcomers; }
   bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
     return rank_context_->kept_are_equal && is_kept(tensor);
@@ -27512,14 +27816,17 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
     const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
   const std::string name = prefix_ + purpose;
   run_unattended();  // other ranks may wait for this work before they open their channels
-  return {members_,
-          name,
-          with_call_purpose(rank_context_->store().with_prefix(name + "/"), format_text("channel '{}'", {name})),
-          failure(),
-          rank_context_->timeout,
-          [streams = rank_context_->streams] { streams->run_unattended(); },
-          describe,
-          accumulate};
+  backend::ChannelContext context{
+      members_,
+      name,
+      with_call_purpose(rank_context_->store().with_prefix(name + "/"), format_text("channel '{}'", {name})),
+      failure(),
+      rank_context_->timeout,
+      [streams = rank_context_->streams] { streams->run_unattended(); },
+      describe,
+      accumulate};
+  context.activity = rank_context_->activity->add_channel(name, describe);
+  return context;
 }
 
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(
@@ -28850,6 +29157,12 @@ struct FailureContext {
   std::chrono::nanoseconds timeout{};                 ///< the longest time of one collective
   std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
   bool is_elastic = false;                            ///< GroupHandle::is_elastic
+  std::shared_ptr<group::RankActivity> activity{};    ///< the rank's; may be null
+
+  /// The thread that drives steps is there now.
+  void enter(rendezvous::RankPhase phase) const noexcept {
+    if (activity) activity->enter(phase);
+  }
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;
@@ -28893,6 +29206,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_
 DTRAIN_DEFINED FailureContext FailureContext::of(std::shared_ptr<const group::GroupHandle> group) {
   FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
   context.is_elastic = group->is_elastic();
+  context.activity = group->activity();
   context.group = std::move(group);
   return context;
 }
@@ -35382,6 +35696,9 @@ class ReadyGradients {
   /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
   std::string missing() const;
 
+  /// Sets step, ready, parameters and missing. Threads: any, also during a step.
+  void describe(rendezvous::RankStatus& status) const;
+
   /// The number of the last step begun, from 1.
   std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
 
@@ -38376,7 +38693,7 @@ void end_borrowed_work(Reduction& reduction, const FailureContext& context) noex
 /// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. Not movable, because
 /// steps point to the reducer.
 template <backend::Communicator Communicator>
-class Reducer final : public Step::Target {
+class Reducer final : public Step::Target, private group::RankActivity::Steps {
  public:
   using Stream = typename Communicator::Stream;
   using GradientCopier = typename BucketReduction<Communicator>::GradientCopier;
@@ -38411,6 +38728,7 @@ class Reducer final : public Step::Target {
     scales_model_ = scales_model;
     ready_.begin_step();
     lifetime_->is_step_open = true;
+    context_.enter(rendezvous::RankPhase::backward);
     return Step(*this);
   }
 
@@ -38449,6 +38767,7 @@ class Reducer final : public Step::Target {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
+    context_.enter(rendezvous::RankPhase::finish);
     bool updates = true;
     or_report([&] {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
@@ -38460,11 +38779,13 @@ class Reducer final : public Step::Target {
     ++steps_;
     rebuild_buckets();
     lifetime_->is_step_open = false;
+    context_.enter(rendezvous::RankPhase::outside);
     return updates;
   }
 
   void abandon(bool unwinding) noexcept override {
     ready_.end_step();
+    context_.enter(rendezvous::RankPhase::unwinding);
     context_.report_abandoned_step(unwinding);
     end_borrowed_work(reduction_, context_);
   }
@@ -38628,6 +38949,8 @@ class Reducer final : public Step::Target {
     if (steps_ == 1) keep_order();
   }
 
+  void describe(rendezvous::RankStatus& status) const override { ready_.describe(status); }
+
   void keep_order() {
     rebuild_.agreed_order = {};
     rebuild_.publish_order = {};
@@ -38665,6 +38988,7 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
       accumulated_(parameters.size()),
       addresses_(std::move(parts.read_parameters), options.check_addresses) {
   ready_.record_order(rebuild_.agreed_order != nullptr);
+  if (context_.activity) context_.activity->add(*this);
   if (rebuild_.publish_order) {
     reduction_.on_all_gradients_ready([this] { rebuild_.publish_order(ready_.observed_order()); });
   }
@@ -38672,6 +38996,7 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
 
 template <backend::Communicator Communicator>
 Reducer<Communicator>::~Reducer() {
+  if (context_.activity) context_.activity->remove(*this);
   lifetime_->has_ended = lifetime_->leaves_work = true;
   try {
     const bool is_idle =
@@ -41831,7 +42156,6 @@ ElasticJob<P> init_elastic(launch::JoinOptions options = {}, const GroupOptions&
 
 #if DTRAIN_DEFINITIONS
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -41995,6 +42319,121 @@ class CloseOnForkDescriptor {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/process/control_groups.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+/// No bound, or a number that the kernel does not give.
+inline constexpr std::uint64_t unbounded = std::numeric_limits<std::uint64_t>::max();
+
+/// The first 4096 bytes of a kernel file; empty if it cannot be read.
+DTRAIN_NOT_INLINED inline std::string read_start(const std::string& path) {
+  return read_small_file(path, 4096).value_or("");
+}
+
+/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
+/// kernel reclaims. No bound if the folder has no limit or does not exist.
+/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
+inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                        const std::string& files) {
+  const std::uint64_t most = number_after(read_start(folder + limit), "", unbounded);
+  if (most == unbounded) {
+    return unbounded;
+  }
+  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
+  const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
+  const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
+                                    number_after(statistics, format_text("\n{}active_file ", {files}), 0);
+  return most - std::min(most, used - std::min(used, reclaimable));
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
+  constexpr std::uint64_t none = detail::unbounded;
+  constexpr std::uint64_t usual_period = 100000;  // microseconds
+  constexpr std::uint64_t most_cores = 1 << 20;
+  std::uint64_t cores = none;
+  for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
+    // Version 1 has the quota -1 if there is none. Version 2: "250000 100000" or "max 100000".
+    const bool is_first = group.is_first_version;
+    const std::string text = detail::read_start(group.folder + (is_first ? "/cpu.cfs_quota_us" : "/cpu.max"));
+    const std::uint64_t quota = number_after(text, "", none);
+    const std::uint64_t period =
+        is_first ? number_after(detail::read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period)
+                 : number_after(text, " ", usual_period);
+    if (quota != none && period != 0) {
+      cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
+    }
+  }
+  return cores == none ? std::nullopt : std::optional(static_cast<int>(cores));
+}
+
+DTRAIN_DEFINED std::optional<int> cpu_quota() {
+  return cpu_quota_of_groups(detail::read_start("/proc/self/cgroup"));
+}
+
+DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
+  std::uint64_t available = detail::unbounded;
+  for (const ControlGroup& group : control_groups(groups, "memory", root)) {
+    available = std::min(
+        available,
+        group.is_first_version
+            ? detail::available_in_group(group.folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_")
+            : detail::available_in_group(group.folder, "/memory.max", "/memory.current", ""));
+  }
+  return available;
+}
+
+DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t most = detail::unbounded / 1024;
+  const std::uint64_t kibibytes = number_after(detail::read_start("/proc/meminfo"), "MemAvailable:", most);
+  return std::min(kibibytes > most ? detail::unbounded : kibibytes * 1024,
+                  available_in_groups(detail::read_start("/proc/self/cgroup")));
+}
+
+DTRAIN_DEFINED std::vector<ControlGroup> control_groups(std::string_view groups, std::string_view controller,
+                                                        const std::string& root) {
+  std::vector<ControlGroup> found;
+  while (!groups.empty()) {
+    const std::string_view line = next_entry(groups, '\n');
+    const std::size_t name = line.find(':');
+    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
+    if (path_at == std::string_view::npos) {
+      continue;
+    }
+    const bool is_first_version = has_entry(line.substr(name + 1, path_at - name - 1), ',', controller);
+    if (!is_first_version && !line.starts_with("0::")) {
+      continue;
+    }
+    const std::string top = is_first_version ? format_text("{}/{}", {root, controller}) : root;
+    std::string path(line.substr(path_at + 1));
+    for (;; path.erase(path.rfind('/'))) {
+      found.push_back({path == "/" ? top : top + path, is_first_version});
+      if (path.find('/') == std::string::npos) {
+        break;
+      }
+    }
+  }
+  return found;
+}
+
+DTRAIN_DEFINED std::uint64_t number_after(std::string_view text, std::string_view label,
+                                          std::uint64_t otherwise) noexcept {
+  const std::size_t place = text.find(label);
+  if (place == std::string_view::npos) {
+    return otherwise;
+  }
+  text.remove_prefix(place + label.size());
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  std::uint64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  return result.ec == std::errc() ? number : otherwise;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/process/cpu_affinity.hpp
 
 /// @file
@@ -42144,211 +42583,108 @@ inline std::size_t open_files() noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/process/system_files.hpp
-
-/// @file
-/// SystemFiles: reader of the files below /proc, /sys and /etc, or below a root that a test chooses.
-
-namespace DTRAIN_NAMESPACE {
-
-/// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
-std::optional<std::string> read_small_file(const std::string& path, std::size_t most);
-
-/// The path that a symbolic link has, at most 4096 bytes of it; empty if it cannot be read.
-std::string link_target(const std::string& path);
-
-/// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
-class SystemFiles {
- public:
-  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
-  static constexpr std::size_t most_names = 1024;
-
-  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
-  DTRAIN_NOT_INLINED explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
-    while (!root_.empty() && root_.back() == '/') {
-      root_.pop_back();
-    }
-  }
-
-  /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
-  DTRAIN_NOT_INLINED std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
-    return read_small_file(root_ + path, most);
-  }
-
-  /// A file's first line without the spaces at its end.
-  DTRAIN_NOT_INLINED std::optional<std::string> line(const std::string& path) const {
-    std::optional<std::string> all = text(path);
-    if (all) {
-      all->resize(std::min(all->find('\n'), all->size()));
-      all->resize(all->find_last_not_of(" \t\r") + 1);
-    }
-    return all;
-  }
-
-  /// Names in a folder, sorted; at most `most_names`.
-  DTRAIN_NOT_INLINED std::vector<std::string> names(const std::string& path) const {
-    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
-    std::vector<std::string> found;
-    const dirent* entry = nullptr;
-    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
-      const std::string_view name = static_cast<const char*>(entry->d_name);
-      if (name != "." && name != "..") {
-        found.emplace(std::upper_bound(found.begin(), found.end(), name), name);
-      }
-    }
-    return found;
-  }
-
- private:
-  std::string root_;
-};
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& path, std::size_t most) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct ::stat facts {};
-  if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
-    return std::nullopt;
-  }
-  std::string bytes(most, '\0');
-  std::size_t filled = 0;
-  while (filled < most) {
-    const ssize_t count = ::read(file.get(), bytes.data() + filled, most - filled);
-    if (count < 0 && errno != EINTR) {
-      return std::nullopt;  // the speed of an interface that is down, for example
-    }
-    if (count == 0) {
-      break;
-    }
-    filled += count > 0 ? static_cast<std::size_t>(count) : 0;
-  }
-  bytes.resize(filled);
-  return bytes;
-}
-
-DTRAIN_DEFINED std::string link_target(const std::string& path) {
-  std::string target(4096, '\0');
-  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
-  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
-  return target;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/process/control_groups.hpp (definitions)
+// ---- dtrain/core/process/thread_activity.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE {
 
 namespace detail {
-/// No bound, or a number that the kernel does not give.
-inline constexpr std::uint64_t unbounded = std::numeric_limits<std::uint64_t>::max();
 
-/// The first 4096 bytes of a kernel file; empty if it cannot be read.
-DTRAIN_NOT_INLINED inline std::string read_start(const std::string& path) {
-  return read_small_file(path, 4096).value_or("");
-}
+/// A system call in which threads sleep.
+struct SleepingCall {
+  long number;
+  const char* name;
+  bool has_descriptor;  ///< its first argument
+};
 
-/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
-/// kernel reclaims. No bound if the folder has no limit or does not exist.
-/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
-inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                        const std::string& files) {
-  const std::uint64_t most = number_after(read_start(folder + limit), "", unbounded);
-  if (most == unbounded) {
-    return unbounded;
+inline constexpr SleepingCall sleeping_calls[] = {
+    {SYS_read, "read()", true},
+    {SYS_write, "write()", true},
+    {SYS_pread64, "pread()", true},
+    {SYS_pwrite64, "pwrite()", true},
+    {SYS_readv, "readv()", true},
+    {SYS_writev, "writev()", true},
+    {SYS_recvfrom, "recv()", true},
+    {SYS_recvmsg, "recvmsg()", true},
+    {SYS_sendto, "send()", true},
+    {SYS_sendmsg, "sendmsg()", true},
+    {SYS_accept, "accept()", true},
+    {SYS_connect, "connect()", true},
+    {SYS_fsync, "fsync()", true},
+    {SYS_fdatasync, "fdatasync()", true},
+    {SYS_flock, "flock()", true},
+    {SYS_ioctl, "ioctl()", true},
+    {SYS_openat, "open()", false},
+    {SYS_ppoll, "poll()", false},
+    {SYS_pselect6, "select()", false},
+    {SYS_epoll_pwait, "epoll_wait()", false},
+    {SYS_nanosleep, "nanosleep()", false},
+    {SYS_clock_nanosleep, "nanosleep()", false},
+    {SYS_wait4, "wait()", false},
+    {SYS_waitid, "wait()", false},
+    {SYS_futex, "futex(), such as for a lock or another thread", false},
+#ifdef SYS_poll
+    {SYS_poll, "poll()", false},
+    {SYS_select, "select()", false},
+    {SYS_epoll_wait, "epoll_wait()", false},
+    {SYS_open, "open()", false},
+#endif
+};
+
+/// "read() of /data/shard-17", of "0 0x3 0x7f..."; empty for other text.
+inline std::string call_text(const std::string& syscall) {
+  char* end = nullptr;
+  const long number = std::strtol(syscall.c_str(), &end, 10);
+  if (end == syscall.c_str() || number < 0) return {};
+  for (const SleepingCall& each : sleeping_calls) {
+    if (each.number != number) continue;
+    if (!each.has_descriptor) return each.name;
+    const std::string file = link_target("/proc/self/fd/" + std::to_string(std::strtol(end, nullptr, 16)));
+    return file.empty() ? each.name : format_text("{} of {}", {each.name, file});
   }
-  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
-  const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
-  const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
-                                    number_after(statistics, format_text("\n{}active_file ", {files}), 0);
-  return most - std::min(most, used - std::min(used, reclaimable));
+  return "system call " + std::to_string(number);
 }
 
 }  // namespace detail
 
-DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
-  constexpr std::uint64_t none = detail::unbounded;
-  constexpr std::uint64_t usual_period = 100000;  // microseconds
-  constexpr std::uint64_t most_cores = 1 << 20;
-  std::uint64_t cores = none;
-  for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
-    // Version 1 has the quota -1 if there is none. Version 2: "250000 100000" or "max 100000".
-    const bool is_first = group.is_first_version;
-    const std::string text = detail::read_start(group.folder + (is_first ? "/cpu.cfs_quota_us" : "/cpu.max"));
-    const std::uint64_t quota = number_after(text, "", none);
-    const std::uint64_t period =
-        is_first ? number_after(detail::read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period)
-                 : number_after(text, " ", usual_period);
-    if (quota != none && period != 0) {
-      cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
-    }
+DTRAIN_DEFINED pid_t current_thread() noexcept {
+  thread_local const pid_t id = ::gettid();
+  return id;
+}
+
+DTRAIN_DEFINED std::string ThreadActivity::look(pid_t thread) {
+  constexpr int ticks_fields = 10;  // utime is the 11th field behind the state, stime the next one
+  const std::string folder = format_text("/proc/self/task/{}/", {thread});
+  const std::string stat = files_.line(folder + "stat").value_or("");
+  const std::size_t name_end = stat.rfind(") ");
+  if (thread <= 0 || name_end == std::string::npos || name_end + 3 >= stat.size()) return {};
+  const char state = stat[name_end + 2];
+  const char* at = stat.c_str() + name_end + 3;
+  std::uint64_t ticks = 0;
+  for (int field = 0; field < ticks_fields + 2; ++field) {
+    char* end = nullptr;
+    const unsigned long long value = std::strtoull(at, &end, 10);  // a negative one is of no matter
+    if (field >= ticks_fields) ticks += value;
+    at = end;
   }
-  return cores == none ? std::nullopt : std::optional(static_cast<int>(cores));
-}
-
-DTRAIN_DEFINED std::optional<int> cpu_quota() {
-  return cpu_quota_of_groups(detail::read_start("/proc/self/cgroup"));
-}
-
-DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
-  std::uint64_t available = detail::unbounded;
-  for (const ControlGroup& group : control_groups(groups, "memory", root)) {
-    available = std::min(
-        available,
-        group.is_first_version
-            ? detail::available_in_group(group.folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_")
-            : detail::available_in_group(group.folder, "/memory.max", "/memory.current", ""));
+  const auto now = Deadline::Clock::now();
+  const bool is_same = std::exchange(thread_, thread) == thread;
+  const double seconds = std::chrono::duration<double>(now - std::exchange(at_, now)).count();
+  const std::uint64_t before = std::exchange(ticks_, ticks);
+  const long per_second = ::sysconf(_SC_CLK_TCK);
+  const double share = is_same && seconds > 0.1 && per_second > 0 && ticks >= before
+                           ? static_cast<double>(ticks - before) / static_cast<double>(per_second) / seconds
+                           : -1;
+  if (state == 'R' || share > 0.5) {
+    return share < 0 || share > 0.9 ? "runs"
+                                    : format_text("runs ({}0% of a core)", {static_cast<int>(10 * share + 0.5)});
   }
-  return available;
-}
-
-DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t most = detail::unbounded / 1024;
-  const std::uint64_t kibibytes = number_after(detail::read_start("/proc/meminfo"), "MemAvailable:", most);
-  return std::min(kibibytes > most ? detail::unbounded : kibibytes * 1024,
-                  available_in_groups(detail::read_start("/proc/self/cgroup")));
-}
-
-DTRAIN_DEFINED std::vector<ControlGroup> control_groups(std::string_view groups, std::string_view controller,
-                                                        const std::string& root) {
-  std::vector<ControlGroup> found;
-  while (!groups.empty()) {
-    const std::string_view line = next_entry(groups, '\n');
-    const std::size_t name = line.find(':');
-    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
-    if (path_at == std::string_view::npos) {
-      continue;
-    }
-    const bool is_first_version = has_entry(line.substr(name + 1, path_at - name - 1), ',', controller);
-    if (!is_first_version && !line.starts_with("0::")) {
-      continue;
-    }
-    const std::string top = is_first_version ? format_text("{}/{}", {root, controller}) : root;
-    std::string path(line.substr(path_at + 1));
-    for (;; path.erase(path.rfind('/'))) {
-      found.push_back({path == "/" ? top : top + path, is_first_version});
-      if (path.find('/') == std::string::npos) {
-        break;
-      }
-    }
-  }
-  return found;
-}
-
-DTRAIN_DEFINED std::uint64_t number_after(std::string_view text, std::string_view label,
-                                          std::uint64_t otherwise) noexcept {
-  const std::size_t place = text.find(label);
-  if (place == std::string_view::npos) {
-    return otherwise;
-  }
-  text.remove_prefix(place + label.size());
-  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
-  std::uint64_t number = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
-  return result.ec == std::errc() ? number : otherwise;
+  if (state == 'T' || state == 't') return "is stopped";
+  const std::string call = detail::call_text(files_.line(folder + "syscall").value_or(""));
+  if (state != 'D') return call.empty() ? "sleeps" : "sleeps in " + call;
+  const std::string wait = files_.line(folder + "wchan").value_or("");
+  const bool is_known = !wait.empty() && wait != "0";
+  return format_text("is blocked in {}{}{}",
+                     {call.empty() ? "the kernel" : call, is_known ? ": " : "", is_known ? wait : ""});
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -44453,7 +44789,9 @@ struct IoResult {
 /// start.
 class Unreachable final : public Error {
  public:
-  using Error::Error;
+  /// Written out: nvcc 13.0 ends with an internal error at inherited constructors with a default argument.
+  Unreachable(std::error_code code, std::string sentence, SourceLocation where = SourceLocation::current())
+      : Error(code, std::move(sentence), where) {}
 };
 
 namespace detail {
@@ -48379,6 +48717,24 @@ inline void fields(Serializer& of, Request& message) {
   of.fail("is a request of an unknown kind");
 }
 
+inline void fields(Serializer& of, RankStatus::Channel& channel) {
+  of.text(channel.name, max_name_bytes);
+  of.text(channel.call, RankStatus::max_call_bytes);
+  of.number(channel.sequence);
+  of.flag(channel.is_in_operation);
+}
+
+inline void fields(Serializer& of, RankStatus& status) {
+  of.choice(status.phase, RankPhase::outside, RankPhase::unwinding);
+  of.number(status.step);
+  of.number(status.ready);
+  of.number(status.parameters);
+  of.text(status.missing, max_name_bytes);
+  of.text(status.thread, max_name_bytes);
+  of.number(status.unchanged_ms);
+  of.list(status.channels, 0, RankStatus::most_channels, [&of](RankStatus::Channel& each) { fields(of, each); });
+}
+
 /// @param of a Serializer, or a SharingWriter
 template <class Fields, class Value>
 void fields(Fields& of, BasicResponse<Value>& message) {
@@ -48451,7 +48807,7 @@ DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<con
       fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
     }
   };
-  reader.choice(kind, MessageKind::hello, MessageKind::own_error);
+  reader.choice(kind, MessageKind::hello, MessageKind::status);
   (read(std::type_identity<Messages>()), ...);
   if (!reader.finished()) {
     message.reset();
@@ -50686,6 +51042,7 @@ struct StoreJobOptions {
   /// How long the loss of a rank may wait for a more precise cause than the end of its connection. A launcher knows how
   /// its worker ended, but may learn it after the end of the connection.
   std::chrono::milliseconds loss_grace{0};
+  bool goes_on_after_loss = false;  ///< an elastic job, which says no more of a loss than who was lost
 
   /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
   /// @{
@@ -50809,7 +51166,8 @@ class JobState {
   /// Whether no rank is left to serve: all ranks joined (or the job failed), and all have left or were lost.
   bool over() const noexcept { return (formed_ || cause_) && rank_table_.present() == 0; }
 
-  bool has_joined(SessionId session) const { return request_handler_.rank_of(session).has_value(); }
+  bool has_joined(SessionId session) const { return rank_of(session).has_value(); }
+  std::optional<int> rank_of(SessionId session) const { return request_handler_.rank_of(session); }
 
   /// Handles the Join of a process that has proved the secret. @pre the session is new
   /// @param silence how long ago the process that has the same rank was heard of, if there is one
@@ -50964,6 +51322,8 @@ class JobState {
 
   void on(SessionId, const FailureReport& report) { post(report.cause); }
 
+  void on(SessionId, const RankStatus&) noexcept {}  // the server keeps it, with the time
+
   void on(SessionId session, const Leave&) {
     const int rank = request_handler_.rank_of(session).value();
     const std::string host = rank_table_.at(rank).info.host;
@@ -50987,6 +51347,311 @@ class JobState {
   std::string last_refusal_;
   RequestHandler request_handler_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/status_table.hpp
+
+/// @file
+/// status_table(): what the ranks of a job are doing, as lines of text; ranks in the same place share a line. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The latest status of a rank.
+struct ReportedStatus {
+  enum class Kind : std::uint8_t {
+    lost,    ///< the rank's connection ended before the failure, or was the failure
+    silent,  ///< the rank is connected, and has sent nothing since the failure
+    current,
+  };
+
+  int rank = 0;
+  std::string host{};
+  RankStatus status{};
+  Kind kind = Kind::current;
+  std::chrono::milliseconds age{};  ///< time since it was received
+};
+
+/// At most `most_lines` lines, and one that counts the rest. The ranks with the least progress come first: lost ones,
+/// then by steps, operations and ready gradients. An operation that a rank is in names the ranks of its channel that
+/// have not begun it.
+std::vector<std::string> status_table(const std::vector<ReportedStatus>& ranks, std::size_t most_lines = 12);
+
+/// The line above: "what each rank did when rank 3 was lost:".
+std::string status_heading(const Cause& cause);
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/rank_statuses.hpp
+
+/// @file
+/// RankStatuses of a JobServer: the latest status of each rank, and their table in the log after a failure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The table is printed once: when each rank that is connected has sent its status after the failure, 200 ms after it
+/// at the latest, or when this object ends. No end of a job waits for it. Lifetime: the loop outlives it. Threads: the
+/// loop's.
+class RankStatuses {
+ public:
+  /// @param goes_on_after_loss StoreJobOptions::goes_on_after_loss
+  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss)
+      : loop_(loop), goes_on_after_loss_(goes_on_after_loss), changed_(loop) {}
+  RankStatuses(const RankStatuses&) = delete;
+  RankStatuses& operator=(const RankStatuses&) = delete;
+  ~RankStatuses() {
+    printing_.cancel();
+    print();
+  }
+
+  void note(int rank, const std::string& host, RankStatus status) {
+    ranks_.insert_or_assign(rank, LatestStatus{host, std::move(status), Deadline::Clock::now(), cause_.has_value()});
+    if (cause_) {
+      changed_.set();
+    } else if (rank == ranks_.begin()->first) {  // once in a round
+      print_if_nothing_moves();
+    }
+  }
+
+  /// The rank's connection has ended before it has left.
+  void disconnected(int rank) {
+    if (const auto found = ranks_.find(rank); found != ranks_.end()) {
+      found->second.has_ended = true;
+      found->second.is_lost = !cause_ || (cause_->kind == CauseKind::lost && cause_->rank == rank);
+      changed_.set();
+    }
+  }
+  /// A rank that has left does nothing any more.
+  void left(int rank) {
+    ranks_.erase(rank);
+    changed_.set();
+  }
+
+  /// The job has failed. Only the first cause counts.
+  void failed(const Cause& cause) {
+    const bool is_told = cause.kind == CauseKind::timeout || cause.kind == CauseKind::disagreement ||
+                         cause.kind == CauseKind::exception || (cause.kind == CauseKind::lost && !goes_on_after_loss_);
+    if (!is_told || cause_) return;
+    cause_ = cause;
+    if (cause.kind == CauseKind::lost) disconnected(cause.rank);
+    printing_ = loop_.spawn(print_when_complete());
+  }
+
+  /// Prints what there is, unless the table was printed.
+  void print() noexcept;
+
+ private:
+  struct LatestStatus {
+    std::string host;
+    RankStatus status;
+    Deadline::Clock::time_point received;
+    bool is_last = false;  ///< sent after the failure
+    bool has_ended = false;
+    bool is_lost = false;
+  };
+
+  bool is_complete() const noexcept {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& each) { return each.second.is_last || each.second.has_ended; });
+  }
+
+  async::Task<void> print_when_complete() {
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
+    while (!is_complete() && !deadline.passed()) {
+      co_await changed_.wait(deadline);
+    }
+    print();
+  }
+
+  void print_if_nothing_moves();
+  std::vector<ReportedStatus> reported() const;
+  static void print(const std::string& heading, const std::vector<ReportedStatus>& ranks) {
+    log(LogLevel::warning, heading);
+    for (const std::string& line : status_table(ranks))
+      log(LogLevel::warning, line);
+  }
+
+  async::EventLoop& loop_;
+  const bool goes_on_after_loss_;
+  std::map<int, LatestStatus> ranks_;
+  std::optional<Cause> cause_;
+  bool has_printed_ = false;
+  std::chrono::milliseconds notice_after_{10000};  ///< how long nothing moves until a table says so
+  async::AutoResetEvent changed_;
+  async::TaskHandle printing_;  ///< last: destroyed before the members that it uses
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/rank_statuses.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINED std::vector<ReportedStatus> RankStatuses::reported() const {
+  const auto now = Deadline::Clock::now();
+  std::vector<ReportedStatus> ranks;
+  for (const auto& [rank, entry] : ranks_) {
+    const auto kind = entry.is_lost              ? ReportedStatus::Kind::lost
+                      : cause_ && !entry.is_last ? ReportedStatus::Kind::silent
+                                                 : ReportedStatus::Kind::current;
+    ranks.push_back({rank, entry.host, entry.status, kind,
+                     std::chrono::duration_cast<std::chrono::milliseconds>(now - entry.received)});
+  }
+  return ranks;
+}
+
+DTRAIN_DEFINED void RankStatuses::print() noexcept {
+  if (!cause_ || std::exchange(has_printed_, true)) return;
+  try {
+    const std::vector<ReportedStatus> ranks = reported();
+    const bool has_worked = std::any_of(ranks.begin(), ranks.end(), [](const ReportedStatus& rank) {
+      const auto& channels = rank.status.channels;
+      return rank.status.step > 0 || std::any_of(channels.begin(), channels.end(),
+                                                 [](const RankStatus::Channel& each) { return each.sequence > 0; });
+    });
+    if (ranks.size() > 1 && has_worked) print(status_heading(*cause_), ranks);
+  } catch (...) {
+    // There is no memory for the table.
+  }
+}
+
+/// As WaitNotice: after each table, the next one is due after twice the time.
+DTRAIN_DEFINED void RankStatuses::print_if_nothing_moves() {
+  std::uint64_t unchanged = static_cast<std::uint64_t>(notice_after_.count());
+  bool waits = false;
+  for (const auto& [rank, entry] : ranks_) {
+    if (entry.status.unchanged_ms < unchanged) return;
+    waits = waits || (!entry.status.channels.empty() && entry.status.channels.front().is_in_operation);
+  }
+  if (!waits || ranks_.size() < 2) return;
+  print(format_text("nothing has moved for {}; what each rank does:", {duration_text(notice_after_)}), reported());
+  notice_after_ *= 2;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/status_table.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// Ranks in the same place.
+struct StatusPlace {
+  std::vector<int> ranks{};
+  std::vector<std::string> hosts{};
+  std::chrono::milliseconds age{};               ///< the longest of their ages
+  std::chrono::milliseconds unchanged{};         ///< and of the times for which their statuses had not changed
+  const RankStatus::Channel* channel = nullptr;  ///< the channel in whose operation they are; null: in none
+};
+
+/// Progress, then text: the order of the lines, and what the ranks of a line share.
+using PlaceKey =
+    std::tuple<ReportedStatus::Kind, std::uint64_t, std::uint64_t, std::uint32_t, std::string, std::string>;
+
+/// ", which ranks 2 and 3 have not begun": other ranks of the channel.
+inline std::string behind_text(const std::vector<ReportedStatus>& ranks, const RankStatus::Channel& channel) {
+  std::vector<int> behind;
+  for (const ReportedStatus& other : ranks) {
+    for (const RankStatus::Channel& each : other.status.channels) {
+      if (each.name == channel.name && each.sequence < channel.sequence) behind.push_back(other.rank);
+    }
+  }
+  return behind.empty()
+             ? std::string()
+             : format_text(", which {} {} not begun", {rank_list(behind, 4), behind.size() == 1 ? "has" : "have"});
+}
+
+inline const RankStatus::Channel* channel_in_operation(const RankStatus& status) noexcept {
+  return status.channels.empty() || !status.channels.front().is_in_operation ? nullptr : &status.channels.front();
+}
+
+inline const char* phase_text(const RankStatus& status) noexcept {
+  switch (status.phase) {
+    case RankPhase::backward: return "in the backward pass";
+    case RankPhase::finish: return "in finish()";
+    case RankPhase::unwinding: return "has thrown an exception";
+    case RankPhase::outside: break;
+  }
+  return channel_in_operation(status) != nullptr ? "in a collective" : "outside dtrain";
+}
+
+/// The text that follows the phase and its time.
+inline std::string details_text(const RankStatus& status) {
+  std::string text;
+  if (status.phase == RankPhase::backward && status.parameters != 0) {
+    append_text(text, ", {} of {} gradients ready", {status.ready, status.parameters});
+    if (!status.missing.empty()) append_text(text, ", not yet {}", {status.missing});
+  }
+  if (const RankStatus::Channel* channel = channel_in_operation(status)) {
+    append_text(text, "; in {}", {channel->call});
+    if (channel->sequence != 0) append_text(text, ", operation {} of channel '{}'", {channel->sequence, channel->name});
+  } else if (status.phase != RankPhase::unwinding && !status.thread.empty()) {
+    append_text(text, "; its thread {}", {status.thread});
+  }
+  return text;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<std::string> status_table(const std::vector<ReportedStatus>& ranks, std::size_t most_lines) {
+  std::map<detail::PlaceKey, detail::StatusPlace> places;
+  for (const ReportedStatus& rank : ranks) {
+    const RankStatus& status = rank.status;
+    std::uint64_t operations = 0;
+    for (const RankStatus::Channel& each : status.channels)
+      operations = std::max(operations, each.sequence);
+    detail::StatusPlace& place = places[{rank.kind, status.step, operations, status.ready, detail::phase_text(status),
+                                         detail::details_text(status)}];
+    place.ranks.push_back(rank.rank);
+    if (std::find(place.hosts.begin(), place.hosts.end(), rank.host) == place.hosts.end()) {
+      place.hosts.push_back(rank.host);
+    }
+    constexpr std::uint64_t longest = std::uint64_t{1} << 40;  // so that no number from outside overflows
+    place.unchanged = std::max(place.unchanged, std::chrono::milliseconds(std::min(status.unchanged_ms, longest)));
+    place.age = std::max(place.age, rank.age);
+    place.channel = detail::channel_in_operation(status);
+  }
+  std::vector<std::string> lines;
+  std::size_t further_ranks = 0;
+  for (auto& [key, place] : places) {
+    if (lines.size() == most_lines) {
+      further_ranks += place.ranks.size();
+      continue;
+    }
+    const auto& [kind, step, operations, ready, phase, details] = key;
+    std::sort(place.ranks.begin(), place.ranks.end());
+    std::string line = format_text("  {}", {rank_list(place.ranks, 8)});
+    if (place.hosts.size() == 1) append_text(line, " (host {})", {place.hosts.front()});
+    append_text(line, ", step {}: ", {step});
+    if (kind != ReportedStatus::Kind::current) {
+      append_text(line, "{}; {} before: ",
+                  {kind == ReportedStatus::Kind::lost ? "lost" : "sends nothing", duration_text(place.age)});
+    }
+    line += phase;
+    if (place.unchanged >= std::chrono::milliseconds(100))
+      append_text(line, " for {}", {duration_text(place.unchanged)});
+    line += details;
+    if (place.channel != nullptr) line += detail::behind_text(ranks, *place.channel);
+    lines.push_back(std::move(line));
+  }
+  if (further_ranks != 0) {
+    lines.push_back(format_text("  and {} {} in {} other {}",
+                                {further_ranks, further_ranks == 1 ? "rank" : "ranks", places.size() - most_lines,
+                                 places.size() == most_lines + 1 ? "place" : "places"}));
+  }
+  return lines;
+}
+
+DTRAIN_DEFINED std::string status_heading(const Cause& cause) {
+  const char* const what = cause.kind == CauseKind::lost           ? "was lost"
+                           : cause.kind == CauseKind::timeout      ? "timed out"
+                           : cause.kind == CauseKind::disagreement ? "disagreed"
+                                                                   : "failed";
+  return format_text("what each rank did when {} {}:",
+                     {cause.rank < 0 ? std::string("the job") : "rank " + std::to_string(cause.rank),
+                      cause.rank < 0 ? "failed" : what});
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -51709,6 +52374,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     const std::chrono::milliseconds liveness(store.accepted.liveness_ms);
     session_->watch();
     heartbeat_task_ = loop_.spawn(run_heartbeats(std::chrono::milliseconds(store.accepted.heartbeat_ms), liveness));
+    status_task_ = loop_.spawn(run_statuses(2 * std::chrono::milliseconds(store.accepted.heartbeat_ms)));
     session_->start(*this, SessionOptions{});  // last: its tasks use this object
   }
   StoreClient(const StoreClient&) = delete;
@@ -51716,6 +52382,10 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   ~StoreClient() { end("the session with the store ended"); }
 
   const Membership& membership() const noexcept { return *membership_; }
+
+  /// From now on the store gets what `read` returns, with every second heartbeat and after the job's failure. Lifetime:
+  /// what it refers to outlives the client.
+  void send_statuses(std::function<RankStatus()> read) { read_status_ = std::move(read); }
 
   /// Sends a request and waits for its response. At the deadline it cancels the request. It then waits up to a second
   /// for the response, which lists what is missing.
@@ -51837,6 +52507,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   void close() noexcept {
     session_->close();
     heartbeat_task_.cancel();
+    status_task_.cancel();
   }
 
   /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time, in which the time that
@@ -51844,6 +52515,22 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness) {
     co_await send_heartbeats(loop_, *session_, every, liveness);
     lose(silence_text(liveness), true);
+  }
+
+  async::Task<void> run_statuses(std::chrono::milliseconds every) {
+    for (;;) {
+      co_await loop_.sleep_for(every);
+      send_status();
+    }
+  }
+
+  void send_status() noexcept {
+    if (!read_status_ || !open() || leaving_) return;
+    try {
+      static_cast<void>(session_->send(encode(read_status_())));
+    } catch (...) {
+      // There is no memory for it, or too many bytes wait to be sent.
+    }
   }
 
   void require_open(const std::string& doing) const {
@@ -51908,7 +52595,10 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
       found->second->over.set();
     }
   }
-  void on(const Failure& failure) { on_failure(failure.cause); }
+  void on(const Failure& failure) {
+    send_status();  // before the latch ends what the rank does
+    on_failure(failure.cause);
+  }
   void on(const Left&) {
     acknowledged_ = true;
     left_.set();
@@ -51958,7 +52648,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   bool acknowledged_ = false;
   const char* end_sentence_ = nullptr;  ///< the sentence, once ended
   async::TaskHandle reporting_;
+  std::function<RankStatus()> read_status_;
   async::TaskHandle heartbeat_task_;
+  async::TaskHandle status_task_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -52503,6 +53195,7 @@ class JobServer final : private JobSink {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
+        statuses_(loop, options_.goes_on_after_loss),
         job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
         joined_(loop),
@@ -52528,6 +53221,9 @@ class JobServer final : private JobSink {
   std::size_t sessions() const noexcept { return clients_.size(); }
 
   const JobState& state() const noexcept { return job_; }
+
+  /// After a failure: prints what the ranks do, unless it was printed. Call it before the job's own report.
+  void print_statuses() noexcept { statuses_.print(); }
   /// @name For the handshake of StoreServer
   /// @{
   /// Admits a process whose proof is checked. If it is accepted, call start(), which sends the frame first.
@@ -52637,6 +53333,11 @@ class JobServer final : private JobSink {
     if (!message) {
       return false;
     }
+    if (RankStatus* status = std::get_if<RankStatus>(&*message)) {
+      const int rank = *job_.rank_of(id);
+      statuses_.note(rank, job_.rank_table().at(rank).info.host, std::move(*status));
+      return true;
+    }
     job_.receive(id, *std::move(message));
     settle();
     return true;
@@ -52649,6 +53350,7 @@ class JobServer final : private JobSink {
     if (found == clients_.end()) {
       return;
     }
+    if (const std::optional<int> rank = job_.rank_of(id)) statuses_.disconnected(*rank);
     const Session& session = *found->second->session;
     const auto silence = Deadline::Clock::now() - session.last_alive();
     const std::string text =
@@ -52707,8 +53409,14 @@ class JobServer final : private JobSink {
     }
   }
   void on_joined(int rank, const std::string& host) override { options_.on_joined(rank, host); }
-  void on_left(int rank) override { options_.on_left(rank); }
-  void on_failure(const Cause& cause) override { options_.on_failure(cause); }
+  void on_left(int rank) override {
+    statuses_.left(rank);
+    options_.on_left(rank);
+  }
+  void on_failure(const Cause& cause) override {
+    if (options_.role == ClientRole::rank) statuses_.failed(cause);
+    options_.on_failure(cause);
+  }
   void warn(const std::string& sentence) override { log(LogLevel::warning, sentence); }
   /// @}
 
@@ -52725,6 +53433,7 @@ class JobServer final : private JobSink {
   async::EventLoop& loop_;
   StoreJobOptions options_;
   Limits limits_;
+  RankStatuses statuses_;
   JobState job_;
   async::ManualResetEvent over_;
   std::vector<SessionId> unread_;  ///< sessions that took too little of what was sent
@@ -53524,6 +54233,12 @@ DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
   const bool left = run_blocking(leave_all(deadline), deadline, "leaving the job");
   close();
   return left;
+}
+
+DTRAIN_DEFINED void ControlPlane::send_statuses(std::function<RankStatus()> read) {
+  thread_.handle()->post([weak_client = client_, read = std::move(read)] {
+    if (const std::shared_ptr<StoreClient> client = weak_client.lock()) client->send_statuses(read);
+  });
 }
 
 /// Runs a coroutine on the control thread. Blocking: until it has ended, at most the deadline and 3 s more.
@@ -58019,6 +58734,8 @@ class RankRendezvous {
   }
   /// The first cause; nullopt before a failure.
   const std::optional<Cause>& cause() const noexcept { return job_->state().cause(); }
+  /// As JobServer::print_statuses.
+  void print_statuses() noexcept { job_->print_statuses(); }
   /// Notifies the ranks of a failed worker, unless it had left.
   void report_loss(const Cause& loss) {
     if (!has_left(loss.rank)) job_->post_failure(loss);
@@ -58182,6 +58899,7 @@ class JobCoordinator {
 
   /// No worker of this node runs any more. Waits until that is so on every node. @returns the job's result
   async::Task<JobResult> conclude(NodeEnd end) {
+    if (is_first()) ranks_->print_statuses();
     if (is_alone()) {
       co_return decide(std::vector<NodeEnd>{std::move(end)});
     }
@@ -58710,6 +59428,7 @@ std::unique_ptr<rendezvous::FormationServer<Listener>> formation_at(async::Event
   each_attempt.owner = job.owner;
   each_attempt.further_files = job.further_files + static_cast<std::size_t>(job.max_ranks);
   each_attempt.loss_grace = job.loss_grace;
+  each_attempt.goes_on_after_loss = true;
   const rendezvous::Limits limits{.liveness = in_milliseconds(job.liveness)};
   return std::make_unique<rendezvous::FormationServer<Listener>>(loop, store, sizes, std::move(each_attempt), limits,
                                                                  std::move(listener));
@@ -61423,6 +62142,71 @@ DTRAIN_DEFINED void RowTables::merge(std::size_t ranks, ReduceOp op) {
 
 }  // namespace DTRAIN_NAMESPACE::group::detail
 
+// ---- dtrain/group/rank_activity.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::group {
+
+DTRAIN_DEFINED void RankActivity::add(const Steps& steps) {
+  const std::lock_guard lock(mutex_);
+  steps_.push_back(&steps);
+}
+
+DTRAIN_DEFINED void RankActivity::remove(const Steps& steps) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(steps_, &steps);
+}
+
+DTRAIN_DEFINED std::shared_ptr<backend::ChannelActivity> RankActivity::add_channel(
+    std::string name, backend::DescribeOperation describe) {
+  auto made = std::make_shared<backend::ChannelActivity>(std::move(name), std::move(describe));
+  const std::lock_guard lock(mutex_);
+  std::erase_if(channels_, [](const auto& each) { return each.use_count() == 1; });
+  channels_.push_back(made);
+  return made;
+}
+
+DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
+  rendezvous::RankStatus status;
+  status.phase = phase_.load(std::memory_order_relaxed);
+  std::vector<std::shared_ptr<backend::ChannelActivity>> channels;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Steps* each : steps_) {
+      rendezvous::RankStatus other;
+      each->describe(other);
+      if (other.step < status.step) continue;  // the wrapper with the most steps is the model that is trained
+      status.step = other.step;
+      status.ready = other.ready;
+      status.parameters = other.parameters;
+      status.missing = std::move(other.missing);
+    }
+    channels = channels_;
+  }
+  if (status.phase == rendezvous::RankPhase::outside) status.ready = status.parameters = 0;
+  for (auto each = channels.rbegin(); each != channels.rend(); ++each)
+    status.channels.push_back((*each)->status());
+  std::stable_partition(status.channels.begin(), status.channels.end(),
+                        [](const rendezvous::RankStatus::Channel& each) { return each.is_in_operation; });
+  if (status.channels.size() > status.most_channels) status.channels.resize(status.most_channels);
+
+  std::uint64_t digest = status.step;
+  const auto add = [&digest](std::uint64_t value) { digest = (digest ^ value) * 0x100000001b3U; };
+  add(static_cast<std::uint64_t>(status.phase));
+  add(status.ready);
+  for (const rendezvous::RankStatus::Channel& each : status.channels) {
+    add(2 * each.sequence + (each.is_in_operation ? 1 : 0));
+    add(std::hash<std::string>()(each.call));
+  }
+  const auto now = Deadline::Clock::now();
+  if (std::exchange(last_, digest) != digest) changed_ = now;
+  const auto unchanged = std::chrono::duration_cast<std::chrono::milliseconds>(now - changed_);
+  status.unchanged_ms = static_cast<std::uint64_t>(unchanged.count());
+  status.thread = thread_activity_.look(thread_.load(std::memory_order_relaxed));
+  return status;
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/rank_body.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::group {
@@ -61652,7 +62436,7 @@ DTRAIN_DEFINED void StreamProgress::attend(const stream::host::StreamRef& stream
     };
     async::BackgroundTask<void> started = tasks_.start(watch);
     const std::lock_guard lock(mutex_);
-    watch_.emplace(std::move(started));
+    static_cast<void>(watch_.emplace(std::move(started)));
   } catch (...) {
     is_watching_->store(false);  // the job has failed, or there is no memory: who waits for the work runs it
   }
@@ -65332,6 +66116,21 @@ DTRAIN_DEFINED std::string ReadyGradients::missing() const {
       "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
       "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
       {step, listed, more});
+}
+
+DTRAIN_DEFINED void ReadyGradients::describe(rendezvous::RankStatus& status) const {
+  status.step = step();
+  const std::size_t parameters = ready_in_step_.size();
+  std::size_t missing = parameters;  // the last one: backward passes go from the last to the first
+  for (std::size_t parameter = 0; parameter < parameters; ++parameter) {
+    if (was_ready(parameter)) {
+      ++status.ready;
+    } else {
+      missing = parameter;
+    }
+  }
+  status.parameters = static_cast<std::uint32_t>(parameters);
+  if (missing != parameters) status.missing = names_->describe(missing);
 }
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {

@@ -47,6 +47,14 @@ void require_bounded(const FailureReport& report) {
 void require_bounded(const Failure& failure) {
   require_bounded(failure.cause);
 }
+void require_bounded(const RankStatus& status) {
+  fuzz::require(status.channels.size() <= RankStatus::most_channels, "the channels are bounded");
+  for (const RankStatus::Channel& each : status.channels) {
+    fuzz::require(each.call.size() <= RankStatus::max_call_bytes, "an operation's text is bounded");
+    for (const char byte : each.call)
+      fuzz::require(static_cast<unsigned char>(byte) >= ' ', "an operation's text has no control bytes");
+  }
+}
 template <class Other>
 void require_bounded(const Other& /*message*/) {}
 
@@ -76,7 +84,7 @@ template <class Decode>
 void try_direction(std::span<const std::byte> frame, Decode decode) {
   const auto message = decode(frame);
   if (message) {
-    using Any = std::variant<Request, Response, Cancel, FailureReport, Leave, Welcome, Failure, Left>;
+    using Any = std::variant<Request, Response, Cancel, FailureReport, Leave, RankStatus, Welcome, Failure, Left>;
     const auto widen = [](const auto& each) { return Any(each); };
     const auto decode_any = [&](std::span<const std::byte> bytes) -> std::optional<Any> {
       const auto found = decode(bytes);
@@ -121,6 +129,9 @@ std::vector<std::string> fuzz::seeds() {
   all.push_back(bytes_of(encode(FailureReport{{dtrain::CauseKind::exception, 1, "host", "the disk is full\n"}})));
   all.push_back(bytes_of(encode(Failure{{dtrain::CauseKind::lost, 1, "host", "it closed"}})));
   all.push_back(bytes_of(encode(Leave{})));
+  RankStatus status;
+  status.channels = {{"ddp-0", "barrier", 7, true}};
+  all.push_back(bytes_of(encode(status)));
   all.push_back(bytes_of(encode(Left{})));
   Welcome welcome;
   welcome.membership.host = welcome.membership.other_host = "host";

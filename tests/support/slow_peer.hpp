@@ -3,7 +3,6 @@
 /// Ranks that wait for each other, and what they print.
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -39,42 +38,6 @@ bool is_noticed(const std::string& notice) {
     well[static_cast<std::size_t>(thread.rank())] = is_in_time && sums;
   });
   return well[0] && well[1];
-}
-
-/// Rank 0 times out on channel "group" while rank 1 waits on channel "other". @returns what they print
-template <class Backend>
-std::string said_when_crossed() {
-  const auto job = std::make_shared<FakeJob>(2);
-  CapturedStderr captured;
-  std::atomic<bool> is_open{false};
-  std::atomic<bool> waits{false};
-  std::atomic<bool> has_ended{false};
-  run_thread_ranks(2, [&](RankThread& thread) {
-    const auto open = [&](const char* name, std::chrono::nanoseconds timeout) {
-      dtrain::backend::ChannelContext context = channel_context(job, thread.rank(), 2, name, timeout);
-      context.on_stall = [&, is_first = thread.rank() == 0] {
-        if (!is_first && is_open) waits = true;
-      };
-      return HostRank<Backend>(job->latch(thread.rank()),
-                               Backend::open_blocking(context, dtrain::Deadline::after(std::chrono::seconds(60))));
-    };
-    HostRank<Backend> group = open("group", std::chrono::milliseconds(100));
-    HostRank<Backend> other = open("other", std::chrono::hours(1));
-    thread.doing("waiting in its own channel");
-    if (thread.rank() == 0) {
-      holds_soon([&] { return waits.load(); });
-    }
-    is_open = is_open || thread.rank() == 1;
-    HostRank<Backend>& own = thread.rank() == 0 ? group : other;
-    own.communicator.enqueue(dtrain::backend::Barrier{}, own.stream.ref());
-    static_cast<void>(own.wait());
-    if (thread.rank() == 1) {
-      has_ended = true;
-    } else {
-      holds_soon([&] { return has_ended.load(); });  // rank 1 is to see the timeout, not a channel that closes
-    }
-  });
-  return captured.text();
 }
 
 }  // namespace support

@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 PROGRAM = "examples/first_program.cpp"
-APART = {"bytes of code": 10_500, "functions": 44, "headers of dtrain": 220}
+APART = {"bytes of code": 10_500, "functions": 44, "headers of dtrain": 228}
 WHOLE = {"bytes of code": 1_010_000, "functions": 2_310}  # launch::Any has both ways to start
 # Headers of the standard library that the front end must not include: each costs 0.1 s or more, or is for definitions.
 REFUSED = {"filesystem", "fstream", "iostream", "random", "regex"}

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "dtrain/backend/channel_activity.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/cause.hpp"
@@ -37,6 +38,7 @@ struct ChannelContext {
   Accumulate accumulate{};       ///< the same on every rank; a backend without f32 rejects it in open_blocking
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
+  std::shared_ptr<ChannelActivity> activity{};  ///< null: no other thread asks which operation the channel is in
 
   /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
   void run_other_streams() const {

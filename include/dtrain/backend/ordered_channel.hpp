@@ -36,7 +36,8 @@ class OrderedChannel {
         host_(context.members.host),
         timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
         failure_(context.failure),
-        on_stall_(context.on_stall) {}
+        on_stall_(context.on_stall),
+        activity_(context.activity) {}
   OrderedChannel(const OrderedChannel&) = delete;
   OrderedChannel& operator=(const OrderedChannel&) = delete;
 
@@ -75,10 +76,11 @@ class OrderedChannel {
  protected:
   virtual ~OrderedChannel() = default;
 
-  /// Runs `work` as the `turn`-th enqueued operation (the first is 1); skips it if the channel has failed. Calls
-  /// `reject`, which must fail the channel, if an earlier operation has not run, or another one is running.
+  /// Runs `work`, of an operation, as the `turn`-th enqueued operation (the first is 1); skips it if the channel has
+  /// failed. Calls `reject`, which must fail the channel, if an earlier operation has not run, or another one is
+  /// running.
   template <class Work, class Reject>
-  void run_in_order(std::uint64_t turn, Work work, Reject reject) noexcept {
+  void run_in_order(std::uint64_t turn, const Operation& operation, Work work, Reject reject) noexcept {
     if (in_operation_.exchange(1) != 0) {
       reject();
       return;
@@ -87,7 +89,9 @@ class OrderedChannel {
     if (done + 1 != turn && !aborted()) {
       reject();
     } else if (!cause_.flag().load()) {  // seq_cst, as in close_order(): this thread or that one sees the other's store
+      if (activity_) activity_->begin(operation);
       work();
+      if (activity_ && !aborted()) activity_->end();  // else a status shows what has failed
       if (aborted()) {
         interrupted_.store(true);
       }
@@ -126,6 +130,7 @@ class OrderedChannel {
   FirstCause cause_;
 
  private:
+  const std::shared_ptr<ChannelActivity> activity_;
   std::atomic<std::int64_t> references_{1};
   std::atomic<std::uint64_t> done_{0};
   std::atomic<std::uint32_t> in_operation_{0};

@@ -12,6 +12,7 @@
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/group/group_handle.hpp"
+#include "dtrain/group/rank_activity.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25,6 +26,12 @@ struct FailureContext {
   std::chrono::nanoseconds timeout{};                 ///< the longest time of one collective
   std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
   bool is_elastic = false;                            ///< GroupHandle::is_elastic
+  std::shared_ptr<group::RankActivity> activity{};    ///< the rank's; may be null
+
+  /// The thread that drives steps is there now.
+  void enter(rendezvous::RankPhase phase) const noexcept {
+    if (activity) activity->enter(phase);
+  }
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;
@@ -68,6 +75,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_
 DTRAIN_DEFINED FailureContext FailureContext::of(std::shared_ptr<const group::GroupHandle> group) {
   FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
   context.is_elastic = group->is_elastic();
+  context.activity = group->activity();
   context.group = std::move(group);
   return context;
 }

@@ -20,6 +20,8 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
+class RankActivity;
+
 /// Keys and values for the store.
 using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 
@@ -84,6 +86,9 @@ class GroupHandle : public StoreCollectives {
   virtual bool is_kept(const TensorView&) const noexcept { return false; }
   /// Adds a wrapped model, for as long as the pointer is shared.
   virtual void add_wrapped(std::shared_ptr<const WrappedModel>) const {}
+
+  /// Where the group's wrappers say what they are doing; null: nowhere.
+  virtual std::shared_ptr<RankActivity> activity() const { return nullptr; }
 
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
   /// Gives rank 0 a text of each rank, in the background: `on_rank_0(texts)` is called on the control thread, with the

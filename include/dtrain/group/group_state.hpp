@@ -73,6 +73,7 @@ class GroupStateBase : public RankContext::Closable,
     with_call_purpose(store(), doing).barrier(name, deadline).wait();
   }
   std::uint64_t elastic_attempt() const noexcept final { return rank_context_->elastic_attempt; }
+  std::shared_ptr<RankActivity> activity() const final { return rank_context_->activity; }
   bool has_newcomers() const noexcept final { return rank_context_->has_newcomers; }
   bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
     return rank_context_->kept_are_equal && is_kept(tensor);
@@ -399,14 +400,17 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
     const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
   const std::string name = prefix_ + purpose;
   run_unattended();  // other ranks may wait for this work before they open their channels
-  return {members_,
-          name,
-          with_call_purpose(rank_context_->store().with_prefix(name + "/"), format_text("channel '{}'", {name})),
-          failure(),
-          rank_context_->timeout,
-          [streams = rank_context_->streams] { streams->run_unattended(); },
-          describe,
-          accumulate};
+  backend::ChannelContext context{
+      members_,
+      name,
+      with_call_purpose(rank_context_->store().with_prefix(name + "/"), format_text("channel '{}'", {name})),
+      failure(),
+      rank_context_->timeout,
+      [streams = rank_context_->streams] { streams->run_unattended(); },
+      describe,
+      accumulate};
+  context.activity = rank_context_->activity->add_channel(name, describe);
+  return context;
 }
 
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(

@@ -30,6 +30,7 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
+#include "dtrain/group/rank_activity.hpp"
 #include "dtrain/group/stream_progress.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
@@ -116,6 +117,7 @@ class RankContext {
 
  public:
   const std::chrono::nanoseconds timeout;  ///< the longest time of one collective
+  const std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>();
   rendezvous::ControlPlane control_plane;
   rendezvous::TaskRunner tasks;
   const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< streams of all groups and wrappers
@@ -235,7 +237,9 @@ DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& o
       streams(std::make_shared<stream::host::StreamRegistry>()),
       stream_progress(streams, tasks, control_plane.membership().local_world_size),
       gradient_bindings(std::make_shared<GradientBindingRegistry>()),
-      before_wait_(std::make_shared<const std::function<void()>>([of = streams] { of->run_unattended(); })) {}
+      before_wait_(std::make_shared<const std::function<void()>>([of = streams] { of->run_unattended(); })) {
+  control_plane.send_statuses([of = activity] { return of->status(); });
+}
 
 DTRAIN_DEFINED RankContext::~RankContext() {
   if (left_) {
@@ -293,6 +297,7 @@ DTRAIN_DEFINED void RankContext::report_exception(const std::string& text, std::
     return;
   }
   try {
+    activity->enter(rendezvous::RankPhase::unwinding);
     control_plane.failure()->report(exception_cause(text, failed_rank));
     if (!tasks.on_loop_thread()) {
       control_plane.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));

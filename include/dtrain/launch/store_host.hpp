@@ -61,6 +61,7 @@ std::unique_ptr<rendezvous::FormationServer<Listener>> formation_at(async::Event
   each_attempt.owner = job.owner;
   each_attempt.further_files = job.further_files + static_cast<std::size_t>(job.max_ranks);
   each_attempt.loss_grace = job.loss_grace;
+  each_attempt.goes_on_after_loss = true;
   const rendezvous::Limits limits{.liveness = in_milliseconds(job.liveness)};
   return std::make_unique<rendezvous::FormationServer<Listener>>(loop, store, sizes, std::move(each_attempt), limits,
                                                                  std::move(listener));

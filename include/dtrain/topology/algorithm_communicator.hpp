@@ -60,7 +60,11 @@ class AlgorithmOrder final : public backend::OrderedChannel {
         fail_operation(kind, error.what());
       }
     };
-    run_in_order(number, work, [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
+    backend::Operation described;
+    described.sequence = number;
+    described.kind = kind;
+    run_in_order(number, described, work,
+                 [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
   }
 
   /// Ends all channels of the communicator; during close(), only if an operation runs. The first cause is kept.
@@ -226,8 +230,9 @@ class AlgorithmCommunicator {
   struct AlgorithmState : backend::ChannelOwner<OperationOrder> {
     AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
         : backend::ChannelOwner<OperationOrder>(of, *this),
-          inner(B::open_blocking(this->context, deadline)),
-          algorithm(this->context, deadline) {}
+          parts(without_activity(of)),
+          inner(B::open_blocking(parts, deadline)),
+          algorithm(parts, deadline) {}
     ~AlgorithmState() { this->close(); }
 
     std::optional<Cause> failure() const {
@@ -236,6 +241,12 @@ class AlgorithmCommunicator {
       return cause ? cause : inner.failure();
     }
 
+    static backend::ChannelContext without_activity(backend::ChannelContext context) {
+      context.activity.reset();
+      return context;
+    }
+
+    const backend::ChannelContext parts;  ///< context of the parts, whose operations are those of this channel
     Inner inner;  ///< the whole group's, for operations that the algorithm lacks, and for a variant by the backend
     Algorithm algorithm;       ///< has its own channels, because it runs while the program enqueues
     AllReduceVariant variant;  ///< variant of the next all_reduce

@@ -54,7 +54,7 @@ class Channel final : public OrderedChannel {
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
       : OrderedChannel(context),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
-        notice_(context.notice_after),
+        notice_(context.notice_after, context.activity != nullptr),
         timeout_diagnosis_(context),
         transport_(context, info_.job_ranks, deadline) {}
 
@@ -67,7 +67,7 @@ class Channel final : public OrderedChannel {
   template <class Make>
   void run(std::uint64_t turn, const Operation& operation, const Make& make) noexcept {
     run_in_order(
-        turn, [&]() noexcept { execute(operation, make); },
+        turn, operation, [&]() noexcept { execute(operation, make); },
         [&]() noexcept { fail_operation(CauseKind::exception, operation, " ", began_early); });
   }
 
@@ -143,9 +143,6 @@ class Channel final : public OrderedChannel {
         fail_operation(CauseKind::exception, operation, " was cancelled, because ",
                        format_text("{} is out of service in this process since another operation was cancelled",
                                    {T::backend_name()}));
-      }
-      if (!routine.done() || token.timed_out) {
-        log_place_at_timeout(failure(), *failure_, job_rank_, described_on(info_.name, operation, info_.describe));
       }
     } catch (const PeerHasLeft& error) {
       explain(operation, error, true);

@@ -51,7 +51,7 @@ class Channel {
         device_(device),
         order_(LaunchOrder::of_device(device)),
         ring_(device),
-        notice_(context.notice_after) {}
+        notice_(context.notice_after, context.activity != nullptr) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -166,7 +166,15 @@ class Channel {
   }
 
   /// Queries the device for the next poll(). Blocking: in CUDA, while a stream of the device is full.
-  void poll_events() { ring_.poll(); }
+  void poll_events() {
+    ring_.poll();
+    if (!context.activity) return;
+    if (const std::optional<Operation> first = ring_.oldest()) {
+      context.activity->begin(*first);
+    } else {
+      context.activity->end();
+    }
+  }
 
   /// The first operation that no poll has found complete, without a call to CUDA; empty if there is none.
   std::optional<Operation> oldest_operation() const { return ring_.oldest(); }

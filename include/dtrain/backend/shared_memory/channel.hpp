@@ -252,7 +252,7 @@ class Channel final : public OrderedChannel {
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         pace_(WaitLimits::of_ranks(size_, cores_of_all_ranks())),
-        notice_(context.notice_after) {
+        notice_(context.notice_after, context.activity != nullptr) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
   }
 
@@ -278,7 +278,7 @@ class Channel final : public OrderedChannel {
       }
       work(*this, operation);
     };
-    run_in_order(turn, begin, [&]() noexcept { fail_early(operation); });
+    run_in_order(turn, operation, begin, [&]() noexcept { fail_early(operation); });
   }
 
   /// Arrives at the next barrier and waits for all ranks. @returns false if the channel has failed
@@ -332,7 +332,6 @@ class Channel final : public OrderedChannel {
         notice_.update(job_rank_, timeout_ - deadline_->remaining(), describe);
       }
     }
-    log_place_at_timeout(cause_.get(), *failure_, job_rank_, present());
     return false;
   }
 

@@ -10,6 +10,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -57,6 +58,9 @@ class ReadyGradients {
 
   /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
   std::string missing() const;
+
+  /// Sets step, ready, parameters and missing. Threads: any, also during a step.
+  void describe(rendezvous::RankStatus& status) const;
 
   /// The number of the last step begun, from 1.
   std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
@@ -123,6 +127,21 @@ DTRAIN_DEFINED std::string ReadyGradients::missing() const {
       "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
       "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
       {step, listed, more});
+}
+
+DTRAIN_DEFINED void ReadyGradients::describe(rendezvous::RankStatus& status) const {
+  status.step = step();
+  const std::size_t parameters = ready_in_step_.size();
+  std::size_t missing = parameters;  // the last one: backward passes go from the last to the first
+  for (std::size_t parameter = 0; parameter < parameters; ++parameter) {
+    if (was_ready(parameter)) {
+      ++status.ready;
+    } else {
+      missing = parameter;
+    }
+  }
+  status.parameters = static_cast<std::uint32_t>(parameters);
+  if (missing != parameters) status.missing = names_->describe(missing);
 }
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {

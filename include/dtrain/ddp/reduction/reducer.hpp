@@ -65,7 +65,7 @@ void end_borrowed_work(Reduction& reduction, const FailureContext& context) noex
 /// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. Not movable, because
 /// steps point to the reducer.
 template <backend::Communicator Communicator>
-class Reducer final : public Step::Target {
+class Reducer final : public Step::Target, private group::RankActivity::Steps {
  public:
   using Stream = typename Communicator::Stream;
   using GradientCopier = typename BucketReduction<Communicator>::GradientCopier;
@@ -100,6 +100,7 @@ class Reducer final : public Step::Target {
     scales_model_ = scales_model;
     ready_.begin_step();
     lifetime_->is_step_open = true;
+    context_.enter(rendezvous::RankPhase::backward);
     return Step(*this);
   }
 
@@ -138,6 +139,7 @@ class Reducer final : public Step::Target {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
+    context_.enter(rendezvous::RankPhase::finish);
     bool updates = true;
     or_report([&] {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
@@ -149,11 +151,13 @@ class Reducer final : public Step::Target {
     ++steps_;
     rebuild_buckets();
     lifetime_->is_step_open = false;
+    context_.enter(rendezvous::RankPhase::outside);
     return updates;
   }
 
   void abandon(bool unwinding) noexcept override {
     ready_.end_step();
+    context_.enter(rendezvous::RankPhase::unwinding);
     context_.report_abandoned_step(unwinding);
     end_borrowed_work(reduction_, context_);
   }
@@ -317,6 +321,8 @@ class Reducer final : public Step::Target {
     if (steps_ == 1) keep_order();
   }
 
+  void describe(rendezvous::RankStatus& status) const override { ready_.describe(status); }
+
   void keep_order() {
     rebuild_.agreed_order = {};
     rebuild_.publish_order = {};
@@ -354,6 +360,7 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
       accumulated_(parameters.size()),
       addresses_(std::move(parts.read_parameters), options.check_addresses) {
   ready_.record_order(rebuild_.agreed_order != nullptr);
+  if (context_.activity) context_.activity->add(*this);
   if (rebuild_.publish_order) {
     reduction_.on_all_gradients_ready([this] { rebuild_.publish_order(ready_.observed_order()); });
   }
@@ -361,6 +368,7 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
 
 template <backend::Communicator Communicator>
 Reducer<Communicator>::~Reducer() {
+  if (context_.activity) context_.activity->remove(*this);
   lifetime_->has_ended = lifetime_->leaves_work = true;
   try {
     const bool is_idle =

@@ -69,6 +69,8 @@ class RankRendezvous {
   }
   /// The first cause; nullopt before a failure.
   const std::optional<Cause>& cause() const noexcept { return job_->state().cause(); }
+  /// As JobServer::print_statuses.
+  void print_statuses() noexcept { job_->print_statuses(); }
   /// Notifies the ranks of a failed worker, unless it had left.
   void report_loss(const Cause& loss) {
     if (!has_left(loss.rank)) job_->post_failure(loss);
@@ -232,6 +234,7 @@ class JobCoordinator {
 
   /// No worker of this node runs any more. Waits until that is so on every node. @returns the job's result
   async::Task<JobResult> conclude(NodeEnd end) {
+    if (is_first()) ranks_->print_statuses();
     if (is_alone()) {
       co_return decide(std::vector<NodeEnd>{std::move(end)});
     }

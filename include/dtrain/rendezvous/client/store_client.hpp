@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -70,6 +71,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     const std::chrono::milliseconds liveness(store.accepted.liveness_ms);
     session_->watch();
     heartbeat_task_ = loop_.spawn(run_heartbeats(std::chrono::milliseconds(store.accepted.heartbeat_ms), liveness));
+    status_task_ = loop_.spawn(run_statuses(2 * std::chrono::milliseconds(store.accepted.heartbeat_ms)));
     session_->start(*this, SessionOptions{});  // last: its tasks use this object
   }
   StoreClient(const StoreClient&) = delete;
@@ -77,6 +79,10 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   ~StoreClient() { end("the session with the store ended"); }
 
   const Membership& membership() const noexcept { return *membership_; }
+
+  /// From now on the store gets what `read` returns, with every second heartbeat and after the job's failure. Lifetime:
+  /// what it refers to outlives the client.
+  void send_statuses(std::function<RankStatus()> read) { read_status_ = std::move(read); }
 
   /// Sends a request and waits for its response. At the deadline it cancels the request. It then waits up to a second
   /// for the response, which lists what is missing.
@@ -198,6 +204,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   void close() noexcept {
     session_->close();
     heartbeat_task_.cancel();
+    status_task_.cancel();
   }
 
   /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time, in which the time that
@@ -205,6 +212,22 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness) {
     co_await send_heartbeats(loop_, *session_, every, liveness);
     lose(silence_text(liveness), true);
+  }
+
+  async::Task<void> run_statuses(std::chrono::milliseconds every) {
+    for (;;) {
+      co_await loop_.sleep_for(every);
+      send_status();
+    }
+  }
+
+  void send_status() noexcept {
+    if (!read_status_ || !open() || leaving_) return;
+    try {
+      static_cast<void>(session_->send(encode(read_status_())));
+    } catch (...) {
+      // There is no memory for it, or too many bytes wait to be sent.
+    }
   }
 
   void require_open(const std::string& doing) const {
@@ -269,7 +292,10 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
       found->second->over.set();
     }
   }
-  void on(const Failure& failure) { on_failure(failure.cause); }
+  void on(const Failure& failure) {
+    send_status();  // before the latch ends what the rank does
+    on_failure(failure.cause);
+  }
   void on(const Left&) {
     acknowledged_ = true;
     left_.set();
@@ -319,7 +345,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   bool acknowledged_ = false;
   const char* end_sentence_ = nullptr;  ///< the sentence, once ended
   async::TaskHandle reporting_;
+  std::function<RankStatus()> read_status_;
   async::TaskHandle heartbeat_task_;
+  async::TaskHandle status_task_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

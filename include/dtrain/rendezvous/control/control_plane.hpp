@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,7 @@ struct ControlPlaneOptions {
 void check_master_address(const ControlPlaneOptions& options);
 
 struct HostIdentity;
+struct RankStatus;
 struct StoreAddress;
 class JobServer;
 class StoreServer;
@@ -75,6 +77,10 @@ class ControlPlane {
   const Membership& membership() const noexcept { return membership_; }
   Store store() const { return {client_, thread_.handle()}; }
   const std::shared_ptr<FailureLatch>& failure() const noexcept { return failure_; }
+
+  /// From now on the store gets what `read` returns, which the control thread calls about once a second. Lifetime: what
+  /// it refers to outlives this object. Blocking: no.
+  void send_statuses(std::function<RankStatus()> read);
 
   /// The control thread, for other parts of the rank's control plane.
   async::LoopThread& control_thread() noexcept { return thread_; }
@@ -229,6 +235,12 @@ DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
   const bool left = run_blocking(leave_all(deadline), deadline, "leaving the job");
   close();
   return left;
+}
+
+DTRAIN_DEFINED void ControlPlane::send_statuses(std::function<RankStatus()> read) {
+  thread_.handle()->post([weak_client = client_, read = std::move(read)] {
+    if (const std::shared_ptr<StoreClient> client = weak_client.lock()) client->send_statuses(read);
+  });
 }
 
 /// Runs a coroutine on the control thread. Blocking: until it has ended, at most the deadline and 3 s more.

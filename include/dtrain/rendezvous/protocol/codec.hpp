@@ -119,6 +119,24 @@ inline void fields(Serializer& of, Request& message) {
   of.fail("is a request of an unknown kind");
 }
 
+inline void fields(Serializer& of, RankStatus::Channel& channel) {
+  of.text(channel.name, max_name_bytes);
+  of.text(channel.call, RankStatus::max_call_bytes);
+  of.number(channel.sequence);
+  of.flag(channel.is_in_operation);
+}
+
+inline void fields(Serializer& of, RankStatus& status) {
+  of.choice(status.phase, RankPhase::outside, RankPhase::unwinding);
+  of.number(status.step);
+  of.number(status.ready);
+  of.number(status.parameters);
+  of.text(status.missing, max_name_bytes);
+  of.text(status.thread, max_name_bytes);
+  of.number(status.unchanged_ms);
+  of.list(status.channels, 0, RankStatus::most_channels, [&of](RankStatus::Channel& each) { fields(of, each); });
+}
+
 /// @param of a Serializer, or a SharingWriter
 template <class Fields, class Value>
 void fields(Fields& of, BasicResponse<Value>& message) {
@@ -191,7 +209,7 @@ DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<con
       fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
     }
   };
-  reader.choice(kind, MessageKind::hello, MessageKind::own_error);
+  reader.choice(kind, MessageKind::hello, MessageKind::status);
   (read(std::type_identity<Messages>()), ...);
   if (!reader.finished()) {
     message.reset();

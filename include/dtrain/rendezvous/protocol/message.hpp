@@ -41,6 +41,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 //   Cancel (id)                  ->              its deadline passed: one Response answers both
 //   FailureReport (cause)        ->
 //                                <-      Failure         to every rank, once: the first cause of the job
+//   RankStatus                   ->              what the rank is doing, about once a second
 //   Leave                        ->
 //                                <-      Left            then the rank closes
 //   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's
@@ -80,6 +81,7 @@ enum class MessageKind : std::uint8_t {
   call_request = 21,
   called = 22,
   own_error = 23,
+  status = 24,
 };
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
@@ -159,7 +161,7 @@ using ValueResponse = BasicResponse<SharedValue>;
 /// @name First fields of a Hello
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 6;
+inline constexpr std::uint16_t protocol_version = 7;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node. A
@@ -242,11 +244,46 @@ struct Left {
   static constexpr MessageKind message_kind = MessageKind::left;
 };
 
+/// Where the thread is that drives a rank's steps.
+enum class RankPhase : std::uint8_t {
+  outside = 1,  ///< the program's own code, or a collective that it has called
+  backward,     ///< between the begin of a step and its finish()
+  finish,
+  unwinding,  ///< an exception has left a step
+};
+
+/// From a rank to the store: twice in a liveness time at least, and once more when the rank learns of the job's
+/// failure.
+struct RankStatus {
+  DTRAIN_MEMBERS_NOT_INLINED(RankStatus);
+
+  static constexpr MessageKind message_kind = MessageKind::status;
+  static constexpr std::size_t most_channels = 4;
+  static constexpr std::size_t max_call_bytes = 160;
+
+  /// A channel of the rank.
+  struct Channel {
+    std::string name;
+    std::string call;              ///< the operation that has begun last
+    std::uint64_t sequence = 0;    ///< number of the collective that has begun last; 0: none has
+    bool is_in_operation = false;  ///< whether `call` has not ended
+  };
+
+  RankPhase phase = RankPhase::outside;
+  std::uint64_t step = 0;   ///< the number of the last step that has begun; 0: none has
+  std::uint32_t ready = 0;  ///< gradients that are ready in this step
+  std::uint32_t parameters = 0;
+  std::string missing{};            ///< a parameter whose gradient is not ready
+  std::string thread{};             ///< ThreadActivity of the thread that drives the steps
+  std::uint64_t unchanged_ms = 0;   ///< how long step, ready and channels have not changed, to within an interval
+  std::vector<Channel> channels{};  ///< one in an operation first, then the latest
+};
+
 /// From the store to a rank.
 using ToRank = std::variant<Welcome, Failure, Response, Left>;
 
 /// From a rank to the store.
-using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
+using FromRank = std::variant<Request, Cancel, FailureReport, Leave, RankStatus>;
 /// @}
 
 #if DTRAIN_DEFINITIONS

@@ -19,6 +19,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/codec.hpp"
+#include "dtrain/rendezvous/server/rank_statuses.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
 #include "dtrain/rendezvous/session/session.hpp"
 
@@ -89,6 +90,7 @@ class JobServer final : private JobSink {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
+        statuses_(loop, options_.goes_on_after_loss),
         job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
         joined_(loop),
@@ -114,6 +116,9 @@ class JobServer final : private JobSink {
   std::size_t sessions() const noexcept { return clients_.size(); }
 
   const JobState& state() const noexcept { return job_; }
+
+  /// After a failure: prints what the ranks do, unless it was printed. Call it before the job's own report.
+  void print_statuses() noexcept { statuses_.print(); }
   /// @name For the handshake of StoreServer
   /// @{
   /// Admits a process whose proof is checked. If it is accepted, call start(), which sends the frame first.
@@ -223,6 +228,11 @@ class JobServer final : private JobSink {
     if (!message) {
       return false;
     }
+    if (RankStatus* status = std::get_if<RankStatus>(&*message)) {
+      const int rank = *job_.rank_of(id);
+      statuses_.note(rank, job_.rank_table().at(rank).info.host, std::move(*status));
+      return true;
+    }
     job_.receive(id, *std::move(message));
     settle();
     return true;
@@ -235,6 +245,7 @@ class JobServer final : private JobSink {
     if (found == clients_.end()) {
       return;
     }
+    if (const std::optional<int> rank = job_.rank_of(id)) statuses_.disconnected(*rank);
     const Session& session = *found->second->session;
     const auto silence = Deadline::Clock::now() - session.last_alive();
     const std::string text =
@@ -293,8 +304,14 @@ class JobServer final : private JobSink {
     }
   }
   void on_joined(int rank, const std::string& host) override { options_.on_joined(rank, host); }
-  void on_left(int rank) override { options_.on_left(rank); }
-  void on_failure(const Cause& cause) override { options_.on_failure(cause); }
+  void on_left(int rank) override {
+    statuses_.left(rank);
+    options_.on_left(rank);
+  }
+  void on_failure(const Cause& cause) override {
+    if (options_.role == ClientRole::rank) statuses_.failed(cause);
+    options_.on_failure(cause);
+  }
   void warn(const std::string& sentence) override { log(LogLevel::warning, sentence); }
   /// @}
 
@@ -311,6 +328,7 @@ class JobServer final : private JobSink {
   async::EventLoop& loop_;
   StoreJobOptions options_;
   Limits limits_;
+  RankStatuses statuses_;
   JobState job_;
   async::ManualResetEvent over_;
   std::vector<SessionId> unread_;  ///< sessions that took too little of what was sent

@@ -53,6 +53,7 @@ struct StoreJobOptions {
   /// How long the loss of a rank may wait for a more precise cause than the end of its connection. A launcher knows how
   /// its worker ended, but may learn it after the end of the connection.
   std::chrono::milliseconds loss_grace{0};
+  bool goes_on_after_loss = false;  ///< an elastic job, which says no more of a loss than who was lost
 
   /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
   /// @{
@@ -176,7 +177,8 @@ class JobState {
   /// Whether no rank is left to serve: all ranks joined (or the job failed), and all have left or were lost.
   bool over() const noexcept { return (formed_ || cause_) && rank_table_.present() == 0; }
 
-  bool has_joined(SessionId session) const { return request_handler_.rank_of(session).has_value(); }
+  bool has_joined(SessionId session) const { return rank_of(session).has_value(); }
+  std::optional<int> rank_of(SessionId session) const { return request_handler_.rank_of(session); }
 
   /// Handles the Join of a process that has proved the secret. @pre the session is new
   /// @param silence how long ago the process that has the same rank was heard of, if there is one
@@ -330,6 +332,8 @@ class JobState {
   void on(SessionId session, const Cancel& cancel) { request_handler_.receive(session, cancel); }
 
   void on(SessionId, const FailureReport& report) { post(report.cause); }
+
+  void on(SessionId, const RankStatus&) noexcept {}  // the server keeps it, with the time
 
   void on(SessionId session, const Leave&) {
     const int rank = request_handler_.rank_of(session).value();

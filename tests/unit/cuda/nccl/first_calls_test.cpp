@@ -177,6 +177,32 @@ TEST_CASE("the job's failure ends the opening of a further channel within a seco
   });
 }
 
+TEST_CASE(
+    "a channel's activity is the first operation that the device has not completed, and none once all are complete") {
+  const EmulatedDevices faults(2);
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(2, [&](RankThread& thread) {
+    support::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
+    auto context = support::channel_context(job, thread.rank(), 2, "group", 60s);
+    const auto activity =
+        std::make_shared<dtrain::backend::ChannelActivity>("group", dtrain::backend::DescribeOperation());
+    context.activity = activity;
+    NcclRank self(job->latch(thread.rank()), dtrain::backend::Nccl::open_blocking(context, Deadline::after(60s)));
+    self.connect();
+    const auto memory = self.put<float>({1, 1});
+    support::Gate gate;
+    support::enqueue_on_host(self.stream.ref(), [&] { gate.pass(); });
+    self.communicator.enqueue(AllReduce{memory.view(), memory.view(), ReduceOp::max}, self.stream.ref());
+    CHECK(support::holds_soon([&] {
+      const auto status = activity->status();
+      return status.is_in_operation && status.call == "all_reduce (max) of 2 f32";
+    }));
+    gate.open();
+    CHECK(self.wait());
+    CHECK(support::holds_soon([&] { return !activity->status().is_in_operation; }));
+  });
+}
+
 TEST_CASE("at most 32 operations of a channel are in flight, and the next ones wait on the host") {
   const EmulatedDevices faults(2);
   run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread& thread) {

@@ -122,14 +122,47 @@ TEST_CASE("what is sent in the handshake comes back as it was") {
   CHECK_FALSE(is_heartbeat({}));
 }
 
+TEST_CASE("a rank's status comes back as it was, and what exceeds its bounds is no message") {
+  RankStatus sent;
+  sent.phase = RankPhase::finish;
+  sent.step = 812;
+  sent.ready = 41;
+  sent.parameters = 148;
+  sent.missing = "parameter 7 'h.7.mlp'";
+  sent.thread = "runs";
+  sent.unchanged_ms = 12000;
+  sent.channels = {{"ddp-1", "all_reduce (sum) of 8 f32", 5684, true}, {"group", "barrier", 2, false}};
+  const auto decoded = decode<FromRank>(encode(sent));
+  REQUIRE(decoded);
+  const RankStatus& status = std::get<RankStatus>(*decoded);
+  CHECK(status.phase == RankPhase::finish);
+  CHECK(status.step == 812);
+  CHECK(status.ready == 41);
+  CHECK(status.parameters == 148);
+  CHECK(status.missing == sent.missing);
+  CHECK(status.thread == "runs");
+  CHECK(status.unchanged_ms == 12000);
+  REQUIRE(status.channels.size() == 2);
+  CHECK(status.channels[0].name == "ddp-1");
+  CHECK(status.channels[0].call == "all_reduce (sum) of 8 f32");
+  CHECK(status.channels[0].sequence == 5684);
+  CHECK(status.channels[0].is_in_operation);
+  CHECK_FALSE(status.channels[1].is_in_operation);
+  sent.channels.resize(RankStatus::most_channels + 1);
+  CHECK_FALSE(decode<FromRank>(encode(sent)));
+  std::vector<std::byte> frame = encode(RankStatus{});
+  frame[1] = std::byte{9};  // the phase
+  CHECK_FALSE(decode<FromRank>(frame));
+}
+
 TEST_CASE("a hello of another protocol or version is refused with both in the sentence") {
-  const auto newer = decode_hello(encode(a_hello(), 7), "0.1.0");
+  const auto newer = decode_hello(encode(a_hello(), 8), "0.1.0");
   REQUIRE(newer);
   CHECK(std::get<Refused>(*newer).sentence ==
-        "this process runs dtrain 0.1.0 (protocol 7), the job dtrain 0.1.0 (protocol 6); run one build on all ranks");
+        "this process runs dtrain 0.1.0 (protocol 8), the job dtrain 0.1.0 (protocol 7); run one build on all ranks");
   const auto older = decode_hello(encode(a_hello()), "0.2.0");
   REQUIRE(older);
-  CHECK(std::get<Refused>(*older).sentence.find("runs dtrain 0.1.0 (protocol 6), the job dtrain 0.2.0") !=
+  CHECK(std::get<Refused>(*older).sentence.find("runs dtrain 0.1.0 (protocol 7), the job dtrain 0.2.0") !=
         std::string::npos);
   Frame other_magic = encode(a_hello());
   other_magic[1] = std::byte{0};

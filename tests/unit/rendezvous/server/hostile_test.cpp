@@ -142,7 +142,7 @@ TEST_CASE(
     const std::string version = dtrain::version_text;
     CHECK(std::get<Refused>(*message).sentence == "this process runs dtrain " + version + " (protocol " +
                                                       std::to_string(other) + "), the job dtrain " + version +
-                                                      " (protocol 6); run one build on all ranks");
+                                                      " (protocol 7); run one build on all ranks");
     CHECK(client.is_closed());
   }
   form_and_leave(store, 1);

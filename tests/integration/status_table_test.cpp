@@ -1,0 +1,134 @@
+// What is printed of all ranks when a job fails, or when nothing moves: by a launcher, and by rank 0 where there is
+// none.
+
+#include <regex>
+
+#include "integration/prelude.hpp"
+
+namespace {
+
+const std::string program = DTRAIN_TEST_PROGRAMS_DIR "/stuck_training";
+
+/// The end of a job of three ranks under dtrain's own launcher.
+Result stuck(const std::string& fault, const char* timeout = "3", std::vector<std::string> more = {}) {
+  std::vector<std::string> arguments{"--nproc-per-node=3", fault};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return support::run(program, arguments, {{"DTRAIN_TIMEOUT_SECONDS", timeout}});
+}
+
+bool matches(const Result& result, const std::string& pattern) {
+  return std::regex_search(result.error, std::regex(pattern));
+}
+
+/// The line of the ranks that wait in step 50.
+const std::string waiting =
+    "dtrain:   ranks 0 and 2 \\(host [^)]*\\), step 50: in finish\\(\\) for \\d+\\.\\d s; in all_reduce \\(average\\) "
+    "of 110 "
+    "f32 \\(bucket 0 of 1 in step 50\\), operation \\d+ of channel 'ddp-0', which rank 1 has not begun\n";
+
+}  // namespace
+
+TEST_CASE("after a timeout the table names the rank that has not come, and says what its thread does") {
+  const Result reading = stuck("read");
+  CHECK_MESSAGE(
+      matches(reading,
+              "dtrain: what each rank did when rank [02] timed out:\n"
+              "dtrain:   rank 1 \\(host [^)]*\\), step 49: outside dtrain for \\d\\.\\d s; its thread sleeps in "
+              "read\\(\\) of pipe:\\[\\d+\\]\n" +
+                  waiting),
+      reading.error);
+  const Result spinning = stuck("spin");
+  CHECK_MESSAGE(
+      matches(spinning,
+              "rank 1 \\(host [^)]*\\), step 49: outside dtrain for [^\n]*; its thread runs[^\n]*\n" + waiting),
+      spinning.error);
+  const Result sleeping = stuck("backward");
+  CHECK_MESSAGE(matches(sleeping,
+                        "rank 1 \\(host [^)]*\\), step 50: in the backward pass for [^\n]*, 1 of 2 gradients ready, "
+                        "not yet parameter 0 'weight'; its thread sleeps in nanosleep\\(\\)\n" +
+                            waiting),
+                sleeping.error);
+  const Result elsewhere = stuck("barrier");
+  CHECK_MESSAGE(matches(elsewhere,
+                        "rank 1 \\(host [^)]*\\), step 49: in a collective for [^\n]*; in barrier, operation \\d+ of "
+                        "channel 'group', which ranks 0 and 2 have not begun\n"),
+                elsewhere.error);
+}
+
+TEST_CASE("a rank that is killed has its last place in the table, and a rank that has thrown is said to have") {
+  const Result killed = stuck("kill");
+  CHECK(killed.exit_code == 137);
+  CHECK_MESSAGE(
+      matches(killed,
+              "dtrain: what each rank did when rank 1 was lost:\n"
+              "dtrain:   rank 1 \\(host [^)]*\\), step 49: lost; \\d\\.\\d s before: outside dtrain[^\n]*; its "
+              "thread sleeps in nanosleep\\(\\)\n"),
+      killed.error);
+  const Result thrown = stuck("throw");
+  CHECK(thrown.exit_code == 1);
+  CHECK_MESSAGE(matches(thrown,
+                        "dtrain: what each rank did when rank 1 failed:\n"
+                        "dtrain:   rank 1 \\(host [^)]*\\), step 49: has thrown an exception\n"
+                        "dtrain:   ranks 0 and 2 "),
+                thrown.error);
+}
+
+TEST_CASE("a rank that is stopped is said to send nothing, and its last place is shown") {
+  const Result stopped = stuck("stop");
+  CHECK_MESSAGE(
+      matches(stopped,
+              "dtrain:   rank 1 \\(host [^)]*\\), step 49: sends nothing; \\d\\.\\d s before: outside dtrain[^\n]*\n" +
+                  waiting),
+      stopped.error);
+}
+
+TEST_CASE("the operations of a topology are in the table by their kinds") {
+  const Result result = stuck("read", "3", {"hierarchical"});
+  CHECK_MESSAGE(
+      matches(result,
+              "ranks 0 and 2 \\(host [^)]*\\), step 50: in finish\\(\\) for [^\n]*; in all_reduce, operation \\d+ of "
+              "channel 'ddp-0', which rank 1 has not begun\n"),
+      result.error);
+}
+
+TEST_CASE("before the timeout, a table says after ten seconds that nothing moves") {
+  const Result result = stuck("read", "13");
+  CHECK_MESSAGE(
+      matches(result,
+              "^dtrain: nothing has moved for 10\\.0 s; what each rank does:\n"
+              "dtrain:   rank 1 \\(host [^)]*\\), step 49: outside dtrain for 1\\d\\.\\d s; its thread sleeps in read"),
+      result.error);
+  CHECK(support::count_of(result.error, "nothing has moved") == 1);
+  CHECK_FALSE(contains(result.error, "still waits in"));
+}
+
+TEST_CASE("a job that ends well prints no table") {
+  const Result result = stuck("nothing");
+  CHECK(result.exit_code == 0);
+  CHECK(result.error == "");
+}
+
+TEST_CASE("without a launcher rank 0 prints the table, also where a rank is killed") {
+  const std::string port = std::to_string(support::free_port());
+  const auto variables = [&](const char* rank) {
+    return Program::Variables{{"RANK", rank},
+                              {"WORLD_SIZE", "2"},
+                              {"LOCAL_RANK", rank},
+                              {"LOCAL_WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "127.0.0.1"},
+                              {"MASTER_PORT", port},
+                              {"DTRAIN_TIMEOUT_SECONDS", "3"}};
+  };
+  for (const char* const fault : {"kill", "read"}) {
+    CAPTURE(fault);
+    Program first(program, {fault}, variables("0"));
+    Program second(program, {fault}, variables("1"));
+    const Result result = first.wait();
+    CHECK(result.exit_code != 0);
+    CHECK_MESSAGE(matches(result,
+                          "dtrain: what each rank did when rank [01] [a-z ]*:\n"
+                          "dtrain:   rank 1 \\(host [^)]*\\), step 49: [^\n]*outside dtrain[^\n]*\n"
+                          "dtrain:   rank 0 \\(host [^)]*\\), step 50: in finish\\(\\)"),
+                  result.error);
+  }
+}

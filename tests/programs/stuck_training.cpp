@@ -1,0 +1,81 @@
+// A training in which rank 1 stops taking part before or in step 50, as its first argument says.
+//   stuck_training FAULT [hierarchical]
+//   read                 reads from a pipe that nobody writes to
+//   spin                 computes for ever
+//   stop                 stops itself by SIGSTOP
+//   kill                 is killed
+//   throw                throws an exception
+//   barrier              calls a barrier that the others do not call
+//   backward             sleeps in the backward pass, with one of two gradients ready
+//   leave                returns from the function
+// Before it, rank 1 waits until its status has been sent: "rank 1 comes to step 50".
+
+#include <array>
+#include "programs/prelude.hpp"
+
+namespace {
+
+struct Model {
+  std::vector<float> weight = std::vector<float>(100), weight_gradient = std::vector<float>(100);
+  std::vector<float> bias = std::vector<float>(10), bias_gradient = std::vector<float>(10);
+
+  std::vector<dtrain::Parameter> parameters() {
+    return {{"weight", dtrain::tensor_view(weight.data(), {100}), dtrain::tensor_view(weight_gradient.data(), {100})},
+            {"bias", dtrain::tensor_view(bias.data(), {10}), dtrain::tensor_view(bias_gradient.data(), {10})}};
+  }
+};
+
+[[noreturn]] void sleep_for_ever() {
+  for (;;)
+    std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+void read_for_ever() {
+  std::array<int, 2> ends{};
+  char byte = 0;
+  if (::pipe(ends.data()) == 0) static_cast<void>(!::read(ends[0], &byte, 1));
+}
+
+template <class Policy>
+int train(const dtrain::ProcessGroup<Policy>& group, const std::string& fault) {
+  Model model;
+  dtrain::DistributedDataParallel ddp{model, group};
+  for (int step = 1; step <= 60; ++step) {
+    const bool is_due = step == 50 && group.rank() == 1;
+    if (is_due) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // a status is sent each second
+      std::printf("rank 1 comes to step 50\n");
+      if (fault == "read") read_for_ever();
+      if (fault == "stop") std::raise(SIGSTOP);
+      if (fault == "kill") std::raise(SIGKILL);
+      if (fault == "throw") throw std::runtime_error("a mistake");
+      if (fault == "barrier") group.barrier();
+      if (fault == "leave") return 0;
+      for (volatile bool spins = fault == "spin"; spins;)
+        continue;
+    }
+    ddp.backward([&](dtrain::Ready ready) {
+      ready(1);
+      if (is_due && fault == "backward") sleep_for_ever();
+      ready(0);
+    });
+    model.weight.front() += 1;
+  }
+  return 0;
+}
+
+template <class Topology>
+int run(int argc, char** argv) {
+  using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::SharedMemory, Topology>;
+  return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
+    return train(group, arguments.size() > 1 ? arguments[1] : "");
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  return std::string(argv[argc - 1]) == "hierarchical" ? run<dtrain::topology::Hierarchical<>>(argc, argv)
+                                                       : run<dtrain::topology::Flat>(argc, argv);
+}
