@@ -29248,7 +29248,11 @@ struct TreeNode {
 
   std::size_t size() const noexcept { return end - begin; }
   std::size_t middle() const noexcept;
-  friend auto operator<=>(const TreeNode&, const TreeNode&) = default;
+  /// Written out: nvcc 13.0 declares a defaulted one and does not define it.
+  friend bool operator==(const TreeNode& a, const TreeNode& b) noexcept { return a.begin == b.begin && a.end == b.end; }
+  friend bool operator<(const TreeNode& a, const TreeNode& b) noexcept {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  }
 };
 
 /// The nodes of each rank, in their order: together each micro-batch once. The ranks' numbers of micro-batches differ
