@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Counts what this program takes from the heap, in every thread. Included by the one source file of a program.
+/// Counts what this program takes from the heap, in every thread that is not left out. Included by the one source file of a program.
 
 #include <execinfo.h>
 #include <unistd.h>
@@ -32,6 +32,8 @@ class AllocationWatch {
     counting().store(true);
   }
 
+  static void leave_out_this_thread() noexcept { is_left_out() = true; }
+
   /// @returns how many there were
   static std::size_t end() {
     counting().store(false);
@@ -48,7 +50,7 @@ class AllocationWatch {
   }
 
   static void note() {
-    if (!counting().load(std::memory_order_relaxed)) {
+    if (!counting().load(std::memory_order_relaxed) || is_left_out()) {
       return;
     }
     const std::size_t index = count().fetch_add(1);
@@ -64,6 +66,10 @@ class AllocationWatch {
     int size = 0;
   };
 
+  static bool& is_left_out() noexcept {
+    static constinit thread_local bool value = false;
+    return value;
+  }
   static std::atomic<bool>& counting() {
     static constinit std::atomic<bool> value{false};
     return value;
