@@ -5490,6 +5490,33 @@ class UnixConnection {
     return received;
   }
 
+  /// Sends a message of 1 to 4096 bytes. Blocking: no. @returns false if the peer has closed, or takes none now
+  bool send_text(std::string_view text) noexcept {
+    ssize_t sent = -1;
+    do {
+      sent = ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+    return sent == static_cast<ssize_t>(text.size());
+  }
+
+  /// The next message, its first 4096 bytes; nullopt once the peer has closed. @throws Error (timeout, posix)
+  std::optional<std::string> receive_text(Deadline deadline) {
+    std::string text(max_message_bytes, '\0');
+    for (;;) {
+      const ssize_t count = ::recv(socket_.get(), text.data(), text.size(), 0);
+      if (count == 0 || (count < 0 && errno == ECONNRESET)) return std::nullopt;
+      if (count > 0) {
+        text.resize(static_cast<std::size_t>(count));
+        return text;
+      }
+      if (errno == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
+      } else if (errno != EINTR) {
+        throw_errno("receiving from a process on this host");
+      }
+    }
+  }
+
   /// @throws Error (posix)
   PeerCredentials peer_credentials() const {
     ucred credentials{};
@@ -5563,6 +5590,8 @@ class UnixListener {
       }
     }
   }
+
+  int descriptor() const noexcept { return socket_.get(); }
 
  private:
   Descriptor socket_;
@@ -9729,10 +9758,10 @@ struct Left {
 
 /// Where the thread is that drives a rank's steps.
 enum class RankPhase : std::uint8_t {
-  outside = 1,  ///< the program's own code, or a collective that it has called
+  outside = 1,  ///< between steps
   backward,     ///< between the begin of a step and its finish()
   finish,
-  unwinding,  ///< an exception has left a step
+  unwinding,  ///< an exception has left the rank's function, or a step
 };
 
 /// From a rank to the store: twice in a liveness time at least, and once more when the rank learns of the job's
@@ -9748,7 +9777,8 @@ struct RankStatus {
   struct Channel {
     std::string name;
     std::string call;              ///< the operation that has begun last
-    std::uint64_t sequence = 0;    ///< number of the collective that has begun last; 0: none has
+    std::uint64_t sequence = 0;    ///< its number among the channel's collectives; 0: point to point, or none
+    std::uint64_t called = 0;      ///< number of the last collective that this rank has called
     bool is_in_operation = false;  ///< whether `call` has not ended
   };
 
@@ -9759,7 +9789,7 @@ struct RankStatus {
   std::string missing{};            ///< a parameter whose gradient is not ready
   std::string thread{};             ///< ThreadActivity of the thread that drives the steps
   std::uint64_t unchanged_ms = 0;   ///< how long step, ready and channels have not changed, to within an interval
-  std::vector<Channel> channels{};  ///< one in an operation first, then the latest
+  std::vector<Channel> channels{};  ///< those in an operation first, then the ones used last
 };
 
 /// From the store to a rank.
@@ -11964,19 +11994,29 @@ namespace DTRAIN_NAMESPACE::backend {
 /// status in any.
 class ChannelActivity {
  public:
-  ChannelActivity(std::string name, DescribeOperation describe)
-      : name_(std::move(name)), describe_(std::move(describe)) {}
+  /// Makes the activity of another channel with this name, which is listed like this one.
+  using Split = std::function<std::shared_ptr<ChannelActivity>(std::string name)>;
+
+  ChannelActivity(std::string name, DescribeOperation describe, Split split = {})
+      : name_(std::move(name)), describe_(std::move(describe)), split_(std::move(split)) {}
   ChannelActivity(const ChannelActivity&) = delete;
   ChannelActivity& operator=(const ChannelActivity&) = delete;
 
+  /// The rank has called the operation, which may begin later.
+  void call(const Operation& operation) noexcept {
+    if (operation.sequence != 0) called_.store(operation.sequence, std::memory_order_relaxed);
+  }
   void begin(const Operation& operation) noexcept {
-    if (operation.sequence != 0) sequence_.store(operation.sequence, std::memory_order_relaxed);
+    sequence_.store(operation.sequence, std::memory_order_relaxed);
     count_.store(operation.count, std::memory_order_relaxed);
     kind_.store(packed(operation), std::memory_order_relaxed);
     root_.store(operation.root, std::memory_order_relaxed);
     is_in_operation_.store(true, std::memory_order_relaxed);
   }
   void end() noexcept { is_in_operation_.store(false, std::memory_order_relaxed); }
+
+  /// Null if there is no list.
+  std::shared_ptr<ChannelActivity> split(std::string name) const { return split_ ? split_(std::move(name)) : nullptr; }
 
   /// @throws std::bad_alloc
   rendezvous::RankStatus::Channel status() const;
@@ -11989,6 +12029,8 @@ class ChannelActivity {
 
   const std::string name_;
   const DescribeOperation describe_;
+  const Split split_;
+  std::atomic<std::uint64_t> called_{0};
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::uint64_t> count_{0};
   std::atomic<std::uint32_t> kind_{0};
@@ -12009,7 +12051,7 @@ DTRAIN_DEFINED rendezvous::RankStatus::Channel ChannelActivity::status() const {
   operation.op = static_cast<ReduceOp>(kind >> 16U & 0xffU);
   const bool is_known = operation.count != 0;
   return {name_, is_known ? described(operation, describe_) : backend::name(operation.kind), operation.sequence,
-          is_in_operation_.load(std::memory_order_relaxed)};
+          called_.load(std::memory_order_relaxed), is_in_operation_.load(std::memory_order_relaxed)};
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -15827,6 +15869,7 @@ struct ChannelContext {
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   std::shared_ptr<ChannelActivity> activity{};  ///< null: no other thread asks which operation the channel is in
+  bool is_shown_by_store = false;               ///< the job's store shows what ranks wait in, so channels need not warn
 
   /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
   void run_other_streams() const {
@@ -16384,7 +16427,7 @@ DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::
   ChannelContext made = context;
   made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
   made.name = format_text("{}-color-{}", {split, color});
-  made.activity.reset();
+  if (made.activity) made.activity = made.activity->split(made.name);
   return made;
 }
 
@@ -19279,7 +19322,7 @@ class Channel {
         device_(device),
         order_(LaunchOrder::of_device(device)),
         ring_(device),
-        notice_(context.notice_after, context.activity != nullptr) {}
+        notice_(context.notice_after, context.is_shown_by_store) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -19321,6 +19364,7 @@ class Channel {
       throw_with_diagnosis(result, function, &operation, std::move(held));
     }
     held.unlock();
+    if (context.activity) context.activity->call(operation);
     if (watched) {
       watched->end(stream);
     }
@@ -19397,8 +19441,9 @@ class Channel {
   void poll_events() {
     ring_.poll();
     if (!context.activity) return;
-    if (const std::optional<Operation> first = ring_.oldest()) {
-      context.activity->begin(*first);
+    const std::optional<Operation> running = ring_.has_begun() ? ring_.oldest() : std::nullopt;
+    if (running) {
+      context.activity->begin(*running);
     } else {
       context.activity->end();
     }
@@ -20536,7 +20581,10 @@ class OrderedChannel {
     if (done + 1 != turn && !aborted()) {
       reject();
     } else if (!cause_.flag().load()) {  // seq_cst, as in close_order(): this thread or that one sees the other's store
-      if (activity_) activity_->begin(operation);
+      if (activity_) {
+        activity_->call(operation);
+        activity_->begin(operation);
+      }
       work();
       if (activity_ && !aborted()) activity_->end();  // else a status shows what has failed
       if (aborted()) {
@@ -20698,7 +20746,7 @@ class Channel final : public OrderedChannel {
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
       : OrderedChannel(context),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
-        notice_(context.notice_after, context.activity != nullptr),
+        notice_(context.notice_after, context.is_shown_by_store),
         timeout_diagnosis_(context),
         transport_(context, info_.job_ranks, deadline) {}
 
@@ -21801,7 +21849,7 @@ class Channel final : public OrderedChannel {
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         pace_(WaitLimits::of_ranks(size_, cores_of_all_ranks())),
-        notice_(context.notice_after, context.activity != nullptr) {
+        notice_(context.notice_after, context.is_shown_by_store) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
   }
 
@@ -23669,9 +23717,10 @@ class AlgorithmCommunicator {
   struct AlgorithmState : backend::ChannelOwner<OperationOrder> {
     AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
         : backend::ChannelOwner<OperationOrder>(of, *this),
-          parts(without_activity(of)),
-          inner(B::open_blocking(parts, deadline)),
-          algorithm(parts, deadline) {}
+          whole(with_activity(of, of.activity ? of.activity->split(of.name + "/backend") : nullptr)),
+          part(with_activity(of, nullptr)),
+          inner(B::open_blocking(whole, deadline)),
+          algorithm(part, deadline) {}
     ~AlgorithmState() { this->close(); }
 
     std::optional<Cause> failure() const {
@@ -23680,12 +23729,14 @@ class AlgorithmCommunicator {
       return cause ? cause : inner.failure();
     }
 
-    static backend::ChannelContext without_activity(backend::ChannelContext context) {
-      context.activity.reset();
+    static backend::ChannelContext with_activity(backend::ChannelContext context,
+                                                 std::shared_ptr<backend::ChannelActivity> activity) {
+      context.activity = std::move(activity);
       return context;
     }
 
-    const backend::ChannelContext parts;  ///< context of the parts, whose operations are those of this channel
+    const backend::ChannelContext whole;  ///< context of `inner`
+    const backend::ChannelContext part;   ///< that of `algorithm`, whose operations are those of this channel
     Inner inner;  ///< the whole group's, for operations that the algorithm lacks, and for a variant by the backend
     Algorithm algorithm;       ///< has its own channels, because it runs while the program enqueues
     AllReduceVariant variant;  ///< variant of the next all_reduce
@@ -26798,7 +26849,7 @@ namespace DTRAIN_NAMESPACE::group {
 
 /// The program's threads store; the control thread reads once a second. Threads: status() in one at a time, the rest in
 /// any.
-class RankActivity {
+class RankActivity : public std::enable_shared_from_this<RankActivity> {
  public:
   /// Interface of a wrapper's steps.
   class Steps {
@@ -26814,8 +26865,10 @@ class RankActivity {
   RankActivity(const RankActivity&) = delete;
   RankActivity& operator=(const RankActivity&) = delete;
 
-  /// Called by the thread that drives steps. Two stores.
-  void enter(rendezvous::RankPhase phase) noexcept {
+  /// Called by the thread that drives steps. Three stores.
+  /// @param steps whose step begins or ends; null: as before
+  void enter(rendezvous::RankPhase phase, const Steps* steps = nullptr) noexcept {
+    if (steps != nullptr) latest_.store(steps, std::memory_order_relaxed);
     thread_.store(current_thread(), std::memory_order_relaxed);
     phase_.store(phase, std::memory_order_relaxed);
   }
@@ -26824,21 +26877,33 @@ class RankActivity {
   void add(const Steps& steps);
   void remove(const Steps& steps) noexcept;
 
-  /// The activity of a new channel, which is listed while another object shares it.
+  /// The activity of a new channel, which is listed while another object shares it. @pre a shared_ptr owns this object
   std::shared_ptr<backend::ChannelActivity> add_channel(std::string name, backend::DescribeOperation describe);
 
   /// @throws std::bad_alloc
   rendezvous::RankStatus status();
 
  private:
+  struct ListedChannel {
+    std::shared_ptr<backend::ChannelActivity> activity;
+    std::uint64_t called = 0;   ///< its number in the last status
+    std::uint64_t used_in = 0;  ///< number of the last status before which the channel was used
+  };
+
+  std::vector<rendezvous::RankStatus::Channel> channels();
+
   std::atomic<rendezvous::RankPhase> phase_{rendezvous::RankPhase::outside};
   std::atomic<pid_t> thread_{current_thread()};
+  std::atomic<const Steps*> latest_{nullptr};  ///< compared with those of steps_ only
   std::mutex mutex_;
   std::vector<const Steps*> steps_;
-  std::vector<std::shared_ptr<backend::ChannelActivity>> channels_;
+  std::vector<ListedChannel> channels_;
+  std::uint64_t last_step_ = 0;  ///< the most steps of a wrapper that has ended
+  std::uint64_t statuses_ = 0;
   ThreadActivity thread_activity_;
   std::uint64_t last_ = 0;  ///< digest of the last status
   Deadline::Clock::time_point changed_ = Deadline::Clock::now();
+  const OwningProcess process_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
@@ -27826,6 +27891,7 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
       describe,
       accumulate};
   context.activity = rank_context_->activity->add_channel(name, describe);
+  context.is_shown_by_store = true;
   return context;
 }
 
@@ -29160,8 +29226,8 @@ struct FailureContext {
   std::shared_ptr<group::RankActivity> activity{};    ///< the rank's; may be null
 
   /// The thread that drives steps is there now.
-  void enter(rendezvous::RankPhase phase) const noexcept {
-    if (activity) activity->enter(phase);
+  void enter(rendezvous::RankPhase phase, const group::RankActivity::Steps* steps = nullptr) const noexcept {
+    if (activity) activity->enter(phase, steps);
   }
 
   /// Reports to the job that this rank failed with `text`.
@@ -37548,6 +37614,7 @@ class Accumulation final : public Step::Target {
   Step begin() noexcept {
     meter_->begin_unreduced();
     check_->begin();
+    context_->enter(rendezvous::RankPhase::backward);
     sums_->begin_pass();
     return Step(*this);
   }
@@ -37559,7 +37626,10 @@ class Accumulation final : public Step::Target {
   /// @throws the job's first cause; Error (invalid_argument) for a gradient that changed after ready() (ReadyCheck)
   bool finish() override;
   /// No other rank waits for this step. With Adds::wrapper the gradients that were ready stay in the sums.
-  void abandon(bool) noexcept override { sums_->end_pass(); }
+  void abandon(bool) noexcept override {
+    context_->enter(rendezvous::RankPhase::outside);
+    sums_->end_pass();
+  }
 
  private:
   const GradientTable* gradients_;
@@ -37674,6 +37744,7 @@ DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
 
 DTRAIN_DEFINED bool Accumulation::finish() {
   meter_->finished_unreduced();
+  context_->enter(rendezvous::RankPhase::outside);
   context_->latch->throw_if_failed(context_->rank);
   try {
     check_->require_all_unchanged();
@@ -38732,7 +38803,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
     scales_model_ = scales_model;
     ready_.begin_step();
     lifetime_->is_step_open = true;
-    context_.enter(rendezvous::RankPhase::backward);
+    context_.enter(rendezvous::RankPhase::backward, this);
     return Step(*this);
   }
 
@@ -38771,7 +38842,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
-    context_.enter(rendezvous::RankPhase::finish);
+    context_.enter(rendezvous::RankPhase::finish, this);
     bool updates = true;
     or_report([&] {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
@@ -38789,7 +38860,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
 
   void abandon(bool unwinding) noexcept override {
     ready_.end_step();
-    context_.enter(rendezvous::RankPhase::unwinding);
+    if (unwinding) context_.enter(rendezvous::RankPhase::unwinding);
     context_.report_abandoned_step(unwinding);
     end_borrowed_work(reduction_, context_);
   }
@@ -42679,8 +42750,10 @@ DTRAIN_DEFINED std::string ThreadActivity::look(pid_t thread) {
                            ? static_cast<double>(ticks - before) / static_cast<double>(per_second) / seconds
                            : -1;
   if (state == 'R' || share > 0.5) {
-    return share < 0 || share > 0.9 ? "runs"
-                                    : format_text("runs ({}0% of a core)", {static_cast<int>(10 * share + 0.5)});
+    const int tenths = static_cast<int>(10 * share + 0.5);
+    return share < 0 || tenths >= 10 ? "runs"
+           : tenths == 0             ? "runs (less than 5% of a core)"
+                                     : format_text("runs ({}0% of a core)", {tenths});
   }
   if (state == 'T' || state == 't') return "is stopped";
   const std::string call = detail::call_text(files_.line(folder + "syscall").value_or(""));
@@ -45730,6 +45803,9 @@ inline constexpr std::array<std::string_view, 8> worker_flags{"--nproc-per-node"
 /// launch::PerNode's flags by which it starts no worker.
 inline constexpr std::array<std::string_view, 2> workerless_flags{"--in-process", "--help-launch"};
 
+/// Another, which programs of launch::PerProcess may have as their own.
+inline constexpr std::string_view status_flag = "--status";
+
 /// The first argument that is one of the flags, as it is written ('_' counts as '-'; a value may follow '='); empty:
 /// none. Ignores the program's name, and arguments after "--".
 template <class Texts>
@@ -48196,7 +48272,8 @@ DTRAIN_DEFINED Start choose_start(const Environment& environment, Arguments argu
   const Variables variables(environment);
   const Start workers = needs_process_per_rank ? Start::rejected : Start::per_node;
   const Start one_worker = needs_process_per_rank ? Start::per_process : Start::per_node;
-  if (variables.has("DTRAIN_LAUNCHER_PROCESS") || !first_flag(arguments, workerless_flags).empty()) {
+  if (variables.has("DTRAIN_LAUNCHER_PROCESS") || !first_flag(arguments, workerless_flags).empty() ||
+      !first_flag(arguments, std::span(&status_flag, 1)).empty()) {
     return Start::per_node;
   }
   if (!first_flag(arguments, worker_flags).empty()) {
@@ -48725,6 +48802,7 @@ inline void fields(Serializer& of, RankStatus::Channel& channel) {
   of.text(channel.name, max_name_bytes);
   of.text(channel.call, RankStatus::max_call_bytes);
   of.number(channel.sequence);
+  of.number(channel.called);
   of.flag(channel.is_in_operation);
 }
 
@@ -50093,6 +50171,85 @@ class FormationState {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/server/status_listener.hpp
+
+/// @file
+/// StatusListener of a JobServer: gives what the ranks are doing to processes of the same user on this host.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Prefix of the abstract Unix sockets' names; a process id follows.
+inline constexpr const char* status_socket_prefix = "dtrain-status-";
+
+inline std::string status_socket_name(pid_t process) {
+  return format_text("{}{}", {status_socket_prefix, process});
+}
+
+/// Each query gets the lines, a message each, and then the end of the connection. Lines that its socket does not take
+/// at once are dropped. Lifetime: the loop outlives it. Threads: the loop's.
+class StatusListener {
+ public:
+  using Lines = std::function<std::vector<std::string>()>;
+
+  StatusListener(async::EventLoop& loop, Lines lines)
+      : loop_(loop), lines_(std::move(lines)), serving_(loop.spawn(serve())) {}
+  StatusListener(const StatusListener&) = delete;
+  StatusListener& operator=(const StatusListener&) = delete;
+
+ private:
+  async::Task<void> serve();
+  bool listen() noexcept;
+  bool answer() noexcept;
+
+  async::EventLoop& loop_;
+  Lines lines_;
+  std::optional<net::UnixListener> listener_;
+  async::TaskHandle serving_;  ///< last: destroyed before the members that it uses
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/status_listener.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINED async::Task<void> StatusListener::serve() {
+  while (!listen()) {  // this process's job before this one has the name until it ends
+    co_await loop_.sleep_for(std::chrono::seconds(1));
+  }
+  for (;;) {
+    co_await loop_.readable(listener_->descriptor(), Deadline::unbounded("a query may come as long as the job lives"));
+    if (!answer()) co_await loop_.sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+DTRAIN_DEFINED bool StatusListener::listen() noexcept {
+  try {
+    listener_.emplace(status_socket_name(::getpid()));
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+/// @returns false for an error, which may come again at once
+DTRAIN_DEFINED bool StatusListener::answer() noexcept {
+  try {
+    net::UnixConnection peer = listener_->accept(Deadline::after(std::chrono::milliseconds(0)));
+    const uid_t user = peer.peer_credentials().uid;
+    if (user != ::geteuid() && user != 0) return true;
+    for (const std::string& line : lines_()) {
+      if (!line.empty() && !peer.send_text(std::string_view(line).substr(0, net::UnixConnection::max_message_bytes)))
+        break;
+    }
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/server_state/rank_table.hpp
 
 /// @file
@@ -51047,6 +51204,7 @@ struct StoreJobOptions {
   /// its worker ended, but may learn it after the end of the connection.
   std::chrono::milliseconds loss_grace{0};
   bool goes_on_after_loss = false;  ///< an elastic job, which says no more of a loss than who was lost
+  bool prints_statuses = true;  ///< after a failure; false: the owner takes the table (JobServer::take_status_table)
 
   /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
   /// @{
@@ -51365,24 +51523,28 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct ReportedStatus {
   enum class Kind : std::uint8_t {
     lost,    ///< the rank's connection ended before the failure, or was the failure
-    silent,  ///< the rank is connected, and has sent nothing since the failure
+    silent,  ///< the rank is connected, and does not send what is due
+    ended,   ///< its connection has ended after the failure, without a further status
     current,
   };
 
   int rank = 0;
   std::string host{};
-  RankStatus status{};
+  std::optional<RankStatus> status{};  ///< nullopt: the rank has sent none
   Kind kind = Kind::current;
   std::chrono::milliseconds age{};  ///< time since it was received
 };
 
 /// At most `most_lines` lines, and one that counts the rest. The ranks with the least progress come first: lost ones,
 /// then by steps, operations and ready gradients. An operation that a rank is in names the ranks of its channel that
-/// have not begun it.
+/// have not called it.
 std::vector<std::string> status_table(const std::vector<ReportedStatus>& ranks, std::size_t most_lines = 12);
 
-/// The line above: "what each rank did when rank 3 was lost:".
+/// The line above: "what each rank did when rank 3 was lost (rank, host, step, phase):".
 std::string status_heading(const Cause& cause);
+
+/// The end of each line above a table.
+inline constexpr const char* status_columns = "(rank, host, step, phase)";
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -51393,62 +51555,50 @@ std::string status_heading(const Cause& cause);
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The table is printed once: when each rank that is connected has sent its status after the failure, 200 ms after it
-/// at the latest, or when this object ends. No end of a job waits for it. Lifetime: the loop outlives it. Threads: the
-/// loop's.
+/// After a failure the table is made once: when each rank that is connected has sent its status after the failure,
+/// 200 ms after it at the latest, or when this object ends. No end of a job waits for it. Lifetime: the loop outlives
+/// it. Threads: the loop's.
 class RankStatuses {
  public:
-  /// @param goes_on_after_loss StoreJobOptions::goes_on_after_loss
-  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss)
-      : loop_(loop), goes_on_after_loss_(goes_on_after_loss), changed_(loop) {}
+  /// @param goes_on_after_loss StoreJobOptions::goes_on_after_loss @param prints StoreJobOptions::prints_statuses
+  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss, bool prints = true)
+      : loop_(loop), goes_on_after_loss_(goes_on_after_loss), prints_(prints), changed_(loop) {}
   RankStatuses(const RankStatuses&) = delete;
   RankStatuses& operator=(const RankStatuses&) = delete;
   ~RankStatuses() {
-    printing_.cancel();
-    print();
+    completing_.cancel();
+    complete();
   }
 
-  void note(int rank, const std::string& host, RankStatus status) {
-    ranks_.insert_or_assign(rank, LatestStatus{host, std::move(status), Deadline::Clock::now(), cause_.has_value()});
-    if (cause_) {
-      changed_.set();
-    } else if (rank == ranks_.begin()->first) {  // once in a round
-      print_if_nothing_moves();
-    }
-  }
-
+  /// @name Events of the job. Without memory an event is dropped.
+  /// @{
+  void joined(int rank, const std::string& host) noexcept;
+  void received(int rank, RankStatus status) noexcept;
   /// The rank's connection has ended before it has left.
-  void disconnected(int rank) {
-    if (const auto found = ranks_.find(rank); found != ranks_.end()) {
-      found->second.has_ended = true;
-      found->second.is_lost = !cause_ || (cause_->kind == CauseKind::lost && cause_->rank == rank);
-      changed_.set();
-    }
-  }
-  /// A rank that has left does nothing any more.
-  void left(int rank) {
-    ranks_.erase(rank);
-    changed_.set();
-  }
+  void disconnected(int rank) noexcept;
+  void left(int rank) noexcept;
+  /// Only the first cause counts.
+  void failed(const Cause& cause) noexcept;
+  /// The job is to end: what follows is no failure.
+  void stopped() noexcept { has_ended_ = true; }
+  /// @}
 
-  /// The job has failed. Only the first cause counts.
-  void failed(const Cause& cause) {
-    const bool is_told = cause.kind == CauseKind::timeout || cause.kind == CauseKind::disagreement ||
-                         cause.kind == CauseKind::exception || (cause.kind == CauseKind::lost && !goes_on_after_loss_);
-    if (!is_told || cause_) return;
-    cause_ = cause;
-    if (cause.kind == CauseKind::lost) disconnected(cause.rank);
-    printing_ = loop_.spawn(print_when_complete());
-  }
+  /// For a process that asks: a line that counts ranks and steps, and the table.
+  std::vector<std::string> lines() const;
 
-  /// Prints what there is, unless the table was printed.
-  void print() noexcept;
+  /// Without `prints`, after a failure, once: the line above the table, and the table; empty if there is nothing to
+  /// tell.
+  std::vector<std::string> take_table() {
+    complete();
+    return std::exchange(table_, {});
+  }
 
  private:
   struct LatestStatus {
-    std::string host;
-    RankStatus status;
-    Deadline::Clock::time_point received;
+    std::string host{};
+    std::optional<RankStatus> status{};
+    Deadline::Clock::time_point received = Deadline::Clock::now();
+    double steps_per_second = 0;
     bool is_last = false;  ///< sent after the failure
     bool has_ended = false;
     bool is_lost = false;
@@ -51459,30 +51609,31 @@ class RankStatuses {
                        [](const auto& each) { return each.second.is_last || each.second.has_ended; });
   }
 
-  async::Task<void> print_when_complete() {
+  async::Task<void> wait_until_complete() {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
     while (!is_complete() && !deadline.passed()) {
       co_await changed_.wait(deadline);
     }
-    print();
+    complete();
   }
 
-  void print_if_nothing_moves();
+  void complete() noexcept;
+  void make_table();
+  void print_if_ranks_wait();
   std::vector<ReportedStatus> reported() const;
-  static void print(const std::string& heading, const std::vector<ReportedStatus>& ranks) {
-    log(LogLevel::warning, heading);
-    for (const std::string& line : status_table(ranks))
-      log(LogLevel::warning, line);
-  }
-
   async::EventLoop& loop_;
   const bool goes_on_after_loss_;
+  const bool prints_;
   std::map<int, LatestStatus> ranks_;
-  std::optional<Cause> cause_;
-  bool has_printed_ = false;
-  std::chrono::milliseconds notice_after_{10000};  ///< how long nothing moves until a table says so
+  std::optional<Cause> cause_;  ///< why there is a table to print
+  Deadline::Clock::time_point failed_at_{};
+  bool has_ended_ = false;  ///< the job has failed or is to end
+  bool has_table_ = false;  ///< table_ was made
+  std::vector<std::string> table_;
+  std::chrono::milliseconds notice_after_{10000};                    ///< how long a rank waits until a table says so
+  Deadline looked_ = Deadline::after(std::chrono::milliseconds(0));  ///< when waits are looked for again
   async::AutoResetEvent changed_;
-  async::TaskHandle printing_;  ///< last: destroyed before the members that it uses
+  async::TaskHandle completing_;  ///< last: destroyed before the members that it uses
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -51491,45 +51642,143 @@ class RankStatuses {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-DTRAIN_DEFINED std::vector<ReportedStatus> RankStatuses::reported() const {
+DTRAIN_DEFINED void RankStatuses::joined(int rank, const std::string& host) noexcept {
+  try {
+    ranks_.insert_or_assign(rank, LatestStatus{host});
+  } catch (...) {
+    // The rank has no line.
+  }
+}
+
+DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end() || found->second.is_last) return;
+  LatestStatus& latest = found->second;
+  constexpr std::uint64_t longest = std::uint64_t{1} << 40;  // so that no time from outside overflows
+  status.unchanged_ms = std::min(status.unchanged_ms, longest);
   const auto now = Deadline::Clock::now();
+  if (latest.status && status.step >= latest.status->step) {
+    const double passed = std::chrono::duration<double>(now - latest.received).count();
+    latest.steps_per_second = passed > 0 ? static_cast<double>(status.step - latest.status->step) / passed : 0;
+  }
+  latest.status = std::move(status);
+  latest.received = now;
+  latest.is_last = cause_.has_value();
+  changed_.set();
+  if (has_ended_ || !looked_.passed()) return;
+  try {
+    looked_ = Deadline::after(std::chrono::milliseconds(900));
+    print_if_ranks_wait();
+  } catch (...) {
+    // There is no memory for the table.
+  }
+}
+
+DTRAIN_DEFINED void RankStatuses::disconnected(int rank) noexcept {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end()) return;
+  found->second.has_ended = true;
+  found->second.is_lost = !cause_ || (cause_->kind == CauseKind::lost && cause_->rank == rank);
+  changed_.set();
+}
+
+DTRAIN_DEFINED void RankStatuses::left(int rank) noexcept {
+  if (const auto found = ranks_.find(rank); cause_ && found != ranks_.end()) {
+    found->second.has_ended = true;
+  } else {
+    ranks_.erase(rank);
+  }
+  changed_.set();
+}
+
+DTRAIN_DEFINED void RankStatuses::failed(const Cause& cause) noexcept {
+  const bool is_told = cause.kind == CauseKind::timeout || cause.kind == CauseKind::disagreement ||
+                       cause.kind == CauseKind::exception || (cause.kind == CauseKind::lost && !goes_on_after_loss_);
+  if (std::exchange(has_ended_, true) || !is_told) return;
+  try {
+    cause_ = cause;
+    failed_at_ = Deadline::Clock::now();
+    if (cause.kind == CauseKind::lost) disconnected(cause.rank);
+    completing_ = loop_.spawn(wait_until_complete());
+  } catch (...) {
+    // There is no memory for the table.
+  }
+}
+
+DTRAIN_DEFINED std::vector<ReportedStatus> RankStatuses::reported() const {
+  constexpr std::chrono::seconds longest_silence{5};
+  const auto now = cause_ ? failed_at_ : Deadline::Clock::now();
   std::vector<ReportedStatus> ranks;
-  for (const auto& [rank, entry] : ranks_) {
-    const auto kind = entry.is_lost              ? ReportedStatus::Kind::lost
-                      : cause_ && !entry.is_last ? ReportedStatus::Kind::silent
-                                                 : ReportedStatus::Kind::current;
-    ranks.push_back({rank, entry.host, entry.status, kind,
-                     std::chrono::duration_cast<std::chrono::milliseconds>(now - entry.received)});
+  for (const auto& [rank, latest] : ranks_) {
+    using Kind = ReportedStatus::Kind;
+    const auto age =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::max(now, latest.received) - latest.received);
+    const bool is_silent = cause_ ? !latest.is_last : age > longest_silence;
+    ranks.push_back({rank, latest.host, latest.status,
+                     latest.is_lost     ? Kind::lost
+                     : !is_silent       ? Kind::current
+                     : latest.has_ended ? Kind::ended
+                                        : Kind::silent,
+                     age});
   }
   return ranks;
 }
 
-DTRAIN_DEFINED void RankStatuses::print() noexcept {
-  if (!cause_ || std::exchange(has_printed_, true)) return;
+DTRAIN_DEFINED std::vector<std::string> RankStatuses::lines() const {
+  constexpr std::size_t most_lines = 64;
+  const double rate = ranks_.empty() ? 0 : ranks_.begin()->second.steps_per_second;
+  std::vector<std::string> lines{
+      format_text("{} {}, {} steps a second {}",
+                  {ranks_.size(), ranks_.size() == 1 ? "rank" : "ranks", fixed_text(rate, 1), status_columns})};
+  for (std::string& line : status_table(reported(), most_lines))
+    lines.push_back(std::move(line));
+  return lines;
+}
+
+DTRAIN_DEFINED void RankStatuses::make_table() {
+  const std::vector<ReportedStatus> ranks = reported();
+  const bool has_worked = std::any_of(ranks.begin(), ranks.end(), [](const ReportedStatus& rank) {
+    return rank.status &&
+           (rank.status->step > 0 || std::any_of(rank.status->channels.begin(), rank.status->channels.end(),
+                                                 [](const RankStatus::Channel& each) { return each.called > 0; }));
+  });
+  if (ranks.size() < 2 || !has_worked) return;
+  table_.push_back(status_heading(*cause_));
+  for (std::string& line : status_table(ranks))
+    table_.push_back(std::move(line));
+}
+
+DTRAIN_DEFINED void RankStatuses::complete() noexcept {
+  if (!cause_ || std::exchange(has_table_, true)) return;
   try {
-    const std::vector<ReportedStatus> ranks = reported();
-    const bool has_worked = std::any_of(ranks.begin(), ranks.end(), [](const ReportedStatus& rank) {
-      const auto& channels = rank.status.channels;
-      return rank.status.step > 0 || std::any_of(channels.begin(), channels.end(),
-                                                 [](const RankStatus::Channel& each) { return each.sequence > 0; });
-    });
-    if (ranks.size() > 1 && has_worked) print(status_heading(*cause_), ranks);
+    make_table();
+    if (!prints_ || table_.empty()) return;
+    log(LogLevel::warning, format_text("the job failed: {}", {cause_->sentence()}));
+    for (const std::string& line : table_)
+      log(LogLevel::warning, line);
+    table_.clear();
   } catch (...) {
     // There is no memory for the table.
   }
 }
 
 /// As WaitNotice: after each table, the next one is due after twice the time.
-DTRAIN_DEFINED void RankStatuses::print_if_nothing_moves() {
-  std::uint64_t unchanged = static_cast<std::uint64_t>(notice_after_.count());
-  bool waits = false;
-  for (const auto& [rank, entry] : ranks_) {
-    if (entry.status.unchanged_ms < unchanged) return;
-    waits = waits || (!entry.status.channels.empty() && entry.status.channels.front().is_in_operation);
+DTRAIN_DEFINED void RankStatuses::print_if_ranks_wait() {
+  const auto now = Deadline::Clock::now();
+  std::vector<int> waiting;
+  for (const auto& [rank, latest] : ranks_) {
+    if (!latest.status || detail::channel_in_operation(*latest.status) == nullptr) continue;
+    const std::chrono::milliseconds unchanged(latest.status->unchanged_ms);
+    if (unchanged + (now - latest.received) >= notice_after_) waiting.push_back(rank);
   }
-  if (!waits || ranks_.size() < 2) return;
-  print(format_text("nothing has moved for {}; what each rank does:", {duration_text(notice_after_)}), reported());
-  notice_after_ *= 2;
+  if (waiting.empty() || ranks_.size() < 2) return;
+  log(LogLevel::warning, format_text("{} {} waited for {}; what each rank does {}:",
+                                     {rank_list(waiting, 8), waiting.size() == 1 ? "has" : "have",
+                                      duration_text(notice_after_), status_columns}));
+  for (const std::string& line : status_table(reported()))
+    log(LogLevel::warning, line);
+  constexpr std::chrono::hours longest(24 * 365);
+  notice_after_ = std::min<std::chrono::milliseconds>(2 * notice_after_, longest);
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -51544,30 +51793,32 @@ namespace detail {
 struct StatusPlace {
   std::vector<int> ranks{};
   std::vector<std::string> hosts{};
-  std::chrono::milliseconds age{};               ///< the longest of their ages
-  std::chrono::milliseconds unchanged{};         ///< and of the times for which their statuses had not changed
-  const RankStatus::Channel* channel = nullptr;  ///< the channel in whose operation they are; null: in none
+  std::chrono::milliseconds age{};        ///< the longest of their ages
+  std::chrono::milliseconds unchanged{};  ///< and of the times for which their statuses had not changed
+  const RankStatus* first = nullptr;      ///< the status of the rank of `unchanged`; null: they have sent none
+  bool is_one_thread = true;              ///< whether all of their threads do the same
 };
 
 /// Progress, then text: the order of the lines, and what the ranks of a line share.
 using PlaceKey =
     std::tuple<ReportedStatus::Kind, std::uint64_t, std::uint64_t, std::uint32_t, std::string, std::string>;
 
-/// ", which ranks 2 and 3 have not begun": other ranks of the channel.
-inline std::string behind_text(const std::vector<ReportedStatus>& ranks, const RankStatus::Channel& channel) {
-  std::vector<int> behind;
-  for (const ReportedStatus& other : ranks) {
-    for (const RankStatus::Channel& each : other.status.channels) {
-      if (each.name == channel.name && each.sequence < channel.sequence) behind.push_back(other.rank);
-    }
-  }
-  return behind.empty()
-             ? std::string()
-             : format_text(", which {} {} not begun", {rank_list(behind, 4), behind.size() == 1 ? "has" : "have"});
-}
-
 inline const RankStatus::Channel* channel_in_operation(const RankStatus& status) noexcept {
   return status.channels.empty() || !status.channels.front().is_in_operation ? nullptr : &status.channels.front();
+}
+
+/// ", which ranks 2 and 3 have not called": other ranks of the channel.
+inline std::string missing_ranks_text(const std::vector<ReportedStatus>& ranks, const RankStatus::Channel& channel) {
+  std::vector<int> missing;
+  for (const ReportedStatus& other : ranks) {
+    if (!other.status) continue;
+    for (const RankStatus::Channel& each : other.status->channels) {
+      if (each.name == channel.name && each.called < channel.sequence) missing.push_back(other.rank);
+    }
+  }
+  return missing.empty()
+             ? std::string()
+             : format_text(", which {} {} not called", {rank_list(missing, 4), missing.size() == 1 ? "has" : "have"});
 }
 
 inline const char* phase_text(const RankStatus& status) noexcept {
@@ -51577,7 +51828,9 @@ inline const char* phase_text(const RankStatus& status) noexcept {
     case RankPhase::unwinding: return "has thrown an exception";
     case RankPhase::outside: break;
   }
-  return channel_in_operation(status) != nullptr ? "in a collective" : "outside dtrain";
+  return channel_in_operation(status) != nullptr ? "in a collective"
+         : status.step == 0                      ? "before its first step"
+                                                 : "between steps";
 }
 
 /// The text that follows the phase and its time.
@@ -51590,10 +51843,31 @@ inline std::string details_text(const RankStatus& status) {
   if (const RankStatus::Channel* channel = channel_in_operation(status)) {
     append_text(text, "; in {}", {channel->call});
     if (channel->sequence != 0) append_text(text, ", operation {} of channel '{}'", {channel->sequence, channel->name});
-  } else if (status.phase != RankPhase::unwinding && !status.thread.empty()) {
-    append_text(text, "; its thread {}", {status.thread});
   }
   return text;
+}
+
+inline std::string line_of(const PlaceKey& key, const StatusPlace& place, const std::vector<ReportedStatus>& ranks) {
+  const auto& [kind, step, operations, ready, phase, details] = key;
+  std::string line = format_text("  {}", {rank_list(place.ranks, 8)});
+  if (place.hosts.size() == 1) append_text(line, " (host {})", {place.hosts.front()});
+  const char* const state = kind == ReportedStatus::Kind::lost     ? "lost"
+                            : kind == ReportedStatus::Kind::silent ? "sends nothing"
+                            : kind == ReportedStatus::Kind::ended  ? "has ended"
+                                                                   : "";
+  if (place.first == nullptr)
+    return line + format_text(": {}, before its first status", {*state == '\0' ? "joined" : state});
+  append_text(line, ", step {}: ", {step});
+  if (*state != '\0') append_text(line, "{}; {} before: ", {state, duration_text(place.age)});
+  line += phase;
+  if (place.unchanged >= std::chrono::milliseconds(100)) append_text(line, " for {}", {duration_text(place.unchanged)});
+  line += details;
+  if (const RankStatus::Channel* channel = channel_in_operation(*place.first)) {
+    line += missing_ranks_text(ranks, *channel);
+  } else if (place.first->phase != RankPhase::unwinding && !place.first->thread.empty()) {
+    append_text(line, "; {} thread {}", {place.is_one_thread ? "its" : "one's", place.first->thread});
+  }
+  return line;
 }
 
 }  // namespace detail
@@ -51601,43 +51875,35 @@ inline std::string details_text(const RankStatus& status) {
 DTRAIN_DEFINED std::vector<std::string> status_table(const std::vector<ReportedStatus>& ranks, std::size_t most_lines) {
   std::map<detail::PlaceKey, detail::StatusPlace> places;
   for (const ReportedStatus& rank : ranks) {
-    const RankStatus& status = rank.status;
+    const RankStatus nothing;
+    const RankStatus& status = rank.status ? *rank.status : nothing;
     std::uint64_t operations = 0;
     for (const RankStatus::Channel& each : status.channels)
-      operations = std::max(operations, each.sequence);
-    detail::StatusPlace& place = places[{rank.kind, status.step, operations, status.ready, detail::phase_text(status),
-                                         detail::details_text(status)}];
+      operations = std::max(operations, each.called);
+    detail::StatusPlace& place = places[{rank.kind, status.step, operations, status.ready,
+                                         rank.status ? detail::phase_text(status) : "", detail::details_text(status)}];
     place.ranks.push_back(rank.rank);
     if (std::find(place.hosts.begin(), place.hosts.end(), rank.host) == place.hosts.end()) {
       place.hosts.push_back(rank.host);
     }
-    constexpr std::uint64_t longest = std::uint64_t{1} << 40;  // so that no number from outside overflows
-    place.unchanged = std::max(place.unchanged, std::chrono::milliseconds(std::min(status.unchanged_ms, longest)));
     place.age = std::max(place.age, rank.age);
-    place.channel = detail::channel_in_operation(status);
+    if (!rank.status) continue;
+    const std::chrono::milliseconds unchanged(status.unchanged_ms);
+    place.is_one_thread = place.is_one_thread && (place.first == nullptr || place.first->thread == status.thread);
+    if (place.first == nullptr || unchanged > place.unchanged) {
+      place.first = &*rank.status;
+      place.unchanged = unchanged;
+    }
   }
   std::vector<std::string> lines;
   std::size_t further_ranks = 0;
   for (auto& [key, place] : places) {
+    std::sort(place.ranks.begin(), place.ranks.end());
     if (lines.size() == most_lines) {
       further_ranks += place.ranks.size();
-      continue;
+    } else {
+      lines.push_back(detail::line_of(key, place, ranks));
     }
-    const auto& [kind, step, operations, ready, phase, details] = key;
-    std::sort(place.ranks.begin(), place.ranks.end());
-    std::string line = format_text("  {}", {rank_list(place.ranks, 8)});
-    if (place.hosts.size() == 1) append_text(line, " (host {})", {place.hosts.front()});
-    append_text(line, ", step {}: ", {step});
-    if (kind != ReportedStatus::Kind::current) {
-      append_text(line, "{}; {} before: ",
-                  {kind == ReportedStatus::Kind::lost ? "lost" : "sends nothing", duration_text(place.age)});
-    }
-    line += phase;
-    if (place.unchanged >= std::chrono::milliseconds(100))
-      append_text(line, " for {}", {duration_text(place.unchanged)});
-    line += details;
-    if (place.channel != nullptr) line += detail::behind_text(ranks, *place.channel);
-    lines.push_back(std::move(line));
   }
   if (further_ranks != 0) {
     lines.push_back(format_text("  and {} {} in {} other {}",
@@ -51652,9 +51918,9 @@ DTRAIN_DEFINED std::string status_heading(const Cause& cause) {
                            : cause.kind == CauseKind::timeout      ? "timed out"
                            : cause.kind == CauseKind::disagreement ? "disagreed"
                                                                    : "failed";
-  return format_text("what each rank did when {} {}:",
+  return format_text("what each rank did when {} {} {}:",
                      {cause.rank < 0 ? std::string("the job") : "rank " + std::to_string(cause.rank),
-                      cause.rank < 0 ? "failed" : what});
+                      cause.rank < 0 ? "failed" : what, status_columns});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -52523,7 +52789,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
 
   async::Task<void> run_statuses(std::chrono::milliseconds every) {
     for (;;) {
-      co_await loop_.sleep_for(every);
+      co_await loop_.sleep_for(std::max(every, std::chrono::milliseconds(10)));
       send_status();
     }
   }
@@ -53199,13 +53465,15 @@ class JobServer final : private JobSink {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        statuses_(loop, options_.goes_on_after_loss),
+        statuses_(loop, options_.goes_on_after_loss, options_.prints_statuses),
         job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
         joined_(loop),
         join_timeout_task_(loop_.spawn(watch_joining())),
         liveness_task_(
-            loop_.spawn(watch_liveness(loop, clients_, limits.liveness, [this](SessionId id) { silent(id); }))) {}
+            loop_.spawn(watch_liveness(loop, clients_, limits.liveness, [this](SessionId id) { silent(id); }))) {
+    if (options_.role == ClientRole::rank) listener_.emplace(loop, [this] { return statuses_.lines(); });
+  }
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
   const StoreJobOptions& options() const noexcept { return options_; }
@@ -53226,8 +53494,10 @@ class JobServer final : private JobSink {
 
   const JobState& state() const noexcept { return job_; }
 
-  /// After a failure: prints what the ranks do, unless it was printed. Call it before the job's own report.
-  void print_statuses() noexcept { statuses_.print(); }
+  /// After a failure, once, with StoreJobOptions::prints_statuses = false: what each rank did, in lines.
+  std::vector<std::string> take_status_table() { return statuses_.take_table(); }
+  /// The job is to end by a signal: what follows is no failure that a table explains.
+  void on_stop() noexcept { statuses_.stopped(); }
   /// @name For the handshake of StoreServer
   /// @{
   /// Admits a process whose proof is checked. If it is accepted, call start(), which sends the frame first.
@@ -53338,8 +53608,7 @@ class JobServer final : private JobSink {
       return false;
     }
     if (RankStatus* status = std::get_if<RankStatus>(&*message)) {
-      const int rank = *job_.rank_of(id);
-      statuses_.note(rank, job_.rank_table().at(rank).info.host, std::move(*status));
+      statuses_.received(*job_.rank_of(id), std::move(*status));
       return true;
     }
     job_.receive(id, *std::move(message));
@@ -53412,7 +53681,10 @@ class JobServer final : private JobSink {
       found->second->session->close_after_sending();
     }
   }
-  void on_joined(int rank, const std::string& host) override { options_.on_joined(rank, host); }
+  void on_joined(int rank, const std::string& host) override {
+    statuses_.joined(rank, host);
+    options_.on_joined(rank, host);
+  }
   void on_left(int rank) override {
     statuses_.left(rank);
     options_.on_left(rank);
@@ -53446,6 +53718,7 @@ class JobServer final : private JobSink {
   async::AutoResetEvent joined_;
   async::TaskHandle join_timeout_task_;  ///< tasks come last: destroyed before the members that they use
   async::TaskHandle liveness_task_;
+  std::optional<StatusListener> listener_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -56047,6 +56320,8 @@ inline std::string help_text(std::string_view program) {
       "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf,\n"
       "                           strace, or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
       "  --wrap-rank=R            in front of rank R alone (elastic: of this launcher's worker R)\n"
+      "  --status[=PID]           starts nothing: prints what each rank is doing, of your jobs whose store is on\n"
+      "                           this host, or of the one of this process (a launcher, or rank 0)\n"
       "  --help-launch            prints this page\n"
       "  --                       everything after it is the program's\n"
       "\n"
@@ -56067,8 +56342,10 @@ struct Flags {
   Binding binding = Binding::automatic;
   bool in_process = false;  ///< this process becomes rank 0 of 1
   bool help = false;
-  std::vector<std::string> program;  ///< the program's name and its own arguments, in order
-  std::string mpirun_workers;        ///< "-n 4" or "-np 4" among them, which mpirun would take for itself; else empty
+  bool status = false;                ///< --status: this process asks a job what it does
+  std::optional<int> status_process;  ///< the process that hosts the job's store; nullopt: each of this host
+  std::vector<std::string> program;   ///< the program's name and its own arguments, in order
+  std::string mpirun_workers;         ///< "-n 4" or "-np 4" among them, which mpirun would take for itself; else empty
 };
 
 namespace detail {
@@ -56178,6 +56455,13 @@ inline Flags parse_flags(identity::Arguments arguments) {
       break;
     }
     const std::size_t equals = argument.find('=');
+    if (i > 0 && argument.substr(0, equals) == identity::status_flag) {
+      flags.status = true;
+      if (equals != std::string_view::npos) {
+        flags.status_process = detail::number_of(identity::status_flag, argument.substr(equals + 1), detail::most_rank);
+      }
+      continue;
+    }
     const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
     if (!flag) {
       if (i + 1 < arguments.size() && (argument == "-n" || argument == "-np") &&
@@ -58738,8 +59022,13 @@ class RankRendezvous {
   }
   /// The first cause; nullopt before a failure.
   const std::optional<Cause>& cause() const noexcept { return job_->state().cause(); }
-  /// As JobServer::print_statuses.
-  void print_statuses() noexcept { job_->print_statuses(); }
+  /// As JobServer's; open() may not have been called.
+  std::vector<std::string> take_status_table() {
+    return job_ == nullptr ? std::vector<std::string>() : job_->take_status_table();
+  }
+  void on_stop() noexcept {
+    if (job_ != nullptr) job_->on_stop();
+  }
   /// Notifies the ranks of a failed worker, unless it had left.
   void report_loss(const Cause& loss) {
     if (!has_left(loss.rank)) job_->post_failure(loss);
@@ -58784,6 +59073,7 @@ class JobCoordinator {
       job.owner = format_text("the launcher{} on host {}", {is_alone() ? "" : " of node 0", host_->name});
       job.further_files = files_for_workers(options_->workers);
       job.loss_grace = std::chrono::milliseconds(500);
+      job.prints_statuses = false;
       job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_bytes(FailureRecord{cause})); };
       job.on_left = [this](int rank) {
         if (rank >= node_rendezvous_.table().workers.front()) {
@@ -58896,6 +59186,7 @@ class JobCoordinator {
   /// This launcher received a signal, as its `count`-th stop request.
   void stop(int signal, int count) {
     is_stopping_ = true;
+    if (ranks_) ranks_->on_stop();
     if (node_rendezvous_.has_joined()) {
       publish_first(keys().stop(count), std::to_string(signal));
     }
@@ -58903,7 +59194,6 @@ class JobCoordinator {
 
   /// No worker of this node runs any more. Waits until that is so on every node. @returns the job's result
   async::Task<JobResult> conclude(NodeEnd end) {
-    if (is_first()) ranks_->print_statuses();
     if (is_alone()) {
       co_return decide(std::vector<NodeEnd>{std::move(end)});
     }
@@ -58930,6 +59220,11 @@ class JobCoordinator {
     }
     std::string lost = lost_launcher_message(*node_rendezvous_.cause(), node_rendezvous_.store_text());
     co_return JobResult{exit_code_job_failed, false, {std::move(lost)}};
+  }
+
+  /// On node 0, after a failure: what each rank of the attempt did, in lines.
+  std::vector<std::string> take_status_table() {
+    return ranks_ ? ranks_->take_status_table() : std::vector<std::string>();
   }
 
   /// This was the last attempt.
@@ -58992,6 +59287,7 @@ class JobCoordinator {
     for (int count = 1;; ++count) {
       const std::string value = co_await node_rendezvous_.get(keys().stop(count));
       is_stopping_ = true;
+      if (ranks_) ranks_->on_stop();
       const int signal = identity::parse_integer(value).value_or(SIGTERM);
       const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
       on_remote_stop_(ends_jobs ? signal : SIGTERM, count);
@@ -59394,6 +59690,86 @@ class OutputRelay {
   LineSplitter splitter_;
   Tail tail_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/status_query.hpp
+
+/// @file
+/// print_statuses(): asks the jobs of this host what their ranks are doing.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Prints on stdout what each rank is doing, of the job whose store `process` hosts, or of each job of this user whose
+/// store is on this host. @returns the exit code: 1, with a sentence on stderr, if there is none, or none answers
+/// Blocking: 2 s for each job at most.
+int print_statuses(std::optional<int> process);
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/status_query.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// The processes that listen for queries. Source: proc_net(5); an abstract name is shown behind '@'.
+inline std::vector<int> processes_with_status(std::string_view sockets) {
+  const std::string name = std::string("@") + rendezvous::status_socket_prefix;
+  std::vector<int> processes;
+  for (std::size_t at = sockets.find(name); at != sockets.npos; at = sockets.find(name, at + 1)) {
+    const std::string_view rest = sockets.substr(at + name.size());
+    const std::optional<int> process = identity::parse_integer(rest.substr(0, rest.find_first_not_of("0123456789")));
+    const bool is_known = process && std::find(processes.begin(), processes.end(), *process) != processes.end();
+    if (process && !is_known) processes.push_back(*process);
+  }
+  return processes;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED int print_statuses(std::optional<int> process) {
+  constexpr std::size_t most_bytes = std::size_t{16} << 20;
+  std::vector<int> processes;
+  if (process) {
+    processes.push_back(*process);
+  } else {
+    processes = detail::processes_with_status(read_small_file("/proc/net/unix", most_bytes).value_or(""));
+  }
+  std::string problem =
+      "no job has its store on this host; ask on the host of node 0's launcher, or of rank 0 where another launcher "
+      "has "
+      "started the job";
+  bool has_answer = false;
+  for (const int each : processes) {
+    try {
+      const Deadline deadline = Deadline::after(std::chrono::seconds(2));
+      auto job = net::UnixConnection::connect(rendezvous::status_socket_name(each), deadline);
+      std::string text;
+      while (const std::optional<std::string> line = job.receive_text(deadline)) {
+        append_text(text, "{}{}\n",
+                    {text.empty() ? format_text("the job of process {}: ", {each}) : "", sanitize(*line)});
+      }
+      if (text.empty()) {
+        problem = format_text("process {} does not answer: it is another user's", {each});
+        continue;
+      }
+      has_answer = true;
+      if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw_errno("printing what the ranks do");
+    } catch (const Error& error) {
+      const bool is_nobody = error.code() == std::error_code(ECONNREFUSED, std::generic_category());
+      problem = is_nobody ? format_text(
+                                "process {} hosts no job's store on this host; give the launcher's process, or rank "
+                                "0's where another launcher has started the job",
+                                {each})
+                          : format_text("process {}: {}", {each, error.what()});
+    } catch (const std::exception& error) {
+      problem = format_text("process {}: {}", {each, error.what()});
+    }
+  }
+  if (!has_answer) log(LogLevel::error, problem);
+  return has_answer ? 0 : exit_code_exception;
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -61422,7 +61798,8 @@ class NodeLauncher {
     const JobResult result = co_await std::move(running);
     workers.end_forwarding();
     co_await coordinator_.leave();
-    co_await show(&workers, result);
+    const std::vector<std::string> no_statuses;  // the job's store has printed what there is
+    co_await show(&workers, result, no_statuses);
     co_return result;
   }
 
@@ -61446,15 +61823,16 @@ class NodeLauncher {
     end.interrupted = forwarder_.interrupted();
     async::Task<JobResult> concluding = coordinator_.conclude(std::move(end));
     JobResult result = co_await std::move(concluding);
+    const std::vector<std::string> statuses = coordinator_.take_status_table();  // before the store ends
     if (!result.restart) {
       co_await coordinator_.leave();
     }
-    co_await show(attempt.get(), result);
+    co_await show(attempt.get(), result, statuses);
     co_return std::move(result);
   }
 
-  /// Prints the rest of the workers' output, then the report.
-  async::Task<void> show(Attempt* attempt, const JobResult& result) {
+  /// Prints the rest of the workers' output, then the report, then what each rank did.
+  async::Task<void> show(Attempt* attempt, const JobResult& result, const std::vector<std::string>& statuses) {
     const std::chrono::milliseconds timeout = result.exit_code == 0 ? drain_timeout : drain_timeout_after_failure;
     const auto stop_requested = [attempt] { return attempt != nullptr && attempt->stop_requested_since_end(); };
     const auto drained = [attempt] { return attempt == nullptr || attempt->workers().output_is_drained(); };
@@ -61463,6 +61841,9 @@ class NodeLauncher {
       attempt->finish_output();
     }
     for (const std::string& line : result.report) {
+      output_.error().line("dtrain: ", line);
+    }
+    for (const std::string& line : statuses) {
       output_.error().line("dtrain: ", line);
     }
     co_await flush(flows && !stop_requested() ? timeout : least_drain_timeout);
@@ -61955,6 +62336,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       }
       return StartResult(0);
     }
+    if (flags.status) return StartResult(print_statuses(flags.status_process));
     if (flags.in_process) {
       return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
@@ -62156,49 +62538,78 @@ DTRAIN_DEFINED void RankActivity::add(const Steps& steps) {
 }
 
 DTRAIN_DEFINED void RankActivity::remove(const Steps& steps) noexcept {
+  if (!process_.is_current()) return;  // the control thread may have had the mutex at the fork
+  rendezvous::RankStatus last;
+  try {
+    steps.describe(last);
+  } catch (...) {
+    // There is no memory for the name of a parameter.
+  }
   const std::lock_guard lock(mutex_);
+  last_step_ = std::max(last_step_, last.step);
   std::erase(steps_, &steps);
 }
 
 DTRAIN_DEFINED std::shared_ptr<backend::ChannelActivity> RankActivity::add_channel(
     std::string name, backend::DescribeOperation describe) {
-  auto made = std::make_shared<backend::ChannelActivity>(std::move(name), std::move(describe));
+  backend::ChannelActivity::Split split = [weak = weak_from_this()](std::string other) {
+    const std::shared_ptr<RankActivity> list = weak.lock();
+    return list ? list->add_channel(std::move(other), {}) : nullptr;
+  };
+  auto made = std::make_shared<backend::ChannelActivity>(std::move(name), std::move(describe), std::move(split));
   const std::lock_guard lock(mutex_);
-  std::erase_if(channels_, [](const auto& each) { return each.use_count() == 1; });
-  channels_.push_back(made);
+  std::erase_if(channels_, [](const ListedChannel& each) { return each.activity.use_count() == 1; });
+  channels_.push_back({made, 0, statuses_});
   return made;
+}
+
+/// At most most_channels: those in an operation first, then the ones used last.
+DTRAIN_DEFINED std::vector<rendezvous::RankStatus::Channel> RankActivity::channels() {
+  std::vector<std::pair<std::uint64_t, rendezvous::RankStatus::Channel>> found;
+  {
+    const std::lock_guard lock(mutex_);
+    ++statuses_;
+    for (auto each = channels_.rbegin(); each != channels_.rend(); ++each) {
+      rendezvous::RankStatus::Channel channel = each->activity->status();
+      if (std::exchange(each->called, channel.called) != channel.called || channel.is_in_operation) {
+        each->used_in = statuses_;
+      }
+      found.emplace_back(each->used_in, std::move(channel));
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return a.second.is_in_operation != b.second.is_in_operation ? a.second.is_in_operation : a.first > b.first;
+  });
+  std::vector<rendezvous::RankStatus::Channel> channels;
+  for (auto& [used_in, channel] : found) {
+    if (channels.size() < rendezvous::RankStatus::most_channels) channels.push_back(std::move(channel));
+  }
+  return channels;
 }
 
 DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
   rendezvous::RankStatus status;
   status.phase = phase_.load(std::memory_order_relaxed);
-  std::vector<std::shared_ptr<backend::ChannelActivity>> channels;
   {
     const std::lock_guard lock(mutex_);
-    for (const Steps* each : steps_) {
-      rendezvous::RankStatus other;
-      each->describe(other);
-      if (other.step < status.step) continue;  // the wrapper with the most steps is the model that is trained
-      status.step = other.step;
-      status.ready = other.ready;
-      status.parameters = other.parameters;
-      status.missing = std::move(other.missing);
+    status.step = last_step_;
+    if (!steps_.empty()) {
+      const auto latest = std::find(steps_.begin(), steps_.end(), latest_.load(std::memory_order_relaxed));
+      (latest == steps_.end() ? steps_.back() : *latest)->describe(status);
     }
-    channels = channels_;
   }
-  if (status.phase == rendezvous::RankPhase::outside) status.ready = status.parameters = 0;
-  for (auto each = channels.rbegin(); each != channels.rend(); ++each)
-    status.channels.push_back((*each)->status());
-  std::stable_partition(status.channels.begin(), status.channels.end(),
-                        [](const rendezvous::RankStatus::Channel& each) { return each.is_in_operation; });
-  if (status.channels.size() > status.most_channels) status.channels.resize(status.most_channels);
+  if (status.phase == rendezvous::RankPhase::outside) {
+    status.ready = status.parameters = 0;
+    status.missing.clear();
+  }
+  status.channels = channels();
 
   std::uint64_t digest = status.step;
   const auto add = [&digest](std::uint64_t value) { digest = (digest ^ value) * 0x100000001b3U; };
   add(static_cast<std::uint64_t>(status.phase));
   add(status.ready);
   for (const rendezvous::RankStatus::Channel& each : status.channels) {
-    add(2 * each.sequence + (each.is_in_operation ? 1 : 0));
+    add(2 * each.called + (each.is_in_operation ? 1 : 0));
     add(std::hash<std::string>()(each.call));
   }
   const auto now = Deadline::Clock::now();

@@ -16,6 +16,12 @@ Result stuck(const std::string& fault, const char* timeout = "3", std::vector<st
   return support::run(program, arguments, {{"DTRAIN_TIMEOUT_SECONDS", timeout}});
 }
 
+/// Whether the table comes after the report of the first cause.
+bool is_after_cause(const Result& result) {
+  const std::size_t table = result.error.find("what each rank did");
+  return table != std::string::npos && result.error.find("failed first") < table;
+}
+
 bool matches(const Result& result, const std::string& pattern) {
   return std::regex_search(result.error, std::regex(pattern));
 }
@@ -24,7 +30,7 @@ bool matches(const Result& result, const std::string& pattern) {
 const std::string waiting =
     "dtrain:   ranks 0 and 2 \\(host [^)]*\\), step 50: in finish\\(\\) for \\d+\\.\\d s; in all_reduce \\(average\\) "
     "of 110 "
-    "f32 \\(bucket 0 of 1 in step 50\\), operation \\d+ of channel 'ddp-0', which rank 1 has not begun\n";
+    "f32 \\(bucket 0 of 1 in step 50\\), operation \\d+ of channel 'ddp-0', which rank 1 has not called\n";
 
 }  // namespace
 
@@ -32,15 +38,15 @@ TEST_CASE("after a timeout the table names the rank that has not come, and says 
   const Result reading = stuck("read");
   CHECK_MESSAGE(
       matches(reading,
-              "dtrain: what each rank did when rank [02] timed out:\n"
-              "dtrain:   rank 1 \\(host [^)]*\\), step 49: outside dtrain for \\d\\.\\d s; its thread sleeps in "
+              "dtrain: what each rank did when rank [02] timed out \\(rank, host, step, phase\\):\n"
+              "dtrain:   rank 1 \\(host [^)]*\\), step 49: between steps for \\d\\.\\d s; its thread sleeps in "
               "read\\(\\) of pipe:\\[\\d+\\]\n" +
                   waiting),
       reading.error);
   const Result spinning = stuck("spin");
   CHECK_MESSAGE(
       matches(spinning,
-              "rank 1 \\(host [^)]*\\), step 49: outside dtrain for [^\n]*; its thread runs[^\n]*\n" + waiting),
+              "rank 1 \\(host [^)]*\\), step 49: between steps for [^\n]*; its thread runs[^\n]*\n" + waiting),
       spinning.error);
   const Result sleeping = stuck("backward");
   CHECK_MESSAGE(matches(sleeping,
@@ -51,23 +57,24 @@ TEST_CASE("after a timeout the table names the rank that has not come, and says 
   const Result elsewhere = stuck("barrier");
   CHECK_MESSAGE(matches(elsewhere,
                         "rank 1 \\(host [^)]*\\), step 49: in a collective for [^\n]*; in barrier, operation \\d+ of "
-                        "channel 'group', which ranks 0 and 2 have not begun\n"),
+                        "channel 'group', which ranks 0 and 2 have not called\n"),
                 elsewhere.error);
 }
 
 TEST_CASE("a rank that is killed has its last place in the table, and a rank that has thrown is said to have") {
   const Result killed = stuck("kill");
   CHECK(killed.exit_code == 137);
+  CHECK(is_after_cause(killed));
   CHECK_MESSAGE(
       matches(killed,
-              "dtrain: what each rank did when rank 1 was lost:\n"
-              "dtrain:   rank 1 \\(host [^)]*\\), step 49: lost; \\d\\.\\d s before: outside dtrain[^\n]*; its "
+              "dtrain: what each rank did when rank 1 was lost \\(rank, host, step, phase\\):\n"
+              "dtrain:   rank 1 \\(host [^)]*\\), step 49: lost; \\d\\.\\d s before: between steps[^\n]*; its "
               "thread sleeps in nanosleep\\(\\)\n"),
       killed.error);
   const Result thrown = stuck("throw");
   CHECK(thrown.exit_code == 1);
   CHECK_MESSAGE(matches(thrown,
-                        "dtrain: what each rank did when rank 1 failed:\n"
+                        "dtrain: what each rank did when rank 1 failed \\(rank, host, step, phase\\):\n"
                         "dtrain:   rank 1 \\(host [^)]*\\), step 49: has thrown an exception\n"
                         "dtrain:   ranks 0 and 2 "),
                 thrown.error);
@@ -77,7 +84,7 @@ TEST_CASE("a rank that is stopped is said to send nothing, and its last place is
   const Result stopped = stuck("stop");
   CHECK_MESSAGE(
       matches(stopped,
-              "dtrain:   rank 1 \\(host [^)]*\\), step 49: sends nothing; \\d\\.\\d s before: outside dtrain[^\n]*\n" +
+              "dtrain:   rank 1 \\(host [^)]*\\), step 49: sends nothing; \\d\\.\\d s before: between steps[^\n]*\n" +
                   waiting),
       stopped.error);
 }
@@ -87,18 +94,19 @@ TEST_CASE("the operations of a topology are in the table by their kinds") {
   CHECK_MESSAGE(
       matches(result,
               "ranks 0 and 2 \\(host [^)]*\\), step 50: in finish\\(\\) for [^\n]*; in all_reduce, operation \\d+ of "
-              "channel 'ddp-0', which rank 1 has not begun\n"),
+              "channel 'ddp-0', which rank 1 has not called\n"),
       result.error);
 }
 
-TEST_CASE("before the timeout, a table says after ten seconds that nothing moves") {
+TEST_CASE("before the timeout, a table says after ten seconds which ranks wait") {
   const Result result = stuck("read", "13");
   CHECK_MESSAGE(
-      matches(result,
-              "^dtrain: nothing has moved for 10\\.0 s; what each rank does:\n"
-              "dtrain:   rank 1 \\(host [^)]*\\), step 49: outside dtrain for 1\\d\\.\\d s; its thread sleeps in read"),
+      matches(
+          result,
+          "^dtrain: rank[s02 and]* ha(s|ve) waited for 10\\.0 s; what each rank does \\(rank, host, step, phase\\):\n"
+          "dtrain:   rank 1 \\(host [^)]*\\), step 49: between steps for \\d+\\.\\d s; its thread sleeps in read"),
       result.error);
-  CHECK(support::count_of(result.error, "nothing has moved") == 1);
+  CHECK(support::count_of(result.error, " waited for 10.0 s") == 1);
   CHECK_FALSE(contains(result.error, "still waits in"));
 }
 
@@ -126,9 +134,52 @@ TEST_CASE("without a launcher rank 0 prints the table, also where a rank is kill
     const Result result = first.wait();
     CHECK(result.exit_code != 0);
     CHECK_MESSAGE(matches(result,
-                          "dtrain: what each rank did when rank [01] [a-z ]*:\n"
-                          "dtrain:   rank 1 \\(host [^)]*\\), step 49: [^\n]*outside dtrain[^\n]*\n"
+                          "dtrain: what each rank did when rank [01] [a-z ]* \\(rank, host, step, phase\\):\n"
+                          "dtrain:   rank 1 \\(host [^)]*\\), step 49: [^\n]*between steps[^\n]*\n"
                           "dtrain:   rank 0 \\(host [^)]*\\), step 50: in finish\\(\\)"),
                   result.error);
   }
+}
+
+TEST_CASE(
+    "a process that asks gets what each rank does, of one job or of all, and a job that is ended prints no table") {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    CAPTURE(signal);
+    Program job(program, {"--nproc-per-node=3", "read"});
+    REQUIRE(job.wait_for("rank 1 comes to step 50"));
+    const std::string process = std::to_string(job.process());
+    const dtrain::Deadline deadline = support::soon();
+    Result answer;
+    do {
+      answer = support::run(program, {"--status=" + process});
+      REQUIRE(answer.exit_code == 0);
+    } while (!contains(answer.output, "sleeps in read() of pipe:") && !deadline.passed());
+    CHECK_MESSAGE(
+        std::regex_search(answer.output,
+                          std::regex("^the job of process " + process +
+                                     ": 3 ranks, 0\\.0 steps a second \\(rank, host, step, phase\\)\n"
+                                     "  rank 1 \\(host [^)]*\\), step 49: between steps[^\n]*; its thread sleeps "
+                                     "in read[^\n]*\n"
+                                     "  ranks 0 and 2 \\(host [^)]*\\), step 50: in finish\\(\\)")),
+        answer.output);
+    CHECK_CONTAINS(support::run(program, {"--status"}).output, "the job of process " + process + ": 3 ranks");
+    job.signal(signal);
+    const Result ended = job.wait();
+    CHECK(ended.exit_code == 128 + signal);
+    CHECK_FALSE(contains(ended.error, "what each rank did"));
+    const Result gone = support::run(program, {"--status=" + process});
+    support::check_ended(gone, 1, {"process " + process + " hosts no job's store on this host; give the launcher's"});
+  }
+}
+
+TEST_CASE("a job that fails in its first second has a table, too, and a rank that leaves is in it") {
+  const Result early = stuck("early");
+  CHECK_MESSAGE(matches(early,
+                        "dtrain: what each rank did when rank 1 failed \\(rank, host, step, phase\\):\n"
+                        "dtrain:   rank 1 \\(host [^)]*\\), step 2: has thrown an exception\n"
+                        "dtrain:   ranks 0 and 2 \\(host [^)]*\\), step 3: in finish"),
+                early.error);
+  const Result left = stuck("leave");
+  CHECK(left.exit_code != 0);
+  CHECK_MESSAGE(matches(left, "dtrain: what each rank did when [^\n]* \\(rank, host, step, phase\\):\n"), left.error);
 }

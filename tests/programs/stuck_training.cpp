@@ -8,6 +8,7 @@
 //   barrier              calls a barrier that the others do not call
 //   backward             sleeps in the backward pass, with one of two gradients ready
 //   leave                returns from the function
+//   early                throws an exception in step 3 already, before a status is sent
 // Before it, rank 1 waits until its status has been sent: "rank 1 comes to step 50".
 
 #include <array>
@@ -41,6 +42,7 @@ int train(const dtrain::ProcessGroup<Policy>& group, const std::string& fault) {
   Model model;
   dtrain::DistributedDataParallel ddp{model, group};
   for (int step = 1; step <= 60; ++step) {
+    if (fault == "early" && step == 3 && group.rank() == 1) throw std::runtime_error("an early mistake");
     const bool is_due = step == 50 && group.rank() == 1;
     if (is_due) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // a status is sent each second

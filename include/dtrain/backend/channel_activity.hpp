@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -18,19 +20,29 @@ namespace DTRAIN_NAMESPACE::backend {
 /// status in any.
 class ChannelActivity {
  public:
-  ChannelActivity(std::string name, DescribeOperation describe)
-      : name_(std::move(name)), describe_(std::move(describe)) {}
+  /// Makes the activity of another channel with this name, which is listed like this one.
+  using Split = std::function<std::shared_ptr<ChannelActivity>(std::string name)>;
+
+  ChannelActivity(std::string name, DescribeOperation describe, Split split = {})
+      : name_(std::move(name)), describe_(std::move(describe)), split_(std::move(split)) {}
   ChannelActivity(const ChannelActivity&) = delete;
   ChannelActivity& operator=(const ChannelActivity&) = delete;
 
+  /// The rank has called the operation, which may begin later.
+  void call(const Operation& operation) noexcept {
+    if (operation.sequence != 0) called_.store(operation.sequence, std::memory_order_relaxed);
+  }
   void begin(const Operation& operation) noexcept {
-    if (operation.sequence != 0) sequence_.store(operation.sequence, std::memory_order_relaxed);
+    sequence_.store(operation.sequence, std::memory_order_relaxed);
     count_.store(operation.count, std::memory_order_relaxed);
     kind_.store(packed(operation), std::memory_order_relaxed);
     root_.store(operation.root, std::memory_order_relaxed);
     is_in_operation_.store(true, std::memory_order_relaxed);
   }
   void end() noexcept { is_in_operation_.store(false, std::memory_order_relaxed); }
+
+  /// Null if there is no list.
+  std::shared_ptr<ChannelActivity> split(std::string name) const { return split_ ? split_(std::move(name)) : nullptr; }
 
   /// @throws std::bad_alloc
   rendezvous::RankStatus::Channel status() const;
@@ -43,6 +55,8 @@ class ChannelActivity {
 
   const std::string name_;
   const DescribeOperation describe_;
+  const Split split_;
+  std::atomic<std::uint64_t> called_{0};
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::uint64_t> count_{0};
   std::atomic<std::uint32_t> kind_{0};
@@ -63,7 +77,7 @@ DTRAIN_DEFINED rendezvous::RankStatus::Channel ChannelActivity::status() const {
   operation.op = static_cast<ReduceOp>(kind >> 16U & 0xffU);
   const bool is_known = operation.count != 0;
   return {name_, is_known ? described(operation, describe_) : backend::name(operation.kind), operation.sequence,
-          is_in_operation_.load(std::memory_order_relaxed)};
+          called_.load(std::memory_order_relaxed), is_in_operation_.load(std::memory_order_relaxed)};
 }
 
 #endif  // DTRAIN_DEFINITIONS

@@ -39,6 +39,7 @@ struct ChannelContext {
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   std::shared_ptr<ChannelActivity> activity{};  ///< null: no other thread asks which operation the channel is in
+  bool is_shown_by_store = false;               ///< the job's store shows what ranks wait in, so channels need not warn
 
   /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
   void run_other_streams() const {

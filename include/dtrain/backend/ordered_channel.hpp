@@ -89,7 +89,10 @@ class OrderedChannel {
     if (done + 1 != turn && !aborted()) {
       reject();
     } else if (!cause_.flag().load()) {  // seq_cst, as in close_order(): this thread or that one sees the other's store
-      if (activity_) activity_->begin(operation);
+      if (activity_) {
+        activity_->call(operation);
+        activity_->begin(operation);
+      }
       work();
       if (activity_ && !aborted()) activity_->end();  // else a status shows what has failed
       if (aborted()) {

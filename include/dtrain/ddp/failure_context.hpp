@@ -29,8 +29,8 @@ struct FailureContext {
   std::shared_ptr<group::RankActivity> activity{};    ///< the rank's; may be null
 
   /// The thread that drives steps is there now.
-  void enter(rendezvous::RankPhase phase) const noexcept {
-    if (activity) activity->enter(phase);
+  void enter(rendezvous::RankPhase phase, const group::RankActivity::Steps* steps = nullptr) const noexcept {
+    if (activity) activity->enter(phase, steps);
   }
 
   /// Reports to the job that this rank failed with `text`.

@@ -410,6 +410,7 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
       describe,
       accumulate};
   context.activity = rank_context_->activity->add_channel(name, describe);
+  context.is_shown_by_store = true;
   return context;
 }
 

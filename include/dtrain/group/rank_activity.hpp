@@ -16,6 +16,7 @@
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/process/thread_activity.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 
@@ -23,7 +24,7 @@ namespace DTRAIN_NAMESPACE::group {
 
 /// The program's threads store; the control thread reads once a second. Threads: status() in one at a time, the rest in
 /// any.
-class RankActivity {
+class RankActivity : public std::enable_shared_from_this<RankActivity> {
  public:
   /// Interface of a wrapper's steps.
   class Steps {
@@ -39,8 +40,10 @@ class RankActivity {
   RankActivity(const RankActivity&) = delete;
   RankActivity& operator=(const RankActivity&) = delete;
 
-  /// Called by the thread that drives steps. Two stores.
-  void enter(rendezvous::RankPhase phase) noexcept {
+  /// Called by the thread that drives steps. Three stores.
+  /// @param steps whose step begins or ends; null: as before
+  void enter(rendezvous::RankPhase phase, const Steps* steps = nullptr) noexcept {
+    if (steps != nullptr) latest_.store(steps, std::memory_order_relaxed);
     thread_.store(current_thread(), std::memory_order_relaxed);
     phase_.store(phase, std::memory_order_relaxed);
   }
@@ -49,21 +52,33 @@ class RankActivity {
   void add(const Steps& steps);
   void remove(const Steps& steps) noexcept;
 
-  /// The activity of a new channel, which is listed while another object shares it.
+  /// The activity of a new channel, which is listed while another object shares it. @pre a shared_ptr owns this object
   std::shared_ptr<backend::ChannelActivity> add_channel(std::string name, backend::DescribeOperation describe);
 
   /// @throws std::bad_alloc
   rendezvous::RankStatus status();
 
  private:
+  struct ListedChannel {
+    std::shared_ptr<backend::ChannelActivity> activity;
+    std::uint64_t called = 0;   ///< its number in the last status
+    std::uint64_t used_in = 0;  ///< number of the last status before which the channel was used
+  };
+
+  std::vector<rendezvous::RankStatus::Channel> channels();
+
   std::atomic<rendezvous::RankPhase> phase_{rendezvous::RankPhase::outside};
   std::atomic<pid_t> thread_{current_thread()};
+  std::atomic<const Steps*> latest_{nullptr};  ///< compared with those of steps_ only
   std::mutex mutex_;
   std::vector<const Steps*> steps_;
-  std::vector<std::shared_ptr<backend::ChannelActivity>> channels_;
+  std::vector<ListedChannel> channels_;
+  std::uint64_t last_step_ = 0;  ///< the most steps of a wrapper that has ended
+  std::uint64_t statuses_ = 0;
   ThreadActivity thread_activity_;
   std::uint64_t last_ = 0;  ///< digest of the last status
   Deadline::Clock::time_point changed_ = Deadline::Clock::now();
+  const OwningProcess process_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
@@ -83,49 +98,78 @@ DTRAIN_DEFINED void RankActivity::add(const Steps& steps) {
 }
 
 DTRAIN_DEFINED void RankActivity::remove(const Steps& steps) noexcept {
+  if (!process_.is_current()) return;  // the control thread may have had the mutex at the fork
+  rendezvous::RankStatus last;
+  try {
+    steps.describe(last);
+  } catch (...) {
+    // There is no memory for the name of a parameter.
+  }
   const std::lock_guard lock(mutex_);
+  last_step_ = std::max(last_step_, last.step);
   std::erase(steps_, &steps);
 }
 
 DTRAIN_DEFINED std::shared_ptr<backend::ChannelActivity> RankActivity::add_channel(
     std::string name, backend::DescribeOperation describe) {
-  auto made = std::make_shared<backend::ChannelActivity>(std::move(name), std::move(describe));
+  backend::ChannelActivity::Split split = [weak = weak_from_this()](std::string other) {
+    const std::shared_ptr<RankActivity> list = weak.lock();
+    return list ? list->add_channel(std::move(other), {}) : nullptr;
+  };
+  auto made = std::make_shared<backend::ChannelActivity>(std::move(name), std::move(describe), std::move(split));
   const std::lock_guard lock(mutex_);
-  std::erase_if(channels_, [](const auto& each) { return each.use_count() == 1; });
-  channels_.push_back(made);
+  std::erase_if(channels_, [](const ListedChannel& each) { return each.activity.use_count() == 1; });
+  channels_.push_back({made, 0, statuses_});
   return made;
+}
+
+/// At most most_channels: those in an operation first, then the ones used last.
+DTRAIN_DEFINED std::vector<rendezvous::RankStatus::Channel> RankActivity::channels() {
+  std::vector<std::pair<std::uint64_t, rendezvous::RankStatus::Channel>> found;
+  {
+    const std::lock_guard lock(mutex_);
+    ++statuses_;
+    for (auto each = channels_.rbegin(); each != channels_.rend(); ++each) {
+      rendezvous::RankStatus::Channel channel = each->activity->status();
+      if (std::exchange(each->called, channel.called) != channel.called || channel.is_in_operation) {
+        each->used_in = statuses_;
+      }
+      found.emplace_back(each->used_in, std::move(channel));
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return a.second.is_in_operation != b.second.is_in_operation ? a.second.is_in_operation : a.first > b.first;
+  });
+  std::vector<rendezvous::RankStatus::Channel> channels;
+  for (auto& [used_in, channel] : found) {
+    if (channels.size() < rendezvous::RankStatus::most_channels) channels.push_back(std::move(channel));
+  }
+  return channels;
 }
 
 DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
   rendezvous::RankStatus status;
   status.phase = phase_.load(std::memory_order_relaxed);
-  std::vector<std::shared_ptr<backend::ChannelActivity>> channels;
   {
     const std::lock_guard lock(mutex_);
-    for (const Steps* each : steps_) {
-      rendezvous::RankStatus other;
-      each->describe(other);
-      if (other.step < status.step) continue;  // the wrapper with the most steps is the model that is trained
-      status.step = other.step;
-      status.ready = other.ready;
-      status.parameters = other.parameters;
-      status.missing = std::move(other.missing);
+    status.step = last_step_;
+    if (!steps_.empty()) {
+      const auto latest = std::find(steps_.begin(), steps_.end(), latest_.load(std::memory_order_relaxed));
+      (latest == steps_.end() ? steps_.back() : *latest)->describe(status);
     }
-    channels = channels_;
   }
-  if (status.phase == rendezvous::RankPhase::outside) status.ready = status.parameters = 0;
-  for (auto each = channels.rbegin(); each != channels.rend(); ++each)
-    status.channels.push_back((*each)->status());
-  std::stable_partition(status.channels.begin(), status.channels.end(),
-                        [](const rendezvous::RankStatus::Channel& each) { return each.is_in_operation; });
-  if (status.channels.size() > status.most_channels) status.channels.resize(status.most_channels);
+  if (status.phase == rendezvous::RankPhase::outside) {
+    status.ready = status.parameters = 0;
+    status.missing.clear();
+  }
+  status.channels = channels();
 
   std::uint64_t digest = status.step;
   const auto add = [&digest](std::uint64_t value) { digest = (digest ^ value) * 0x100000001b3U; };
   add(static_cast<std::uint64_t>(status.phase));
   add(status.ready);
   for (const rendezvous::RankStatus::Channel& each : status.channels) {
-    add(2 * each.sequence + (each.is_in_operation ? 1 : 0));
+    add(2 * each.called + (each.is_in_operation ? 1 : 0));
     add(std::hash<std::string>()(each.call));
   }
   const auto now = Deadline::Clock::now();

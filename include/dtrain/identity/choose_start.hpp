@@ -32,6 +32,9 @@ inline constexpr std::array<std::string_view, 8> worker_flags{"--nproc-per-node"
 /// launch::PerNode's flags by which it starts no worker.
 inline constexpr std::array<std::string_view, 2> workerless_flags{"--in-process", "--help-launch"};
 
+/// Another, which programs of launch::PerProcess may have as their own.
+inline constexpr std::string_view status_flag = "--status";
+
 /// The first argument that is one of the flags, as it is written ('_' counts as '-'; a value may follow '='); empty:
 /// none. Ignores the program's name, and arguments after "--".
 template <class Texts>
@@ -90,7 +93,8 @@ DTRAIN_DEFINED Start choose_start(const Environment& environment, Arguments argu
   const Variables variables(environment);
   const Start workers = needs_process_per_rank ? Start::rejected : Start::per_node;
   const Start one_worker = needs_process_per_rank ? Start::per_process : Start::per_node;
-  if (variables.has("DTRAIN_LAUNCHER_PROCESS") || !first_flag(arguments, workerless_flags).empty()) {
+  if (variables.has("DTRAIN_LAUNCHER_PROCESS") || !first_flag(arguments, workerless_flags).empty() ||
+      !first_flag(arguments, std::span(&status_flag, 1)).empty()) {
     return Start::per_node;
   }
   if (!first_flag(arguments, worker_flags).empty()) {

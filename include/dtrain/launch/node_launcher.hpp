@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
+
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -316,7 +318,8 @@ class NodeLauncher {
     const JobResult result = co_await std::move(running);
     workers.end_forwarding();
     co_await coordinator_.leave();
-    co_await show(&workers, result);
+    const std::vector<std::string> no_statuses;  // the job's store has printed what there is
+    co_await show(&workers, result, no_statuses);
     co_return result;
   }
 
@@ -340,15 +343,16 @@ class NodeLauncher {
     end.interrupted = forwarder_.interrupted();
     async::Task<JobResult> concluding = coordinator_.conclude(std::move(end));
     JobResult result = co_await std::move(concluding);
+    const std::vector<std::string> statuses = coordinator_.take_status_table();  // before the store ends
     if (!result.restart) {
       co_await coordinator_.leave();
     }
-    co_await show(attempt.get(), result);
+    co_await show(attempt.get(), result, statuses);
     co_return std::move(result);
   }
 
-  /// Prints the rest of the workers' output, then the report.
-  async::Task<void> show(Attempt* attempt, const JobResult& result) {
+  /// Prints the rest of the workers' output, then the report, then what each rank did.
+  async::Task<void> show(Attempt* attempt, const JobResult& result, const std::vector<std::string>& statuses) {
     const std::chrono::milliseconds timeout = result.exit_code == 0 ? drain_timeout : drain_timeout_after_failure;
     const auto stop_requested = [attempt] { return attempt != nullptr && attempt->stop_requested_since_end(); };
     const auto drained = [attempt] { return attempt == nullptr || attempt->workers().output_is_drained(); };
@@ -357,6 +361,9 @@ class NodeLauncher {
       attempt->finish_output();
     }
     for (const std::string& line : result.report) {
+      output_.error().line("dtrain: ", line);
+    }
+    for (const std::string& line : statuses) {
       output_.error().line("dtrain: ", line);
     }
     co_await flush(flows && !stop_requested() ? timeout : least_drain_timeout);

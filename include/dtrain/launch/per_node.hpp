@@ -54,6 +54,7 @@ struct PerNode {
 #include "dtrain/launch/node_launcher.hpp"
 #include "dtrain/launch/output/standard_stream.hpp"
 #include "dtrain/launch/rank_process.hpp"
+#include "dtrain/launch/status_query.hpp"
 #include "dtrain/launch/supervise/process_setup.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
 
@@ -102,6 +103,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       }
       return StartResult(0);
     }
+    if (flags.status) return StartResult(print_statuses(flags.status_process));
     if (flags.in_process) {
       return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }

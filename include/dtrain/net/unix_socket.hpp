@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -151,6 +152,33 @@ class UnixConnection {
     return received;
   }
 
+  /// Sends a message of 1 to 4096 bytes. Blocking: no. @returns false if the peer has closed, or takes none now
+  bool send_text(std::string_view text) noexcept {
+    ssize_t sent = -1;
+    do {
+      sent = ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+    return sent == static_cast<ssize_t>(text.size());
+  }
+
+  /// The next message, its first 4096 bytes; nullopt once the peer has closed. @throws Error (timeout, posix)
+  std::optional<std::string> receive_text(Deadline deadline) {
+    std::string text(max_message_bytes, '\0');
+    for (;;) {
+      const ssize_t count = ::recv(socket_.get(), text.data(), text.size(), 0);
+      if (count == 0 || (count < 0 && errno == ECONNRESET)) return std::nullopt;
+      if (count > 0) {
+        text.resize(static_cast<std::size_t>(count));
+        return text;
+      }
+      if (errno == EAGAIN) {
+        wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
+      } else if (errno != EINTR) {
+        throw_errno("receiving from a process on this host");
+      }
+    }
+  }
+
   /// @throws Error (posix)
   PeerCredentials peer_credentials() const {
     ucred credentials{};
@@ -224,6 +252,8 @@ class UnixListener {
       }
     }
   }
+
+  int descriptor() const noexcept { return socket_.get(); }
 
  private:
   Descriptor socket_;

@@ -230,9 +230,10 @@ class AlgorithmCommunicator {
   struct AlgorithmState : backend::ChannelOwner<OperationOrder> {
     AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
         : backend::ChannelOwner<OperationOrder>(of, *this),
-          parts(without_activity(of)),
-          inner(B::open_blocking(parts, deadline)),
-          algorithm(parts, deadline) {}
+          whole(with_activity(of, of.activity ? of.activity->split(of.name + "/backend") : nullptr)),
+          part(with_activity(of, nullptr)),
+          inner(B::open_blocking(whole, deadline)),
+          algorithm(part, deadline) {}
     ~AlgorithmState() { this->close(); }
 
     std::optional<Cause> failure() const {
@@ -241,12 +242,14 @@ class AlgorithmCommunicator {
       return cause ? cause : inner.failure();
     }
 
-    static backend::ChannelContext without_activity(backend::ChannelContext context) {
-      context.activity.reset();
+    static backend::ChannelContext with_activity(backend::ChannelContext context,
+                                                 std::shared_ptr<backend::ChannelActivity> activity) {
+      context.activity = std::move(activity);
       return context;
     }
 
-    const backend::ChannelContext parts;  ///< context of the parts, whose operations are those of this channel
+    const backend::ChannelContext whole;  ///< context of `inner`
+    const backend::ChannelContext part;   ///< that of `algorithm`, whose operations are those of this channel
     Inner inner;  ///< the whole group's, for operations that the algorithm lacks, and for a variant by the backend
     Algorithm algorithm;       ///< has its own channels, because it runs while the program enqueues
     AllReduceVariant variant;  ///< variant of the next all_reduce

@@ -34,14 +34,15 @@ struct FakeSteps final : RankActivity::Steps {
 
 }  // namespace
 
-TEST_CASE("a rank's status has the phase, the wrapper with the most steps, and the thread that drives them") {
-  RankActivity activity;
+TEST_CASE("a rank's status has the phase, the wrapper whose step it is, and the thread that drives them") {
+  const auto owner = std::make_shared<RankActivity>();
+  RankActivity& activity = *owner;
   CHECK(activity.status().phase == RankPhase::outside);
   FakeSteps generator(3, 1);
   FakeSteps model(9, 2);
   activity.add(model);
   activity.add(generator);
-  activity.enter(RankPhase::backward);
+  activity.enter(RankPhase::backward, &model);
   RankStatus status = activity.status();
   CHECK(status.phase == RankPhase::backward);
   CHECK(status.step == 9);
@@ -49,19 +50,26 @@ TEST_CASE("a rank's status has the phase, the wrapper with the most steps, and t
   CHECK(status.parameters == 4);
   CHECK(status.missing == "parameter 0");
   CHECK(status.thread.starts_with("runs"));
-  activity.remove(model);
-  CHECK(activity.status().step == 3);
+  activity.enter(RankPhase::finish, &generator);
+  CHECK(activity.status().step == 3);  // the one that makes a step, not the one that has made most
   activity.remove(generator);
-  CHECK(activity.status().step == 0);
+  CHECK(activity.status().step == 9);
+  activity.enter(RankPhase::outside);
+  CHECK(activity.status().missing == "");
+  activity.remove(model);
+  CHECK(activity.status().step == 9);  // a rank is no less advanced when its wrappers have ended
 }
 
 TEST_CASE("a channel is listed while it lives, the one in an operation first, with what the operation is") {
-  RankActivity activity;
+  const auto owner = std::make_shared<RankActivity>();
+  RankActivity& activity = *owner;
   const auto group = activity.add_channel("group", {});
   auto model = activity.add_channel("ddp-0", [](const Operation& of) { return to_string(of) + " (bucket 0 of 1)"; });
   CHECK(activity.status().channels.front().call == "no operation");
+  group->call(all_reduce(5));
   group->begin(all_reduce(5));
   group->end();
+  model->call(all_reduce(7));
   model->begin(all_reduce(7));
   RankStatus status = activity.status();
   REQUIRE(status.channels.size() == 2);
@@ -70,12 +78,15 @@ TEST_CASE("a channel is listed while it lives, the one in an operation first, wi
   CHECK(status.channels[0].sequence == 7);
   CHECK(status.channels[0].is_in_operation);
   CHECK(status.channels[1].sequence == 5);
+  CHECK(status.channels[1].called == 5);
   CHECK_FALSE(status.channels[1].is_in_operation);
   model->end();
+  group->call(all_reduce(0));
   group->begin(all_reduce(0));  // point to point: the collectives keep their count
   status = activity.status();
   CHECK(status.channels[0].name == "group");
-  CHECK(status.channels[0].sequence == 5);
+  CHECK(status.channels[0].sequence == 0);
+  CHECK(status.channels[0].called == 5);
   group->begin(all_reduce(6, 0));
   CHECK(activity.status().channels[0].call == "all_reduce");
   model.reset();
@@ -85,14 +96,31 @@ TEST_CASE("a channel is listed while it lives, the one in an operation first, wi
   status = activity.status();
   CHECK(status.channels.size() == RankStatus::most_channels);
   CHECK(status.channels[0].name == "group");
-  CHECK(status.channels[1].name == "8");
+  group->end();
+  static_cast<void>(activity.status());
+  more[2]->call(all_reduce(1));
+  static_cast<void>(activity.status());
+  CHECK(activity.status().channels[0].name == "2");  // the one used last, though others are newer
   more.clear();
   const auto last = activity.add_channel("last", {});
   CHECK(activity.status().channels.size() == 2);
 }
 
+TEST_CASE("a channel that is split from another is listed as well, until its list has ended") {
+  auto owner = std::make_shared<RankActivity>();
+  const auto group = owner->add_channel("group", {});
+  const auto part = group->split("group/split-1");
+  REQUIRE(part);
+  part->begin(all_reduce(3));
+  CHECK(owner->status().channels.front().name == "group/split-1");
+  owner.reset();
+  CHECK(group->split("late") == nullptr);
+  CHECK(ChannelActivity("alone", {}).split("part") == nullptr);
+}
+
 TEST_CASE("a status says for how long nothing has changed: phase, step, gradients and operations count") {
-  RankActivity activity;
+  const auto owner = std::make_shared<RankActivity>();
+  RankActivity& activity = *owner;
   FakeSteps steps(1, 0);
   activity.add(steps);
   const auto channel = activity.add_channel("group", {});
@@ -106,7 +134,7 @@ TEST_CASE("a status says for how long nothing has changed: phase, step, gradient
   changes([&] { activity.enter(RankPhase::backward); });
   changes([&] { ++steps.ready; });
   changes([&] { activity.enter(RankPhase::finish); });
-  changes([&] { channel->begin(all_reduce(1)); });
+  changes([&] { channel->call(all_reduce(1)), channel->begin(all_reduce(1)); });
   changes([&] { channel->end(); });
   changes([&] { ++steps.step; });
   changes([&] { channel->begin(all_reduce(0, 3)); });

@@ -375,7 +375,7 @@ DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::
   ChannelContext made = context;
   made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
   made.name = format_text("{}-color-{}", {split, color});
-  made.activity.reset();
+  if (made.activity) made.activity = made.activity->split(made.name);
   return made;
 }
 

@@ -54,7 +54,7 @@ class Channel final : public OrderedChannel {
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
       : OrderedChannel(context),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
-        notice_(context.notice_after, context.activity != nullptr),
+        notice_(context.notice_after, context.is_shown_by_store),
         timeout_diagnosis_(context),
         transport_(context, info_.job_ranks, deadline) {}
 

@@ -51,7 +51,7 @@ class Channel {
         device_(device),
         order_(LaunchOrder::of_device(device)),
         ring_(device),
-        notice_(context.notice_after, context.activity != nullptr) {}
+        notice_(context.notice_after, context.is_shown_by_store) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -93,6 +93,7 @@ class Channel {
       throw_with_diagnosis(result, function, &operation, std::move(held));
     }
     held.unlock();
+    if (context.activity) context.activity->call(operation);
     if (watched) {
       watched->end(stream);
     }
@@ -169,8 +170,9 @@ class Channel {
   void poll_events() {
     ring_.poll();
     if (!context.activity) return;
-    if (const std::optional<Operation> first = ring_.oldest()) {
-      context.activity->begin(*first);
+    const std::optional<Operation> running = ring_.has_begun() ? ring_.oldest() : std::nullopt;
+    if (running) {
+      context.activity->begin(*running);
     } else {
       context.activity->end();
     }

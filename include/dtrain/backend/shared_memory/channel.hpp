@@ -252,7 +252,7 @@ class Channel final : public OrderedChannel {
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         pace_(WaitLimits::of_ranks(size_, cores_of_all_ranks())),
-        notice_(context.notice_after, context.activity != nullptr) {
+        notice_(context.notice_after, context.is_shown_by_store) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
   }
 

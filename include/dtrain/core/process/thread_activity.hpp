@@ -137,8 +137,10 @@ DTRAIN_DEFINED std::string ThreadActivity::look(pid_t thread) {
                            ? static_cast<double>(ticks - before) / static_cast<double>(per_second) / seconds
                            : -1;
   if (state == 'R' || share > 0.5) {
-    return share < 0 || share > 0.9 ? "runs"
-                                    : format_text("runs ({}0% of a core)", {static_cast<int>(10 * share + 0.5)});
+    const int tenths = static_cast<int>(10 * share + 0.5);
+    return share < 0 || tenths >= 10 ? "runs"
+           : tenths == 0             ? "runs (less than 5% of a core)"
+                                     : format_text("runs ({}0% of a core)", {tenths});
   }
   if (state == 'T' || state == 't') return "is stopped";
   const std::string call = detail::call_text(files_.line(folder + "syscall").value_or(""));

@@ -125,6 +125,7 @@ class Accumulation final : public Step::Target {
   Step begin() noexcept {
     meter_->begin_unreduced();
     check_->begin();
+    context_->enter(rendezvous::RankPhase::backward);
     sums_->begin_pass();
     return Step(*this);
   }
@@ -136,7 +137,10 @@ class Accumulation final : public Step::Target {
   /// @throws the job's first cause; Error (invalid_argument) for a gradient that changed after ready() (ReadyCheck)
   bool finish() override;
   /// No other rank waits for this step. With Adds::wrapper the gradients that were ready stay in the sums.
-  void abandon(bool) noexcept override { sums_->end_pass(); }
+  void abandon(bool) noexcept override {
+    context_->enter(rendezvous::RankPhase::outside);
+    sums_->end_pass();
+  }
 
  private:
   const GradientTable* gradients_;
@@ -251,6 +255,7 @@ DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
 
 DTRAIN_DEFINED bool Accumulation::finish() {
   meter_->finished_unreduced();
+  context_->enter(rendezvous::RankPhase::outside);
   context_->latch->throw_if_failed(context_->rank);
   try {
     check_->require_all_unchanged();

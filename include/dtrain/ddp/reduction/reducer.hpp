@@ -100,7 +100,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
     scales_model_ = scales_model;
     ready_.begin_step();
     lifetime_->is_step_open = true;
-    context_.enter(rendezvous::RankPhase::backward);
+    context_.enter(rendezvous::RankPhase::backward, this);
     return Step(*this);
   }
 
@@ -139,7 +139,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
-    context_.enter(rendezvous::RankPhase::finish);
+    context_.enter(rendezvous::RankPhase::finish, this);
     bool updates = true;
     or_report([&] {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
@@ -157,7 +157,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
 
   void abandon(bool unwinding) noexcept override {
     ready_.end_step();
-    context_.enter(rendezvous::RankPhase::unwinding);
+    if (unwinding) context_.enter(rendezvous::RankPhase::unwinding);
     context_.report_abandoned_step(unwinding);
     end_borrowed_work(reduction_, context_);
   }

@@ -105,6 +105,8 @@ inline std::string help_text(std::string_view program) {
       "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf,\n"
       "                           strace, or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
       "  --wrap-rank=R            in front of rank R alone (elastic: of this launcher's worker R)\n"
+      "  --status[=PID]           starts nothing: prints what each rank is doing, of your jobs whose store is on\n"
+      "                           this host, or of the one of this process (a launcher, or rank 0)\n"
       "  --help-launch            prints this page\n"
       "  --                       everything after it is the program's\n"
       "\n"
@@ -125,8 +127,10 @@ struct Flags {
   Binding binding = Binding::automatic;
   bool in_process = false;  ///< this process becomes rank 0 of 1
   bool help = false;
-  std::vector<std::string> program;  ///< the program's name and its own arguments, in order
-  std::string mpirun_workers;        ///< "-n 4" or "-np 4" among them, which mpirun would take for itself; else empty
+  bool status = false;                ///< --status: this process asks a job what it does
+  std::optional<int> status_process;  ///< the process that hosts the job's store; nullopt: each of this host
+  std::vector<std::string> program;   ///< the program's name and its own arguments, in order
+  std::string mpirun_workers;         ///< "-n 4" or "-np 4" among them, which mpirun would take for itself; else empty
 };
 
 namespace detail {
@@ -236,6 +240,13 @@ inline Flags parse_flags(identity::Arguments arguments) {
       break;
     }
     const std::size_t equals = argument.find('=');
+    if (i > 0 && argument.substr(0, equals) == identity::status_flag) {
+      flags.status = true;
+      if (equals != std::string_view::npos) {
+        flags.status_process = detail::number_of(identity::status_flag, argument.substr(equals + 1), detail::most_rank);
+      }
+      continue;
+    }
     const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
     if (!flag) {
       if (i + 1 < arguments.size() && (argument == "-n" || argument == "-np") &&

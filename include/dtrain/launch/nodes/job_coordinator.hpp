@@ -69,8 +69,13 @@ class RankRendezvous {
   }
   /// The first cause; nullopt before a failure.
   const std::optional<Cause>& cause() const noexcept { return job_->state().cause(); }
-  /// As JobServer::print_statuses.
-  void print_statuses() noexcept { job_->print_statuses(); }
+  /// As JobServer's; open() may not have been called.
+  std::vector<std::string> take_status_table() {
+    return job_ == nullptr ? std::vector<std::string>() : job_->take_status_table();
+  }
+  void on_stop() noexcept {
+    if (job_ != nullptr) job_->on_stop();
+  }
   /// Notifies the ranks of a failed worker, unless it had left.
   void report_loss(const Cause& loss) {
     if (!has_left(loss.rank)) job_->post_failure(loss);
@@ -115,6 +120,7 @@ class JobCoordinator {
       job.owner = format_text("the launcher{} on host {}", {is_alone() ? "" : " of node 0", host_->name});
       job.further_files = files_for_workers(options_->workers);
       job.loss_grace = std::chrono::milliseconds(500);
+      job.prints_statuses = false;
       job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_bytes(FailureRecord{cause})); };
       job.on_left = [this](int rank) {
         if (rank >= node_rendezvous_.table().workers.front()) {
@@ -227,6 +233,7 @@ class JobCoordinator {
   /// This launcher received a signal, as its `count`-th stop request.
   void stop(int signal, int count) {
     is_stopping_ = true;
+    if (ranks_) ranks_->on_stop();
     if (node_rendezvous_.has_joined()) {
       publish_first(keys().stop(count), std::to_string(signal));
     }
@@ -234,7 +241,6 @@ class JobCoordinator {
 
   /// No worker of this node runs any more. Waits until that is so on every node. @returns the job's result
   async::Task<JobResult> conclude(NodeEnd end) {
-    if (is_first()) ranks_->print_statuses();
     if (is_alone()) {
       co_return decide(std::vector<NodeEnd>{std::move(end)});
     }
@@ -261,6 +267,11 @@ class JobCoordinator {
     }
     std::string lost = lost_launcher_message(*node_rendezvous_.cause(), node_rendezvous_.store_text());
     co_return JobResult{exit_code_job_failed, false, {std::move(lost)}};
+  }
+
+  /// On node 0, after a failure: what each rank of the attempt did, in lines.
+  std::vector<std::string> take_status_table() {
+    return ranks_ ? ranks_->take_status_table() : std::vector<std::string>();
   }
 
   /// This was the last attempt.
@@ -323,6 +334,7 @@ class JobCoordinator {
     for (int count = 1;; ++count) {
       const std::string value = co_await node_rendezvous_.get(keys().stop(count));
       is_stopping_ = true;
+      if (ranks_) ranks_->on_stop();
       const int signal = identity::parse_integer(value).value_or(SIGTERM);
       const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
       on_remote_stop_(ends_jobs ? signal : SIGTERM, count);

@@ -2,6 +2,7 @@
 /// @file
 /// StoreClient: a client's session with the job's store, from joining to leaving: heartbeats, requests, responses.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -216,7 +217,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
 
   async::Task<void> run_statuses(std::chrono::milliseconds every) {
     for (;;) {
-      co_await loop_.sleep_for(every);
+      co_await loop_.sleep_for(std::max(every, std::chrono::milliseconds(10)));
       send_status();
     }
   }

@@ -123,6 +123,7 @@ inline void fields(Serializer& of, RankStatus::Channel& channel) {
   of.text(channel.name, max_name_bytes);
   of.text(channel.call, RankStatus::max_call_bytes);
   of.number(channel.sequence);
+  of.number(channel.called);
   of.flag(channel.is_in_operation);
 }
 

@@ -246,10 +246,10 @@ struct Left {
 
 /// Where the thread is that drives a rank's steps.
 enum class RankPhase : std::uint8_t {
-  outside = 1,  ///< the program's own code, or a collective that it has called
+  outside = 1,  ///< between steps
   backward,     ///< between the begin of a step and its finish()
   finish,
-  unwinding,  ///< an exception has left a step
+  unwinding,  ///< an exception has left the rank's function, or a step
 };
 
 /// From a rank to the store: twice in a liveness time at least, and once more when the rank learns of the job's
@@ -265,7 +265,8 @@ struct RankStatus {
   struct Channel {
     std::string name;
     std::string call;              ///< the operation that has begun last
-    std::uint64_t sequence = 0;    ///< number of the collective that has begun last; 0: none has
+    std::uint64_t sequence = 0;    ///< its number among the channel's collectives; 0: point to point, or none
+    std::uint64_t called = 0;      ///< number of the last collective that this rank has called
     bool is_in_operation = false;  ///< whether `call` has not ended
   };
 
@@ -276,7 +277,7 @@ struct RankStatus {
   std::string missing{};            ///< a parameter whose gradient is not ready
   std::string thread{};             ///< ThreadActivity of the thread that drives the steps
   std::uint64_t unchanged_ms = 0;   ///< how long step, ready and channels have not changed, to within an interval
-  std::vector<Channel> channels{};  ///< one in an operation first, then the latest
+  std::vector<Channel> channels{};  ///< those in an operation first, then the ones used last
 };
 
 /// From the store to a rank.

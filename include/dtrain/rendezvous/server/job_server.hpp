@@ -20,6 +20,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/server/rank_statuses.hpp"
+#include "dtrain/rendezvous/server/status_listener.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
 #include "dtrain/rendezvous/session/session.hpp"
 
@@ -90,13 +91,15 @@ class JobServer final : private JobSink {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        statuses_(loop, options_.goes_on_after_loss),
+        statuses_(loop, options_.goes_on_after_loss, options_.prints_statuses),
         job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
         joined_(loop),
         join_timeout_task_(loop_.spawn(watch_joining())),
         liveness_task_(
-            loop_.spawn(watch_liveness(loop, clients_, limits.liveness, [this](SessionId id) { silent(id); }))) {}
+            loop_.spawn(watch_liveness(loop, clients_, limits.liveness, [this](SessionId id) { silent(id); }))) {
+    if (options_.role == ClientRole::rank) listener_.emplace(loop, [this] { return statuses_.lines(); });
+  }
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
   const StoreJobOptions& options() const noexcept { return options_; }
@@ -117,8 +120,10 @@ class JobServer final : private JobSink {
 
   const JobState& state() const noexcept { return job_; }
 
-  /// After a failure: prints what the ranks do, unless it was printed. Call it before the job's own report.
-  void print_statuses() noexcept { statuses_.print(); }
+  /// After a failure, once, with StoreJobOptions::prints_statuses = false: what each rank did, in lines.
+  std::vector<std::string> take_status_table() { return statuses_.take_table(); }
+  /// The job is to end by a signal: what follows is no failure that a table explains.
+  void on_stop() noexcept { statuses_.stopped(); }
   /// @name For the handshake of StoreServer
   /// @{
   /// Admits a process whose proof is checked. If it is accepted, call start(), which sends the frame first.
@@ -229,8 +234,7 @@ class JobServer final : private JobSink {
       return false;
     }
     if (RankStatus* status = std::get_if<RankStatus>(&*message)) {
-      const int rank = *job_.rank_of(id);
-      statuses_.note(rank, job_.rank_table().at(rank).info.host, std::move(*status));
+      statuses_.received(*job_.rank_of(id), std::move(*status));
       return true;
     }
     job_.receive(id, *std::move(message));
@@ -303,7 +307,10 @@ class JobServer final : private JobSink {
       found->second->session->close_after_sending();
     }
   }
-  void on_joined(int rank, const std::string& host) override { options_.on_joined(rank, host); }
+  void on_joined(int rank, const std::string& host) override {
+    statuses_.joined(rank, host);
+    options_.on_joined(rank, host);
+  }
   void on_left(int rank) override {
     statuses_.left(rank);
     options_.on_left(rank);
@@ -337,6 +344,7 @@ class JobServer final : private JobSink {
   async::AutoResetEvent joined_;
   async::TaskHandle join_timeout_task_;  ///< tasks come last: destroyed before the members that they use
   async::TaskHandle liveness_task_;
+  std::optional<StatusListener> listener_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -23,62 +23,50 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The table is printed once: when each rank that is connected has sent its status after the failure, 200 ms after it
-/// at the latest, or when this object ends. No end of a job waits for it. Lifetime: the loop outlives it. Threads: the
-/// loop's.
+/// After a failure the table is made once: when each rank that is connected has sent its status after the failure,
+/// 200 ms after it at the latest, or when this object ends. No end of a job waits for it. Lifetime: the loop outlives
+/// it. Threads: the loop's.
 class RankStatuses {
  public:
-  /// @param goes_on_after_loss StoreJobOptions::goes_on_after_loss
-  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss)
-      : loop_(loop), goes_on_after_loss_(goes_on_after_loss), changed_(loop) {}
+  /// @param goes_on_after_loss StoreJobOptions::goes_on_after_loss @param prints StoreJobOptions::prints_statuses
+  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss, bool prints = true)
+      : loop_(loop), goes_on_after_loss_(goes_on_after_loss), prints_(prints), changed_(loop) {}
   RankStatuses(const RankStatuses&) = delete;
   RankStatuses& operator=(const RankStatuses&) = delete;
   ~RankStatuses() {
-    printing_.cancel();
-    print();
+    completing_.cancel();
+    complete();
   }
 
-  void note(int rank, const std::string& host, RankStatus status) {
-    ranks_.insert_or_assign(rank, LatestStatus{host, std::move(status), Deadline::Clock::now(), cause_.has_value()});
-    if (cause_) {
-      changed_.set();
-    } else if (rank == ranks_.begin()->first) {  // once in a round
-      print_if_nothing_moves();
-    }
-  }
-
+  /// @name Events of the job. Without memory an event is dropped.
+  /// @{
+  void joined(int rank, const std::string& host) noexcept;
+  void received(int rank, RankStatus status) noexcept;
   /// The rank's connection has ended before it has left.
-  void disconnected(int rank) {
-    if (const auto found = ranks_.find(rank); found != ranks_.end()) {
-      found->second.has_ended = true;
-      found->second.is_lost = !cause_ || (cause_->kind == CauseKind::lost && cause_->rank == rank);
-      changed_.set();
-    }
-  }
-  /// A rank that has left does nothing any more.
-  void left(int rank) {
-    ranks_.erase(rank);
-    changed_.set();
-  }
+  void disconnected(int rank) noexcept;
+  void left(int rank) noexcept;
+  /// Only the first cause counts.
+  void failed(const Cause& cause) noexcept;
+  /// The job is to end: what follows is no failure.
+  void stopped() noexcept { has_ended_ = true; }
+  /// @}
 
-  /// The job has failed. Only the first cause counts.
-  void failed(const Cause& cause) {
-    const bool is_told = cause.kind == CauseKind::timeout || cause.kind == CauseKind::disagreement ||
-                         cause.kind == CauseKind::exception || (cause.kind == CauseKind::lost && !goes_on_after_loss_);
-    if (!is_told || cause_) return;
-    cause_ = cause;
-    if (cause.kind == CauseKind::lost) disconnected(cause.rank);
-    printing_ = loop_.spawn(print_when_complete());
-  }
+  /// For a process that asks: a line that counts ranks and steps, and the table.
+  std::vector<std::string> lines() const;
 
-  /// Prints what there is, unless the table was printed.
-  void print() noexcept;
+  /// Without `prints`, after a failure, once: the line above the table, and the table; empty if there is nothing to
+  /// tell.
+  std::vector<std::string> take_table() {
+    complete();
+    return std::exchange(table_, {});
+  }
 
  private:
   struct LatestStatus {
-    std::string host;
-    RankStatus status;
-    Deadline::Clock::time_point received;
+    std::string host{};
+    std::optional<RankStatus> status{};
+    Deadline::Clock::time_point received = Deadline::Clock::now();
+    double steps_per_second = 0;
     bool is_last = false;  ///< sent after the failure
     bool has_ended = false;
     bool is_lost = false;
@@ -89,30 +77,31 @@ class RankStatuses {
                        [](const auto& each) { return each.second.is_last || each.second.has_ended; });
   }
 
-  async::Task<void> print_when_complete() {
+  async::Task<void> wait_until_complete() {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
     while (!is_complete() && !deadline.passed()) {
       co_await changed_.wait(deadline);
     }
-    print();
+    complete();
   }
 
-  void print_if_nothing_moves();
+  void complete() noexcept;
+  void make_table();
+  void print_if_ranks_wait();
   std::vector<ReportedStatus> reported() const;
-  static void print(const std::string& heading, const std::vector<ReportedStatus>& ranks) {
-    log(LogLevel::warning, heading);
-    for (const std::string& line : status_table(ranks))
-      log(LogLevel::warning, line);
-  }
-
   async::EventLoop& loop_;
   const bool goes_on_after_loss_;
+  const bool prints_;
   std::map<int, LatestStatus> ranks_;
-  std::optional<Cause> cause_;
-  bool has_printed_ = false;
-  std::chrono::milliseconds notice_after_{10000};  ///< how long nothing moves until a table says so
+  std::optional<Cause> cause_;  ///< why there is a table to print
+  Deadline::Clock::time_point failed_at_{};
+  bool has_ended_ = false;  ///< the job has failed or is to end
+  bool has_table_ = false;  ///< table_ was made
+  std::vector<std::string> table_;
+  std::chrono::milliseconds notice_after_{10000};                    ///< how long a rank waits until a table says so
+  Deadline looked_ = Deadline::after(std::chrono::milliseconds(0));  ///< when waits are looked for again
   async::AutoResetEvent changed_;
-  async::TaskHandle printing_;  ///< last: destroyed before the members that it uses
+  async::TaskHandle completing_;  ///< last: destroyed before the members that it uses
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -121,45 +110,143 @@ class RankStatuses {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-DTRAIN_DEFINED std::vector<ReportedStatus> RankStatuses::reported() const {
+DTRAIN_DEFINED void RankStatuses::joined(int rank, const std::string& host) noexcept {
+  try {
+    ranks_.insert_or_assign(rank, LatestStatus{host});
+  } catch (...) {
+    // The rank has no line.
+  }
+}
+
+DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end() || found->second.is_last) return;
+  LatestStatus& latest = found->second;
+  constexpr std::uint64_t longest = std::uint64_t{1} << 40;  // so that no time from outside overflows
+  status.unchanged_ms = std::min(status.unchanged_ms, longest);
   const auto now = Deadline::Clock::now();
+  if (latest.status && status.step >= latest.status->step) {
+    const double passed = std::chrono::duration<double>(now - latest.received).count();
+    latest.steps_per_second = passed > 0 ? static_cast<double>(status.step - latest.status->step) / passed : 0;
+  }
+  latest.status = std::move(status);
+  latest.received = now;
+  latest.is_last = cause_.has_value();
+  changed_.set();
+  if (has_ended_ || !looked_.passed()) return;
+  try {
+    looked_ = Deadline::after(std::chrono::milliseconds(900));
+    print_if_ranks_wait();
+  } catch (...) {
+    // There is no memory for the table.
+  }
+}
+
+DTRAIN_DEFINED void RankStatuses::disconnected(int rank) noexcept {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end()) return;
+  found->second.has_ended = true;
+  found->second.is_lost = !cause_ || (cause_->kind == CauseKind::lost && cause_->rank == rank);
+  changed_.set();
+}
+
+DTRAIN_DEFINED void RankStatuses::left(int rank) noexcept {
+  if (const auto found = ranks_.find(rank); cause_ && found != ranks_.end()) {
+    found->second.has_ended = true;
+  } else {
+    ranks_.erase(rank);
+  }
+  changed_.set();
+}
+
+DTRAIN_DEFINED void RankStatuses::failed(const Cause& cause) noexcept {
+  const bool is_told = cause.kind == CauseKind::timeout || cause.kind == CauseKind::disagreement ||
+                       cause.kind == CauseKind::exception || (cause.kind == CauseKind::lost && !goes_on_after_loss_);
+  if (std::exchange(has_ended_, true) || !is_told) return;
+  try {
+    cause_ = cause;
+    failed_at_ = Deadline::Clock::now();
+    if (cause.kind == CauseKind::lost) disconnected(cause.rank);
+    completing_ = loop_.spawn(wait_until_complete());
+  } catch (...) {
+    // There is no memory for the table.
+  }
+}
+
+DTRAIN_DEFINED std::vector<ReportedStatus> RankStatuses::reported() const {
+  constexpr std::chrono::seconds longest_silence{5};
+  const auto now = cause_ ? failed_at_ : Deadline::Clock::now();
   std::vector<ReportedStatus> ranks;
-  for (const auto& [rank, entry] : ranks_) {
-    const auto kind = entry.is_lost              ? ReportedStatus::Kind::lost
-                      : cause_ && !entry.is_last ? ReportedStatus::Kind::silent
-                                                 : ReportedStatus::Kind::current;
-    ranks.push_back({rank, entry.host, entry.status, kind,
-                     std::chrono::duration_cast<std::chrono::milliseconds>(now - entry.received)});
+  for (const auto& [rank, latest] : ranks_) {
+    using Kind = ReportedStatus::Kind;
+    const auto age =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::max(now, latest.received) - latest.received);
+    const bool is_silent = cause_ ? !latest.is_last : age > longest_silence;
+    ranks.push_back({rank, latest.host, latest.status,
+                     latest.is_lost     ? Kind::lost
+                     : !is_silent       ? Kind::current
+                     : latest.has_ended ? Kind::ended
+                                        : Kind::silent,
+                     age});
   }
   return ranks;
 }
 
-DTRAIN_DEFINED void RankStatuses::print() noexcept {
-  if (!cause_ || std::exchange(has_printed_, true)) return;
+DTRAIN_DEFINED std::vector<std::string> RankStatuses::lines() const {
+  constexpr std::size_t most_lines = 64;
+  const double rate = ranks_.empty() ? 0 : ranks_.begin()->second.steps_per_second;
+  std::vector<std::string> lines{
+      format_text("{} {}, {} steps a second {}",
+                  {ranks_.size(), ranks_.size() == 1 ? "rank" : "ranks", fixed_text(rate, 1), status_columns})};
+  for (std::string& line : status_table(reported(), most_lines))
+    lines.push_back(std::move(line));
+  return lines;
+}
+
+DTRAIN_DEFINED void RankStatuses::make_table() {
+  const std::vector<ReportedStatus> ranks = reported();
+  const bool has_worked = std::any_of(ranks.begin(), ranks.end(), [](const ReportedStatus& rank) {
+    return rank.status &&
+           (rank.status->step > 0 || std::any_of(rank.status->channels.begin(), rank.status->channels.end(),
+                                                 [](const RankStatus::Channel& each) { return each.called > 0; }));
+  });
+  if (ranks.size() < 2 || !has_worked) return;
+  table_.push_back(status_heading(*cause_));
+  for (std::string& line : status_table(ranks))
+    table_.push_back(std::move(line));
+}
+
+DTRAIN_DEFINED void RankStatuses::complete() noexcept {
+  if (!cause_ || std::exchange(has_table_, true)) return;
   try {
-    const std::vector<ReportedStatus> ranks = reported();
-    const bool has_worked = std::any_of(ranks.begin(), ranks.end(), [](const ReportedStatus& rank) {
-      const auto& channels = rank.status.channels;
-      return rank.status.step > 0 || std::any_of(channels.begin(), channels.end(),
-                                                 [](const RankStatus::Channel& each) { return each.sequence > 0; });
-    });
-    if (ranks.size() > 1 && has_worked) print(status_heading(*cause_), ranks);
+    make_table();
+    if (!prints_ || table_.empty()) return;
+    log(LogLevel::warning, format_text("the job failed: {}", {cause_->sentence()}));
+    for (const std::string& line : table_)
+      log(LogLevel::warning, line);
+    table_.clear();
   } catch (...) {
     // There is no memory for the table.
   }
 }
 
 /// As WaitNotice: after each table, the next one is due after twice the time.
-DTRAIN_DEFINED void RankStatuses::print_if_nothing_moves() {
-  std::uint64_t unchanged = static_cast<std::uint64_t>(notice_after_.count());
-  bool waits = false;
-  for (const auto& [rank, entry] : ranks_) {
-    if (entry.status.unchanged_ms < unchanged) return;
-    waits = waits || (!entry.status.channels.empty() && entry.status.channels.front().is_in_operation);
+DTRAIN_DEFINED void RankStatuses::print_if_ranks_wait() {
+  const auto now = Deadline::Clock::now();
+  std::vector<int> waiting;
+  for (const auto& [rank, latest] : ranks_) {
+    if (!latest.status || detail::channel_in_operation(*latest.status) == nullptr) continue;
+    const std::chrono::milliseconds unchanged(latest.status->unchanged_ms);
+    if (unchanged + (now - latest.received) >= notice_after_) waiting.push_back(rank);
   }
-  if (!waits || ranks_.size() < 2) return;
-  print(format_text("nothing has moved for {}; what each rank does:", {duration_text(notice_after_)}), reported());
-  notice_after_ *= 2;
+  if (waiting.empty() || ranks_.size() < 2) return;
+  log(LogLevel::warning, format_text("{} {} waited for {}; what each rank does {}:",
+                                     {rank_list(waiting, 8), waiting.size() == 1 ? "has" : "have",
+                                      duration_text(notice_after_), status_columns}));
+  for (const std::string& line : status_table(reported()))
+    log(LogLevel::warning, line);
+  constexpr std::chrono::hours longest(24 * 365);
+  notice_after_ = std::min<std::chrono::milliseconds>(2 * notice_after_, longest);
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -54,6 +54,7 @@ struct StoreJobOptions {
   /// its worker ended, but may learn it after the end of the connection.
   std::chrono::milliseconds loss_grace{0};
   bool goes_on_after_loss = false;  ///< an elastic job, which says no more of a loss than who was lost
+  bool prints_statuses = true;  ///< after a failure; false: the owner takes the table (JobServer::take_status_table)
 
   /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
   /// @{

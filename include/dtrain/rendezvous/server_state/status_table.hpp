@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,24 +19,28 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct ReportedStatus {
   enum class Kind : std::uint8_t {
     lost,    ///< the rank's connection ended before the failure, or was the failure
-    silent,  ///< the rank is connected, and has sent nothing since the failure
+    silent,  ///< the rank is connected, and does not send what is due
+    ended,   ///< its connection has ended after the failure, without a further status
     current,
   };
 
   int rank = 0;
   std::string host{};
-  RankStatus status{};
+  std::optional<RankStatus> status{};  ///< nullopt: the rank has sent none
   Kind kind = Kind::current;
   std::chrono::milliseconds age{};  ///< time since it was received
 };
 
 /// At most `most_lines` lines, and one that counts the rest. The ranks with the least progress come first: lost ones,
 /// then by steps, operations and ready gradients. An operation that a rank is in names the ranks of its channel that
-/// have not begun it.
+/// have not called it.
 std::vector<std::string> status_table(const std::vector<ReportedStatus>& ranks, std::size_t most_lines = 12);
 
-/// The line above: "what each rank did when rank 3 was lost:".
+/// The line above: "what each rank did when rank 3 was lost (rank, host, step, phase):".
 std::string status_heading(const Cause& cause);
+
+/// The end of each line above a table.
+inline constexpr const char* status_columns = "(rank, host, step, phase)";
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -57,30 +62,32 @@ namespace detail {
 struct StatusPlace {
   std::vector<int> ranks{};
   std::vector<std::string> hosts{};
-  std::chrono::milliseconds age{};               ///< the longest of their ages
-  std::chrono::milliseconds unchanged{};         ///< and of the times for which their statuses had not changed
-  const RankStatus::Channel* channel = nullptr;  ///< the channel in whose operation they are; null: in none
+  std::chrono::milliseconds age{};        ///< the longest of their ages
+  std::chrono::milliseconds unchanged{};  ///< and of the times for which their statuses had not changed
+  const RankStatus* first = nullptr;      ///< the status of the rank of `unchanged`; null: they have sent none
+  bool is_one_thread = true;              ///< whether all of their threads do the same
 };
 
 /// Progress, then text: the order of the lines, and what the ranks of a line share.
 using PlaceKey =
     std::tuple<ReportedStatus::Kind, std::uint64_t, std::uint64_t, std::uint32_t, std::string, std::string>;
 
-/// ", which ranks 2 and 3 have not begun": other ranks of the channel.
-inline std::string behind_text(const std::vector<ReportedStatus>& ranks, const RankStatus::Channel& channel) {
-  std::vector<int> behind;
-  for (const ReportedStatus& other : ranks) {
-    for (const RankStatus::Channel& each : other.status.channels) {
-      if (each.name == channel.name && each.sequence < channel.sequence) behind.push_back(other.rank);
-    }
-  }
-  return behind.empty()
-             ? std::string()
-             : format_text(", which {} {} not begun", {rank_list(behind, 4), behind.size() == 1 ? "has" : "have"});
-}
-
 inline const RankStatus::Channel* channel_in_operation(const RankStatus& status) noexcept {
   return status.channels.empty() || !status.channels.front().is_in_operation ? nullptr : &status.channels.front();
+}
+
+/// ", which ranks 2 and 3 have not called": other ranks of the channel.
+inline std::string missing_ranks_text(const std::vector<ReportedStatus>& ranks, const RankStatus::Channel& channel) {
+  std::vector<int> missing;
+  for (const ReportedStatus& other : ranks) {
+    if (!other.status) continue;
+    for (const RankStatus::Channel& each : other.status->channels) {
+      if (each.name == channel.name && each.called < channel.sequence) missing.push_back(other.rank);
+    }
+  }
+  return missing.empty()
+             ? std::string()
+             : format_text(", which {} {} not called", {rank_list(missing, 4), missing.size() == 1 ? "has" : "have"});
 }
 
 inline const char* phase_text(const RankStatus& status) noexcept {
@@ -90,7 +97,9 @@ inline const char* phase_text(const RankStatus& status) noexcept {
     case RankPhase::unwinding: return "has thrown an exception";
     case RankPhase::outside: break;
   }
-  return channel_in_operation(status) != nullptr ? "in a collective" : "outside dtrain";
+  return channel_in_operation(status) != nullptr ? "in a collective"
+         : status.step == 0                      ? "before its first step"
+                                                 : "between steps";
 }
 
 /// The text that follows the phase and its time.
@@ -103,10 +112,31 @@ inline std::string details_text(const RankStatus& status) {
   if (const RankStatus::Channel* channel = channel_in_operation(status)) {
     append_text(text, "; in {}", {channel->call});
     if (channel->sequence != 0) append_text(text, ", operation {} of channel '{}'", {channel->sequence, channel->name});
-  } else if (status.phase != RankPhase::unwinding && !status.thread.empty()) {
-    append_text(text, "; its thread {}", {status.thread});
   }
   return text;
+}
+
+inline std::string line_of(const PlaceKey& key, const StatusPlace& place, const std::vector<ReportedStatus>& ranks) {
+  const auto& [kind, step, operations, ready, phase, details] = key;
+  std::string line = format_text("  {}", {rank_list(place.ranks, 8)});
+  if (place.hosts.size() == 1) append_text(line, " (host {})", {place.hosts.front()});
+  const char* const state = kind == ReportedStatus::Kind::lost     ? "lost"
+                            : kind == ReportedStatus::Kind::silent ? "sends nothing"
+                            : kind == ReportedStatus::Kind::ended  ? "has ended"
+                                                                   : "";
+  if (place.first == nullptr)
+    return line + format_text(": {}, before its first status", {*state == '\0' ? "joined" : state});
+  append_text(line, ", step {}: ", {step});
+  if (*state != '\0') append_text(line, "{}; {} before: ", {state, duration_text(place.age)});
+  line += phase;
+  if (place.unchanged >= std::chrono::milliseconds(100)) append_text(line, " for {}", {duration_text(place.unchanged)});
+  line += details;
+  if (const RankStatus::Channel* channel = channel_in_operation(*place.first)) {
+    line += missing_ranks_text(ranks, *channel);
+  } else if (place.first->phase != RankPhase::unwinding && !place.first->thread.empty()) {
+    append_text(line, "; {} thread {}", {place.is_one_thread ? "its" : "one's", place.first->thread});
+  }
+  return line;
 }
 
 }  // namespace detail
@@ -114,43 +144,35 @@ inline std::string details_text(const RankStatus& status) {
 DTRAIN_DEFINED std::vector<std::string> status_table(const std::vector<ReportedStatus>& ranks, std::size_t most_lines) {
   std::map<detail::PlaceKey, detail::StatusPlace> places;
   for (const ReportedStatus& rank : ranks) {
-    const RankStatus& status = rank.status;
+    const RankStatus nothing;
+    const RankStatus& status = rank.status ? *rank.status : nothing;
     std::uint64_t operations = 0;
     for (const RankStatus::Channel& each : status.channels)
-      operations = std::max(operations, each.sequence);
-    detail::StatusPlace& place = places[{rank.kind, status.step, operations, status.ready, detail::phase_text(status),
-                                         detail::details_text(status)}];
+      operations = std::max(operations, each.called);
+    detail::StatusPlace& place = places[{rank.kind, status.step, operations, status.ready,
+                                         rank.status ? detail::phase_text(status) : "", detail::details_text(status)}];
     place.ranks.push_back(rank.rank);
     if (std::find(place.hosts.begin(), place.hosts.end(), rank.host) == place.hosts.end()) {
       place.hosts.push_back(rank.host);
     }
-    constexpr std::uint64_t longest = std::uint64_t{1} << 40;  // so that no number from outside overflows
-    place.unchanged = std::max(place.unchanged, std::chrono::milliseconds(std::min(status.unchanged_ms, longest)));
     place.age = std::max(place.age, rank.age);
-    place.channel = detail::channel_in_operation(status);
+    if (!rank.status) continue;
+    const std::chrono::milliseconds unchanged(status.unchanged_ms);
+    place.is_one_thread = place.is_one_thread && (place.first == nullptr || place.first->thread == status.thread);
+    if (place.first == nullptr || unchanged > place.unchanged) {
+      place.first = &*rank.status;
+      place.unchanged = unchanged;
+    }
   }
   std::vector<std::string> lines;
   std::size_t further_ranks = 0;
   for (auto& [key, place] : places) {
+    std::sort(place.ranks.begin(), place.ranks.end());
     if (lines.size() == most_lines) {
       further_ranks += place.ranks.size();
-      continue;
+    } else {
+      lines.push_back(detail::line_of(key, place, ranks));
     }
-    const auto& [kind, step, operations, ready, phase, details] = key;
-    std::sort(place.ranks.begin(), place.ranks.end());
-    std::string line = format_text("  {}", {rank_list(place.ranks, 8)});
-    if (place.hosts.size() == 1) append_text(line, " (host {})", {place.hosts.front()});
-    append_text(line, ", step {}: ", {step});
-    if (kind != ReportedStatus::Kind::current) {
-      append_text(line, "{}; {} before: ",
-                  {kind == ReportedStatus::Kind::lost ? "lost" : "sends nothing", duration_text(place.age)});
-    }
-    line += phase;
-    if (place.unchanged >= std::chrono::milliseconds(100))
-      append_text(line, " for {}", {duration_text(place.unchanged)});
-    line += details;
-    if (place.channel != nullptr) line += detail::behind_text(ranks, *place.channel);
-    lines.push_back(std::move(line));
   }
   if (further_ranks != 0) {
     lines.push_back(format_text("  and {} {} in {} other {}",
@@ -165,9 +187,9 @@ DTRAIN_DEFINED std::string status_heading(const Cause& cause) {
                            : cause.kind == CauseKind::timeout      ? "timed out"
                            : cause.kind == CauseKind::disagreement ? "disagreed"
                                                                    : "failed";
-  return format_text("what each rank did when {} {}:",
+  return format_text("what each rank did when {} {} {}:",
                      {cause.rank < 0 ? std::string("the job") : "rank " + std::to_string(cause.rank),
-                      cause.rank < 0 ? "failed" : what});
+                      cause.rank < 0 ? "failed" : what, status_columns});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

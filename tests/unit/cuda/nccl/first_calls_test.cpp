@@ -178,9 +178,10 @@ TEST_CASE("the job's failure ends the opening of a further channel within a seco
 }
 
 TEST_CASE(
-    "a channel's activity is the first operation that the device has not completed, and none once all are complete") {
+    "a channel's activity is the operation that the device has begun and not completed, and counts calls at once") {
   const EmulatedDevices faults(2);
   const auto job = std::make_shared<FakeJob>(2);
+  std::atomic<bool> is_seen{false};
   run_thread_ranks(2, [&](RankThread& thread) {
     support::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
     auto context = support::channel_context(job, thread.rank(), 2, "group", 60s);
@@ -190,14 +191,20 @@ TEST_CASE(
     NcclRank self(job->latch(thread.rank()), dtrain::backend::Nccl::open_blocking(context, Deadline::after(60s)));
     self.connect();
     const auto memory = self.put<float>({1, 1});
-    support::Gate gate;
-    support::enqueue_on_host(self.stream.ref(), [&] { gate.pass(); });
-    self.communicator.enqueue(AllReduce{memory.view(), memory.view(), ReduceOp::max}, self.stream.ref());
-    CHECK(support::holds_soon([&] {
-      const auto status = activity->status();
-      return status.is_in_operation && status.call == "all_reduce (max) of 2 f32";
-    }));
-    gate.open();
+    const AllReduce reduce{memory.view(), memory.view(), ReduceOp::max};
+    self.communicator.enqueue(reduce, self.stream.ref());  // the first one meets the other rank on the host
+    CHECK(self.wait());
+    const std::uint64_t before = activity->status().called;
+    if (thread.rank() == 1) CHECK(support::holds_soon([&] { return is_seen.load(); }));
+    self.communicator.enqueue(reduce, self.stream.ref());
+    CHECK(activity->status().called == before + 1);
+    if (thread.rank() == 0) {
+      CHECK(support::holds_soon([&] {
+        const auto status = activity->status();
+        return status.is_in_operation && status.call == "all_reduce (max) of 2 f32" && status.sequence == before + 1;
+      }));
+      is_seen = true;
+    }
     CHECK(self.wait());
     CHECK(support::holds_soon([&] { return !activity->status().is_in_operation; }));
   });

@@ -50,6 +50,19 @@ TEST_CASE("all flags arrive where they belong") {
   CHECK(flags.program == std::vector<std::string>{"train"});
 }
 
+TEST_CASE("--status asks each job of the host or that of a process, and no name is taken for a misspelled --status") {
+  Flags flags = parse({"train", "--status", "4711"});
+  CHECK(flags.status);
+  CHECK_FALSE(flags.status_process);
+  CHECK(flags.program == std::vector<std::string>{"train", "4711"});
+  flags = parse({"train", "--status=4711"});
+  CHECK(flags.status_process == 4711);
+  CHECK_CONTAINS(error_of({"train", "--status=all"}), "--status='all' is not a number");
+  flags = parse({"train", "--stats", "--state=3", "--", "--status"});
+  CHECK_FALSE(flags.status);
+  CHECK(flags.program == std::vector<std::string>{"train", "--stats", "--state=3", "--status"});
+}
+
 TEST_CASE("everything after the first -- is the program's, which does not see it") {
   const Flags flags = parse({"train", "a", "--", "--nnodes=3", "--nproc-per-nod=1", "--"});
   CHECK(!flags.node.node_count);

@@ -7,7 +7,7 @@ RankStatus at_step(std::uint64_t step, std::uint64_t unchanged_ms = 0, bool is_i
   RankStatus status;
   status.step = step;
   status.unchanged_ms = unchanged_ms;
-  status.channels = {{"group", "barrier", step, is_in_operation}};
+  status.channels = {{"group", "barrier", step, step, is_in_operation}};
   return status;
 }
 
@@ -17,8 +17,10 @@ const Cause loss{CauseKind::lost, 1, "b", "its process ended"};
 struct StatusesOfTwo {
   explicit StatusesOfTwo(bool goes_on_after_loss = false) {
     statuses.emplace(loop, goes_on_after_loss);
-    statuses->note(0, "a", at_step(5));
-    statuses->note(1, "b", at_step(4));
+    statuses->joined(0, "a");
+    statuses->joined(1, "b");
+    statuses->received(0, at_step(5));
+    statuses->received(1, at_step(4));
   }
   void run_for(std::chrono::milliseconds time) {
     const auto sleep = [](EventLoop& of, std::chrono::milliseconds length) -> Task<void> {
@@ -40,13 +42,13 @@ TEST_CASE_FIXTURE(StatusesOfTwo,
   statuses->failed(loss);
   run_for(1ms);
   CHECK(tables() == 0);
-  statuses->note(0, "a", at_step(6));
+  statuses->received(0, at_step(6));
   run_for(1ms);
   CHECK_CONTAINS(captured.text(),
-                 "dtrain: what each rank did when rank 1 was lost:\n"
+                 "dtrain: what each rank did when rank 1 was lost (rank, host, step, phase):\n"
                  "dtrain:   rank 1 (host b), step 4: lost; 0.0 s before: in a collective");
   CHECK_CONTAINS(captured.text(), "\ndtrain:   rank 0 (host a), step 6: in a collective");
-  statuses->print();
+  CHECK(statuses->take_table().empty());
   statuses.reset();
   CHECK(tables() == 1);
 }
@@ -54,7 +56,7 @@ TEST_CASE_FIXTURE(StatusesOfTwo,
 TEST_CASE_FIXTURE(StatusesOfTwo, "a rank that sends nothing is waited for 200 ms, and is said to send nothing") {
   const auto began = Deadline::Clock::now();
   statuses->failed({CauseKind::timeout, 0, "a", "a barrier"});
-  statuses->note(0, "a", at_step(5));
+  statuses->received(0, at_step(5));
   for (const Deadline deadline = soon(); tables() == 0 && !deadline.passed();)
     run_for(1ms);
   CHECK(Deadline::Clock::now() - began >= 200ms);
@@ -64,8 +66,8 @@ TEST_CASE_FIXTURE(StatusesOfTwo, "a rank that sends nothing is waited for 200 ms
 
 TEST_CASE_FIXTURE(StatusesOfTwo, "a rank that ends after the failure is not lost, and is not waited for") {
   statuses->failed({CauseKind::exception, 0, "a", "a mistake"});
-  statuses->note(0, "a", at_step(5));
-  statuses->note(1, "b", at_step(4));
+  statuses->received(0, at_step(5));
+  statuses->received(1, at_step(4));
   statuses->disconnected(0);
   run_for(1ms);
   CHECK(tables() == 1);
@@ -78,10 +80,25 @@ TEST_CASE_FIXTURE(StatusesOfTwo, "the table is printed at the latest when the jo
   CHECK(tables() == 1);
 }
 
+TEST_CASE("an owner that prints the table itself takes it, once") {
+  support::CapturedStderr captured;
+  EventLoop loop;
+  RankStatuses statuses(loop, false, false);
+  for (const int rank : {0, 1}) {
+    statuses.joined(rank, "a");
+    statuses.received(rank, at_step(3));
+  }
+  CHECK(statuses.take_table().empty());
+  statuses.failed(loss);
+  CHECK(statuses.take_table().size() == 3);
+  CHECK(statuses.take_table().empty());
+  CHECK(captured.text() == "");
+}
+
 TEST_CASE_FIXTURE(StatusesOfTwo, "a rank that has left is not in the table, and one rank alone makes none") {
   statuses->left(1);
   statuses->failed({CauseKind::exception, 0, "a", "a mistake"});
-  statuses->note(0, "a", at_step(5));
+  statuses->received(0, at_step(5));
   run_for(1ms);
   CHECK(captured.text() == "");
 }
@@ -100,38 +117,92 @@ TEST_CASE("a job that fails before its first step and collective makes no table"
   EventLoop loop;
   {
     RankStatuses statuses(loop, false);
-    statuses.note(0, "a", at_step(0));
-    statuses.note(1, "a", at_step(0));
+    for (const int rank : {0, 1}) {
+      statuses.joined(rank, "a");
+      statuses.received(rank, at_step(0));
+    }
     statuses.failed({CauseKind::disagreement, -1, "", "ranks differ"});
   }
   CHECK(captured.text() == "");
 }
 
-TEST_CASE_FIXTURE(StatusesOfTwo, "where nothing moves, a table says so after 10 s, 20 s and 40 s") {
+TEST_CASE("ranks that have sent nothing yet are waited for, and a status that comes later is in the table") {
+  support::CapturedStderr captured;
+  EventLoop loop;
+  RankStatuses statuses(loop, false);
+  for (const int rank : {0, 1, 2})
+    statuses.joined(rank, "a");
+  statuses.failed({CauseKind::lost, 1, "a", "its process ended"});
+  const auto turn = [](EventLoop& of) -> Task<void> { co_await of.sleep_for(1ms); };
+  statuses.received(0, at_step(3));
+  loop.run_until(turn(loop), soon(), "waiting");
+  CHECK(captured.text() == "");
+  statuses.received(2, at_step(3));
+  statuses.received(2, at_step(9));  // what a rank does after its last status is its end
+  loop.run_until(turn(loop), soon(), "waiting");
+  CHECK(captured.text() ==
+        "dtrain: the job failed: rank 1 on host a was lost: its process ended\n"
+        "dtrain: what each rank did when rank 1 was lost (rank, host, step, phase):\n"
+        "dtrain:   rank 1 (host a): lost, before its first status\n"
+        "dtrain:   ranks 0 and 2 (host a), step 3: in a collective; in barrier, operation 3 of channel 'group'\n");
+}
+
+TEST_CASE_FIXTURE(StatusesOfTwo, "a rank that leaves after the failure stays in the table") {
+  statuses->failed({CauseKind::exception, 0, "a", "a mistake"});
+  statuses->received(0, at_step(5));
+  statuses->left(0);
+  statuses->disconnected(1);
+  run_for(1ms);
+  CHECK_CONTAINS(captured.text(), "rank 0 (host a), step 5: in a collective", "rank 1 (host b), step 4: has ended; 0.");
+}
+
+TEST_CASE_FIXTURE(StatusesOfTwo,
+                  "a job that is to end by a signal makes no table, whatever its ranks' ends look like") {
+  statuses->stopped();
+  statuses->failed(loss);
+  statuses->received(0, at_step(5, 60000));
+  run_for(1ms);
+  statuses.reset();
+  CHECK(captured.text() == "");
+}
+
+TEST_CASE_FIXTURE(StatusesOfTwo, "where ranks wait, a table says so after 10 s, 20 s and 40 s") {
+  const auto said = [&] { return static_cast<int>(support::count_of(captured.text(), " waited for ")); };
   const auto pass = [&](std::uint64_t first, std::uint64_t second, bool is_in_operation = true) {
-    statuses->note(1, "b", at_step(4, second, is_in_operation));
-    statuses->note(0, "a", at_step(5, first, is_in_operation));
+    run_for(1s);  // it looks once a second
+    statuses->received(1, at_step(4, second, false));
+    statuses->received(0, at_step(5, first, is_in_operation));
   };
-  const auto said = [&] { return static_cast<int>(support::count_of(captured.text(), "nothing has moved for ")); };
-  pass(9000, 9000);
-  pass(60000, 500);           // one moves
+  pass(8000, 60000);          // rank 1 is between steps
   pass(60000, 60000, false);  // nobody waits for another rank
   CHECK(said() == 0);
-  pass(10000, 12000);
+  pass(10000, 500);
+  pass(11000, 500);
   CHECK(said() == 1);
   CHECK_CONTAINS(captured.text(),
-                 "dtrain: nothing has moved for 10.0 s; what each rank does:\n"
-                 "dtrain:   rank 1 (host b), step 4: in a collective for 12.0 s; in barrier, operation 4 of channel "
-                 "'group'\n"
-                 "dtrain:   rank 0 (host a), step 5: in a collective for 10.0 s; in barrier, operation 5 of channel "
-                 "'group', which rank 1 has not begun\n");
+                 "dtrain: rank 0 has waited for 10.0 s; what each rank does (rank, host, step, phase):\n"
+                 "dtrain:   rank 1 (host b), step 4: between steps for 0.5 s\n");
   pass(19000, 19000);
   CHECK(said() == 1);
   pass(20000, 20000);
+  pass(21000, 21000);
   CHECK(said() == 2);
-  pass(10, 10);
-  pass(30000, 30000);  // a later wait, as after each epoch
-  CHECK(said() == 2);
-  pass(40000, 40000);
-  CHECK(said() == 3);
+}
+
+TEST_CASE_FIXTURE(StatusesOfTwo, "times from outside overflow nothing") {
+  run_for(1s);
+  statuses->received(0, at_step(5, ~std::uint64_t{0}));
+  CHECK_CONTAINS(captured.text(), "rank 0 has waited for 10.0 s", "in a collective for 1099511627.8 s");
+}
+
+TEST_CASE_FIXTURE(StatusesOfTwo, "a process that asks gets the number of ranks, their rate and the table") {
+  CHECK(statuses->lines() ==
+        Strings{
+            "2 ranks, 0.0 steps a second (rank, host, step, phase)",
+            "  rank 1 (host b), step 4: in a collective; in barrier, operation 4 of channel 'group'",
+            "  rank 0 (host a), step 5: in a collective; in barrier, operation 5 of channel 'group', which rank 1 has "
+            "not called"});
+  run_for(100ms);
+  statuses->received(0, at_step(500'000));
+  CHECK(contains(statuses->lines().front(), "2 ranks, ") != contains(statuses->lines().front(), " 0.0 steps"));
 }
