@@ -51753,7 +51753,9 @@ DTRAIN_DEFINED void RankStatuses::complete() noexcept {
   try {
     make_table();
     if (!prints_ || table_.empty()) return;
-    log(LogLevel::warning, format_text("the job failed: {}", {cause_->sentence()}));
+    log(LogLevel::warning,
+        format_text("{}: {}",
+                    {goes_on_after_loss_ ? "an attempt of the job has ended" : "the job failed", cause_->sentence()}));
     for (const std::string& line : table_)
       log(LogLevel::warning, line);
     table_.clear();

@@ -112,6 +112,16 @@ TEST_CASE("the end by a signal, a resize, and the loss of a worker of an elastic
   }
 }
 
+TEST_CASE("an exception of a worker of an elastic job makes a table of the attempt that it ends") {
+  StatusesOfTwo two(true);
+  two.statuses->failed({CauseKind::exception, 1, "b", "a mistake"});
+  two.statuses.reset();
+  CHECK_CONTAINS(
+      two.captured.text(),
+      "dtrain: an attempt of the job has ended: rank 1 on host b failed: a mistake\ndtrain: what each rank did when "
+      "rank 1 failed (rank, host, step, phase):\n");
+}
+
 TEST_CASE("a job that fails before its first step and collective makes no table") {
   support::CapturedStderr captured;
   EventLoop loop;
