@@ -66,9 +66,8 @@ DTRAIN_DEFINED int print_statuses(std::optional<int> process) {
     processes = detail::processes_with_status(read_small_file("/proc/net/unix", most_bytes).value_or(""));
   }
   std::string problem =
-      "no job has its store on this host; ask on the host of node 0's launcher, or of rank 0 where another launcher "
-      "has "
-      "started the job";
+      "no job has its store on this host; ask where the launcher of node 0 runs, or rank 0 if another launcher started "
+      "it";
   bool has_answer = false;
   for (const int each : processes) {
     try {

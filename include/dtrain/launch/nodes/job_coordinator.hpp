@@ -52,7 +52,7 @@ class RankRendezvous {
     job.attempt = static_cast<std::uint64_t>(attempt);
     job.join_deadline = Deadline::after(join_timeout_);
     job.on_joined = [this](int, const std::string&) {
-      if (job_->state().rank_table().complete()) on_complete_();
+      if (job_ != nullptr && job_->state().rank_table().complete()) on_complete_();
     };
     job_ = &server_->open(std::move(job));
     if (cause()) {  // the attempt has failed already: start no worker
@@ -76,6 +76,8 @@ class RankRendezvous {
   void on_stop() noexcept {
     if (job_ != nullptr) job_->on_stop();
   }
+  /// The store is to end: no other member is called any more, but on_stop().
+  void close() noexcept { job_ = nullptr; }
   /// Notifies the ranks of a failed worker, unless it had left.
   void report_loss(const Cause& loss) {
     if (!has_left(loss.rank)) job_->post_failure(loss);
@@ -277,12 +279,14 @@ class JobCoordinator {
   /// This was the last attempt.
   async::Task<void> leave() {
     stop_watching();
+    if (ranks_) ranks_->close();
     co_await node_rendezvous_.leave();
   }
 
   /// This launcher failed; notifies the other launchers of the reason. Call it instead of leave().
   async::Task<void> abort(std::string reason) {
     stop_watching();
+    if (ranks_) ranks_->close();
     co_await node_rendezvous_.report_failure(std::move(reason));
     co_await node_rendezvous_.leave();
   }
