@@ -1,6 +1,6 @@
 // What a step costs beside the bytes: ready(i) on a bound gradient, and how often a rank's process allocates in steps
-// 10 to 110, in all its threads but the control thread, which allocates what it sends to the store (ten times as often as
-// usual).
+// 10 to 110, in all its threads but the control thread, which allocates what it sends to the store (ten times as often
+// as usual).
 
 #include <chrono>
 #include <cmath>

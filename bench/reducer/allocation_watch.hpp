@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Counts what this program takes from the heap, in every thread that is not left out. Included by the one source file of a program.
+/// Counts what this program takes from the heap, in every thread that is not left out. Included by the one source file
+/// of a program.
 
 #include <execinfo.h>
 #include <unistd.h>

@@ -9776,10 +9776,11 @@ struct RankStatus {
   /// A channel of the rank.
   struct Channel {
     std::string name;
-    std::string call;              ///< the operation that has begun last
-    std::uint64_t sequence = 0;    ///< its number among the channel's collectives; 0: point to point, or none
-    std::uint64_t called = 0;      ///< number of the last collective that this rank has called
-    bool is_in_operation = false;  ///< whether `call` has not ended
+    std::string call;                ///< the operation that has begun last
+    std::uint64_t sequence = 0;      ///< its number among the channel's collectives; 0: point to point, or none
+    std::uint64_t called = 0;        ///< number of the last collective that this rank has begun, or enqueued on a GPU
+    std::uint64_t unchanged_ms = 0;  ///< how long none of these has changed, to within an interval
+    bool is_in_operation = false;    ///< whether `call` has not ended
   };
 
   RankPhase phase = RankPhase::outside;
@@ -12002,7 +12003,7 @@ class ChannelActivity {
   ChannelActivity(const ChannelActivity&) = delete;
   ChannelActivity& operator=(const ChannelActivity&) = delete;
 
-  /// The rank has called the operation, which may begin later.
+  /// The rank has enqueued the operation, which may begin later.
   void call(const Operation& operation) noexcept {
     if (operation.sequence != 0) called_.store(operation.sequence, std::memory_order_relaxed);
   }
@@ -12050,8 +12051,12 @@ DTRAIN_DEFINED rendezvous::RankStatus::Channel ChannelActivity::status() const {
   operation.dtype = static_cast<DType>(kind >> 8U & 0xffU);
   operation.op = static_cast<ReduceOp>(kind >> 16U & 0xffU);
   const bool is_known = operation.count != 0;
-  return {name_, is_known ? described(operation, describe_) : backend::name(operation.kind), operation.sequence,
-          called_.load(std::memory_order_relaxed), is_in_operation_.load(std::memory_order_relaxed)};
+  return {name_,
+          is_known ? described(operation, describe_) : backend::name(operation.kind),
+          operation.sequence,
+          called_.load(std::memory_order_relaxed),
+          0,
+          is_in_operation_.load(std::memory_order_relaxed)};
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -19322,7 +19327,7 @@ class Channel {
         device_(device),
         order_(LaunchOrder::of_device(device)),
         ring_(device),
-        notice_(context.notice_after, context.is_shown_by_store) {}
+        notice_(context.notice_after) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -26886,8 +26891,8 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
  private:
   struct ListedChannel {
     std::shared_ptr<backend::ChannelActivity> activity;
-    std::uint64_t called = 0;   ///< its number in the last status
-    std::uint64_t used_in = 0;  ///< number of the last status before which the channel was used
+    rendezvous::RankStatus::Channel last{};  ///< status that was sent last
+    Deadline::Clock::time_point changed{};   ///< the time of the status before which it was used last
   };
 
   std::vector<rendezvous::RankStatus::Channel> channels();
@@ -26899,7 +26904,6 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   std::vector<const Steps*> steps_;
   std::vector<ListedChannel> channels_;
   std::uint64_t last_step_ = 0;  ///< the most steps of a wrapper that has ended
-  std::uint64_t statuses_ = 0;
   ThreadActivity thread_activity_;
   std::uint64_t last_ = 0;  ///< digest of the last status
   Deadline::Clock::time_point changed_ = Deadline::Clock::now();
@@ -48803,6 +48807,7 @@ inline void fields(Serializer& of, RankStatus::Channel& channel) {
   of.text(channel.call, RankStatus::max_call_bytes);
   of.number(channel.sequence);
   of.number(channel.called);
+  of.number(channel.unchanged_ms);
   of.flag(channel.is_in_operation);
 }
 
@@ -50192,7 +50197,9 @@ class StatusListener {
   using Lines = std::function<std::vector<std::string>()>;
 
   StatusListener(async::EventLoop& loop, Lines lines)
-      : loop_(loop), lines_(std::move(lines)), serving_(loop.spawn(serve())) {}
+      : loop_(loop),
+        lines_(std::move(lines)),
+        serving_(loop.spawn(serve(), [](const std::exception_ptr&) {})) {}  // then nobody is answered
   StatusListener(const StatusListener&) = delete;
   StatusListener& operator=(const StatusListener&) = delete;
 
@@ -51537,7 +51544,7 @@ struct ReportedStatus {
 
 /// At most `most_lines` lines, and one that counts the rest. The ranks with the least progress come first: lost ones,
 /// then by steps, operations and ready gradients. An operation that a rank is in names the ranks of its channel that
-/// have not called it.
+/// have not begun it.
 std::vector<std::string> status_table(const std::vector<ReportedStatus>& ranks, std::size_t most_lines = 12);
 
 /// The line above: "what each rank did when rank 3 was lost (rank, host, step, phase):".
@@ -51594,6 +51601,8 @@ class RankStatuses {
   }
 
  private:
+  static constexpr std::chrono::seconds longest_silence{5};
+
   struct LatestStatus {
     std::string host{};
     std::optional<RankStatus> status{};
@@ -51656,6 +51665,8 @@ DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept
   LatestStatus& latest = found->second;
   constexpr std::uint64_t longest = std::uint64_t{1} << 40;  // so that no time from outside overflows
   status.unchanged_ms = std::min(status.unchanged_ms, longest);
+  for (RankStatus::Channel& each : status.channels)
+    each.unchanged_ms = std::min(each.unchanged_ms, longest);
   const auto now = Deadline::Clock::now();
   if (latest.status && status.step >= latest.status->step) {
     const double passed = std::chrono::duration<double>(now - latest.received).count();
@@ -51664,6 +51675,7 @@ DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept
   latest.status = std::move(status);
   latest.received = now;
   latest.is_last = cause_.has_value();
+  if (!cause_) latest.has_ended = latest.is_lost = false;  // it has joined again
   changed_.set();
   if (has_ended_ || !looked_.passed()) return;
   try {
@@ -51699,14 +51711,13 @@ DTRAIN_DEFINED void RankStatuses::failed(const Cause& cause) noexcept {
     cause_ = cause;
     failed_at_ = Deadline::Clock::now();
     if (cause.kind == CauseKind::lost) disconnected(cause.rank);
-    completing_ = loop_.spawn(wait_until_complete());
+    completing_ = loop_.spawn(wait_until_complete(), [](const std::exception_ptr&) {});  // the end makes the table
   } catch (...) {
     // There is no memory for the table.
   }
 }
 
 DTRAIN_DEFINED std::vector<ReportedStatus> RankStatuses::reported() const {
-  constexpr std::chrono::seconds longest_silence{5};
   const auto now = cause_ ? failed_at_ : Deadline::Clock::now();
   std::vector<ReportedStatus> ranks;
   for (const auto& [rank, latest] : ranks_) {
@@ -51769,9 +51780,15 @@ DTRAIN_DEFINED void RankStatuses::print_if_ranks_wait() {
   const auto now = Deadline::Clock::now();
   std::vector<int> waiting;
   for (const auto& [rank, latest] : ranks_) {
-    if (!latest.status || detail::channel_in_operation(*latest.status) == nullptr) continue;
-    const std::chrono::milliseconds unchanged(latest.status->unchanged_ms);
-    if (unchanged + (now - latest.received) >= notice_after_) waiting.push_back(rank);
+    const bool is_silent = now - latest.received > longest_silence;
+    if (!latest.status || is_silent) continue;
+    const std::vector<RankStatus::Channel>& channels = latest.status->channels;
+    if (std::any_of(channels.begin(), channels.end(), [&](const RankStatus::Channel& each) {
+          return each.is_in_operation &&
+                 std::chrono::milliseconds(each.unchanged_ms) + (now - latest.received) >= notice_after_;
+        })) {
+      waiting.push_back(rank);
+    }
   }
   if (waiting.empty() || ranks_.size() < 2) return;
   log(LogLevel::warning, format_text("{} {} waited for {}; what each rank does {}:",
@@ -51797,7 +51814,7 @@ struct StatusPlace {
   std::vector<std::string> hosts{};
   std::chrono::milliseconds age{};        ///< the longest of their ages
   std::chrono::milliseconds unchanged{};  ///< and of the times for which their statuses had not changed
-  const RankStatus* first = nullptr;      ///< the status of the rank of `unchanged`; null: they have sent none
+  const ReportedStatus* first = nullptr;  ///< the rank of `unchanged`; null: they have sent no status
   bool is_one_thread = true;              ///< whether all of their threads do the same
 };
 
@@ -51809,18 +51826,20 @@ inline const RankStatus::Channel* channel_in_operation(const RankStatus& status)
   return status.channels.empty() || !status.channels.front().is_in_operation ? nullptr : &status.channels.front();
 }
 
-/// ", which ranks 2 and 3 have not called": other ranks of the channel.
-inline std::string missing_ranks_text(const std::vector<ReportedStatus>& ranks, const RankStatus::Channel& channel) {
+/// ", which ranks 2 and 3 have not begun": other ranks of the channel, by statuses that came while `waiting` waited.
+inline std::string missing_ranks_text(const std::vector<ReportedStatus>& ranks, const ReportedStatus& waiting,
+                                      const RankStatus::Channel& channel) {
+  const std::chrono::milliseconds longest = waiting.age + std::chrono::milliseconds(channel.unchanged_ms);
   std::vector<int> missing;
   for (const ReportedStatus& other : ranks) {
-    if (!other.status) continue;
+    if (!other.status || other.age > longest) continue;
     for (const RankStatus::Channel& each : other.status->channels) {
       if (each.name == channel.name && each.called < channel.sequence) missing.push_back(other.rank);
     }
   }
   return missing.empty()
              ? std::string()
-             : format_text(", which {} {} not called", {rank_list(missing, 4), missing.size() == 1 ? "has" : "have"});
+             : format_text(", which {} {} not begun", {rank_list(missing, 4), missing.size() == 1 ? "has" : "have"});
 }
 
 inline const char* phase_text(const RankStatus& status) noexcept {
@@ -51864,10 +51883,11 @@ inline std::string line_of(const PlaceKey& key, const StatusPlace& place, const 
   line += phase;
   if (place.unchanged >= std::chrono::milliseconds(100)) append_text(line, " for {}", {duration_text(place.unchanged)});
   line += details;
-  if (const RankStatus::Channel* channel = channel_in_operation(*place.first)) {
-    line += missing_ranks_text(ranks, *channel);
-  } else if (place.first->phase != RankPhase::unwinding && !place.first->thread.empty()) {
-    append_text(line, "; {} thread {}", {place.is_one_thread ? "its" : "one's", place.first->thread});
+  const RankStatus& status = *place.first->status;
+  if (const RankStatus::Channel* channel = channel_in_operation(status)) {
+    line += missing_ranks_text(ranks, *place.first, *channel);
+  } else if (status.phase != RankPhase::unwinding && !status.thread.empty()) {
+    append_text(line, "; {} thread {}", {place.is_one_thread ? "its" : "one's", status.thread});
   }
   return line;
 }
@@ -51891,9 +51911,10 @@ DTRAIN_DEFINED std::vector<std::string> status_table(const std::vector<ReportedS
     place.age = std::max(place.age, rank.age);
     if (!rank.status) continue;
     const std::chrono::milliseconds unchanged(status.unchanged_ms);
-    place.is_one_thread = place.is_one_thread && (place.first == nullptr || place.first->thread == status.thread);
+    place.is_one_thread =
+        place.is_one_thread && (place.first == nullptr || place.first->status->thread == status.thread);
     if (place.first == nullptr || unchanged > place.unchanged) {
-      place.first = &*rank.status;
+      place.first = &rank;
       place.unchanged = unchanged;
     }
   }
@@ -62564,29 +62585,32 @@ DTRAIN_DEFINED std::shared_ptr<backend::ChannelActivity> RankActivity::add_chann
   auto made = std::make_shared<backend::ChannelActivity>(std::move(name), std::move(describe), std::move(split));
   const std::lock_guard lock(mutex_);
   std::erase_if(channels_, [](const ListedChannel& each) { return each.activity.use_count() == 1; });
-  channels_.push_back({made, 0, statuses_});
+  channels_.push_back({made, {}, Deadline::Clock::now()});
   return made;
 }
 
 /// At most most_channels: those in an operation first, then the ones used last.
 DTRAIN_DEFINED std::vector<rendezvous::RankStatus::Channel> RankActivity::channels() {
-  std::vector<std::pair<std::uint64_t, rendezvous::RankStatus::Channel>> found;
+  const auto now = Deadline::Clock::now();
+  std::vector<std::pair<Deadline::Clock::time_point, rendezvous::RankStatus::Channel>> found;
   {
     const std::lock_guard lock(mutex_);
-    ++statuses_;
     for (auto each = channels_.rbegin(); each != channels_.rend(); ++each) {
       rendezvous::RankStatus::Channel channel = each->activity->status();
-      if (std::exchange(each->called, channel.called) != channel.called || channel.is_in_operation) {
-        each->used_in = statuses_;
-      }
-      found.emplace_back(each->used_in, std::move(channel));
+      const rendezvous::RankStatus::Channel last = std::exchange(each->last, channel);
+      const bool is_same = last.called == channel.called && last.sequence == channel.sequence &&
+                           last.call == channel.call && last.is_in_operation == channel.is_in_operation;
+      if (!is_same) each->changed = now;
+      const auto unchanged = std::chrono::duration_cast<std::chrono::milliseconds>(now - each->changed);
+      channel.unchanged_ms = static_cast<std::uint64_t>(unchanged.count());
+      found.emplace_back(each->changed, std::move(channel));
     }
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
     return a.second.is_in_operation != b.second.is_in_operation ? a.second.is_in_operation : a.first > b.first;
   });
   std::vector<rendezvous::RankStatus::Channel> channels;
-  for (auto& [used_in, channel] : found) {
+  for (auto& [changed, channel] : found) {
     if (channels.size() < rendezvous::RankStatus::most_channels) channels.push_back(std::move(channel));
   }
   return channels;
@@ -66540,6 +66564,7 @@ DTRAIN_DEFINED std::string ReadyGradients::missing() const {
 
 DTRAIN_DEFINED void ReadyGradients::describe(rendezvous::RankStatus& status) const {
   status.step = step();
+  if (!is_open()) return;  // a pass under no_sync(), which no gradient is counted in
   const std::size_t parameters = ready_in_step_.size();
   std::size_t missing = parameters;  // the last one: backward passes go from the last to the first
   for (std::size_t parameter = 0; parameter < parameters; ++parameter) {

@@ -130,7 +130,7 @@ std::vector<std::string> fuzz::seeds() {
   all.push_back(bytes_of(encode(Failure{{dtrain::CauseKind::lost, 1, "host", "it closed"}})));
   all.push_back(bytes_of(encode(Leave{})));
   RankStatus status;
-  status.channels = {{"ddp-0", "barrier", 7, 7, true}};
+  status.channels = {{"ddp-0", "barrier", 7, 7, 0, true}};
   all.push_back(bytes_of(encode(status)));
   all.push_back(bytes_of(encode(Left{})));
   Welcome welcome;

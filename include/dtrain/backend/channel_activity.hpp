@@ -28,7 +28,7 @@ class ChannelActivity {
   ChannelActivity(const ChannelActivity&) = delete;
   ChannelActivity& operator=(const ChannelActivity&) = delete;
 
-  /// The rank has called the operation, which may begin later.
+  /// The rank has enqueued the operation, which may begin later.
   void call(const Operation& operation) noexcept {
     if (operation.sequence != 0) called_.store(operation.sequence, std::memory_order_relaxed);
   }
@@ -76,8 +76,12 @@ DTRAIN_DEFINED rendezvous::RankStatus::Channel ChannelActivity::status() const {
   operation.dtype = static_cast<DType>(kind >> 8U & 0xffU);
   operation.op = static_cast<ReduceOp>(kind >> 16U & 0xffU);
   const bool is_known = operation.count != 0;
-  return {name_, is_known ? described(operation, describe_) : backend::name(operation.kind), operation.sequence,
-          called_.load(std::memory_order_relaxed), is_in_operation_.load(std::memory_order_relaxed)};
+  return {name_,
+          is_known ? described(operation, describe_) : backend::name(operation.kind),
+          operation.sequence,
+          called_.load(std::memory_order_relaxed),
+          0,
+          is_in_operation_.load(std::memory_order_relaxed)};
 }
 
 #endif  // DTRAIN_DEFINITIONS

@@ -61,8 +61,8 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
  private:
   struct ListedChannel {
     std::shared_ptr<backend::ChannelActivity> activity;
-    std::uint64_t called = 0;   ///< its number in the last status
-    std::uint64_t used_in = 0;  ///< number of the last status before which the channel was used
+    rendezvous::RankStatus::Channel last{};  ///< status that was sent last
+    Deadline::Clock::time_point changed{};   ///< the time of the status before which it was used last
   };
 
   std::vector<rendezvous::RankStatus::Channel> channels();
@@ -74,7 +74,6 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   std::vector<const Steps*> steps_;
   std::vector<ListedChannel> channels_;
   std::uint64_t last_step_ = 0;  ///< the most steps of a wrapper that has ended
-  std::uint64_t statuses_ = 0;
   ThreadActivity thread_activity_;
   std::uint64_t last_ = 0;  ///< digest of the last status
   Deadline::Clock::time_point changed_ = Deadline::Clock::now();
@@ -119,29 +118,32 @@ DTRAIN_DEFINED std::shared_ptr<backend::ChannelActivity> RankActivity::add_chann
   auto made = std::make_shared<backend::ChannelActivity>(std::move(name), std::move(describe), std::move(split));
   const std::lock_guard lock(mutex_);
   std::erase_if(channels_, [](const ListedChannel& each) { return each.activity.use_count() == 1; });
-  channels_.push_back({made, 0, statuses_});
+  channels_.push_back({made, {}, Deadline::Clock::now()});
   return made;
 }
 
 /// At most most_channels: those in an operation first, then the ones used last.
 DTRAIN_DEFINED std::vector<rendezvous::RankStatus::Channel> RankActivity::channels() {
-  std::vector<std::pair<std::uint64_t, rendezvous::RankStatus::Channel>> found;
+  const auto now = Deadline::Clock::now();
+  std::vector<std::pair<Deadline::Clock::time_point, rendezvous::RankStatus::Channel>> found;
   {
     const std::lock_guard lock(mutex_);
-    ++statuses_;
     for (auto each = channels_.rbegin(); each != channels_.rend(); ++each) {
       rendezvous::RankStatus::Channel channel = each->activity->status();
-      if (std::exchange(each->called, channel.called) != channel.called || channel.is_in_operation) {
-        each->used_in = statuses_;
-      }
-      found.emplace_back(each->used_in, std::move(channel));
+      const rendezvous::RankStatus::Channel last = std::exchange(each->last, channel);
+      const bool is_same = last.called == channel.called && last.sequence == channel.sequence &&
+                           last.call == channel.call && last.is_in_operation == channel.is_in_operation;
+      if (!is_same) each->changed = now;
+      const auto unchanged = std::chrono::duration_cast<std::chrono::milliseconds>(now - each->changed);
+      channel.unchanged_ms = static_cast<std::uint64_t>(unchanged.count());
+      found.emplace_back(each->changed, std::move(channel));
     }
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
     return a.second.is_in_operation != b.second.is_in_operation ? a.second.is_in_operation : a.first > b.first;
   });
   std::vector<rendezvous::RankStatus::Channel> channels;
-  for (auto& [used_in, channel] : found) {
+  for (auto& [changed, channel] : found) {
     if (channels.size() < rendezvous::RankStatus::most_channels) channels.push_back(std::move(channel));
   }
   return channels;

@@ -137,7 +137,7 @@ TEST_CASE("every launch vector starts a program with launch::Any as it says, eac
     if (text_of(vector, "mode") == "start") rules.insert(text_of(vector, "source"));
     checked += 1;
   }
-  CHECK(checked == 151);
+  CHECK(checked == 153);
   CHECK(rules.size() == 10);
 }
 

@@ -51,7 +51,7 @@ class Channel {
         device_(device),
         order_(LaunchOrder::of_device(device)),
         ring_(device),
-        notice_(context.notice_after, context.is_shown_by_store) {}
+        notice_(context.notice_after) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 

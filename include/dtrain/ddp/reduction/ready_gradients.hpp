@@ -131,6 +131,7 @@ DTRAIN_DEFINED std::string ReadyGradients::missing() const {
 
 DTRAIN_DEFINED void ReadyGradients::describe(rendezvous::RankStatus& status) const {
   status.step = step();
+  if (!is_open()) return;  // a pass under no_sync(), which no gradient is counted in
   const std::size_t parameters = ready_in_step_.size();
   std::size_t missing = parameters;  // the last one: backward passes go from the last to the first
   for (std::size_t parameter = 0; parameter < parameters; ++parameter) {

@@ -124,6 +124,7 @@ inline void fields(Serializer& of, RankStatus::Channel& channel) {
   of.text(channel.call, RankStatus::max_call_bytes);
   of.number(channel.sequence);
   of.number(channel.called);
+  of.number(channel.unchanged_ms);
   of.flag(channel.is_in_operation);
 }
 

@@ -264,10 +264,11 @@ struct RankStatus {
   /// A channel of the rank.
   struct Channel {
     std::string name;
-    std::string call;              ///< the operation that has begun last
-    std::uint64_t sequence = 0;    ///< its number among the channel's collectives; 0: point to point, or none
-    std::uint64_t called = 0;      ///< number of the last collective that this rank has called
-    bool is_in_operation = false;  ///< whether `call` has not ended
+    std::string call;                ///< the operation that has begun last
+    std::uint64_t sequence = 0;      ///< its number among the channel's collectives; 0: point to point, or none
+    std::uint64_t called = 0;        ///< number of the last collective that this rank has begun, or enqueued on a GPU
+    std::uint64_t unchanged_ms = 0;  ///< how long none of these has changed, to within an interval
+    bool is_in_operation = false;    ///< whether `call` has not ended
   };
 
   RankPhase phase = RankPhase::outside;

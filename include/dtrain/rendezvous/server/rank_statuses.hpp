@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <optional>
 #include <string>
@@ -62,6 +63,8 @@ class RankStatuses {
   }
 
  private:
+  static constexpr std::chrono::seconds longest_silence{5};
+
   struct LatestStatus {
     std::string host{};
     std::optional<RankStatus> status{};
@@ -124,6 +127,8 @@ DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept
   LatestStatus& latest = found->second;
   constexpr std::uint64_t longest = std::uint64_t{1} << 40;  // so that no time from outside overflows
   status.unchanged_ms = std::min(status.unchanged_ms, longest);
+  for (RankStatus::Channel& each : status.channels)
+    each.unchanged_ms = std::min(each.unchanged_ms, longest);
   const auto now = Deadline::Clock::now();
   if (latest.status && status.step >= latest.status->step) {
     const double passed = std::chrono::duration<double>(now - latest.received).count();
@@ -132,6 +137,7 @@ DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept
   latest.status = std::move(status);
   latest.received = now;
   latest.is_last = cause_.has_value();
+  if (!cause_) latest.has_ended = latest.is_lost = false;  // it has joined again
   changed_.set();
   if (has_ended_ || !looked_.passed()) return;
   try {
@@ -167,14 +173,13 @@ DTRAIN_DEFINED void RankStatuses::failed(const Cause& cause) noexcept {
     cause_ = cause;
     failed_at_ = Deadline::Clock::now();
     if (cause.kind == CauseKind::lost) disconnected(cause.rank);
-    completing_ = loop_.spawn(wait_until_complete());
+    completing_ = loop_.spawn(wait_until_complete(), [](const std::exception_ptr&) {});  // the end makes the table
   } catch (...) {
     // There is no memory for the table.
   }
 }
 
 DTRAIN_DEFINED std::vector<ReportedStatus> RankStatuses::reported() const {
-  constexpr std::chrono::seconds longest_silence{5};
   const auto now = cause_ ? failed_at_ : Deadline::Clock::now();
   std::vector<ReportedStatus> ranks;
   for (const auto& [rank, latest] : ranks_) {
@@ -237,9 +242,15 @@ DTRAIN_DEFINED void RankStatuses::print_if_ranks_wait() {
   const auto now = Deadline::Clock::now();
   std::vector<int> waiting;
   for (const auto& [rank, latest] : ranks_) {
-    if (!latest.status || detail::channel_in_operation(*latest.status) == nullptr) continue;
-    const std::chrono::milliseconds unchanged(latest.status->unchanged_ms);
-    if (unchanged + (now - latest.received) >= notice_after_) waiting.push_back(rank);
+    const bool is_silent = now - latest.received > longest_silence;
+    if (!latest.status || is_silent) continue;
+    const std::vector<RankStatus::Channel>& channels = latest.status->channels;
+    if (std::any_of(channels.begin(), channels.end(), [&](const RankStatus::Channel& each) {
+          return each.is_in_operation &&
+                 std::chrono::milliseconds(each.unchanged_ms) + (now - latest.received) >= notice_after_;
+        })) {
+      waiting.push_back(rank);
+    }
   }
   if (waiting.empty() || ranks_.size() < 2) return;
   log(LogLevel::warning, format_text("{} {} waited for {}; what each rank does {}:",

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -31,7 +32,9 @@ class StatusListener {
   using Lines = std::function<std::vector<std::string>()>;
 
   StatusListener(async::EventLoop& loop, Lines lines)
-      : loop_(loop), lines_(std::move(lines)), serving_(loop.spawn(serve())) {}
+      : loop_(loop),
+        lines_(std::move(lines)),
+        serving_(loop.spawn(serve(), [](const std::exception_ptr&) {})) {}  // then nobody is answered
   StatusListener(const StatusListener&) = delete;
   StatusListener& operator=(const StatusListener&) = delete;
 

@@ -33,7 +33,7 @@ struct ReportedStatus {
 
 /// At most `most_lines` lines, and one that counts the rest. The ranks with the least progress come first: lost ones,
 /// then by steps, operations and ready gradients. An operation that a rank is in names the ranks of its channel that
-/// have not called it.
+/// have not begun it.
 std::vector<std::string> status_table(const std::vector<ReportedStatus>& ranks, std::size_t most_lines = 12);
 
 /// The line above: "what each rank did when rank 3 was lost (rank, host, step, phase):".
@@ -64,7 +64,7 @@ struct StatusPlace {
   std::vector<std::string> hosts{};
   std::chrono::milliseconds age{};        ///< the longest of their ages
   std::chrono::milliseconds unchanged{};  ///< and of the times for which their statuses had not changed
-  const RankStatus* first = nullptr;      ///< the status of the rank of `unchanged`; null: they have sent none
+  const ReportedStatus* first = nullptr;  ///< the rank of `unchanged`; null: they have sent no status
   bool is_one_thread = true;              ///< whether all of their threads do the same
 };
 
@@ -76,18 +76,20 @@ inline const RankStatus::Channel* channel_in_operation(const RankStatus& status)
   return status.channels.empty() || !status.channels.front().is_in_operation ? nullptr : &status.channels.front();
 }
 
-/// ", which ranks 2 and 3 have not called": other ranks of the channel.
-inline std::string missing_ranks_text(const std::vector<ReportedStatus>& ranks, const RankStatus::Channel& channel) {
+/// ", which ranks 2 and 3 have not begun": other ranks of the channel, by statuses that came while `waiting` waited.
+inline std::string missing_ranks_text(const std::vector<ReportedStatus>& ranks, const ReportedStatus& waiting,
+                                      const RankStatus::Channel& channel) {
+  const std::chrono::milliseconds longest = waiting.age + std::chrono::milliseconds(channel.unchanged_ms);
   std::vector<int> missing;
   for (const ReportedStatus& other : ranks) {
-    if (!other.status) continue;
+    if (!other.status || other.age > longest) continue;
     for (const RankStatus::Channel& each : other.status->channels) {
       if (each.name == channel.name && each.called < channel.sequence) missing.push_back(other.rank);
     }
   }
   return missing.empty()
              ? std::string()
-             : format_text(", which {} {} not called", {rank_list(missing, 4), missing.size() == 1 ? "has" : "have"});
+             : format_text(", which {} {} not begun", {rank_list(missing, 4), missing.size() == 1 ? "has" : "have"});
 }
 
 inline const char* phase_text(const RankStatus& status) noexcept {
@@ -131,10 +133,11 @@ inline std::string line_of(const PlaceKey& key, const StatusPlace& place, const 
   line += phase;
   if (place.unchanged >= std::chrono::milliseconds(100)) append_text(line, " for {}", {duration_text(place.unchanged)});
   line += details;
-  if (const RankStatus::Channel* channel = channel_in_operation(*place.first)) {
-    line += missing_ranks_text(ranks, *channel);
-  } else if (place.first->phase != RankPhase::unwinding && !place.first->thread.empty()) {
-    append_text(line, "; {} thread {}", {place.is_one_thread ? "its" : "one's", place.first->thread});
+  const RankStatus& status = *place.first->status;
+  if (const RankStatus::Channel* channel = channel_in_operation(status)) {
+    line += missing_ranks_text(ranks, *place.first, *channel);
+  } else if (status.phase != RankPhase::unwinding && !status.thread.empty()) {
+    append_text(line, "; {} thread {}", {place.is_one_thread ? "its" : "one's", status.thread});
   }
   return line;
 }
@@ -158,9 +161,10 @@ DTRAIN_DEFINED std::vector<std::string> status_table(const std::vector<ReportedS
     place.age = std::max(place.age, rank.age);
     if (!rank.status) continue;
     const std::chrono::milliseconds unchanged(status.unchanged_ms);
-    place.is_one_thread = place.is_one_thread && (place.first == nullptr || place.first->thread == status.thread);
+    place.is_one_thread =
+        place.is_one_thread && (place.first == nullptr || place.first->status->thread == status.thread);
     if (place.first == nullptr || unchanged > place.unchanged) {
-      place.first = &*rank.status;
+      place.first = &rank;
       place.unchanged = unchanged;
     }
   }

@@ -131,7 +131,7 @@ TEST_CASE("a rank's status comes back as it was, and what exceeds its bounds is 
   sent.missing = "parameter 7 'h.7.mlp'";
   sent.thread = "runs";
   sent.unchanged_ms = 12000;
-  sent.channels = {{"ddp-1", "all_reduce (sum) of 8 f32", 5684, 5685, true}, {"group", "barrier", 2, 2, false}};
+  sent.channels = {{"ddp-1", "all_reduce (sum) of 8 f32", 5684, 5685, 900, true}, {"group", "barrier", 2, 2, 0, false}};
   const auto decoded = decode<FromRank>(encode(sent));
   REQUIRE(decoded);
   const RankStatus& status = std::get<RankStatus>(*decoded);
@@ -147,6 +147,7 @@ TEST_CASE("a rank's status comes back as it was, and what exceeds its bounds is 
   CHECK(status.channels[0].call == "all_reduce (sum) of 8 f32");
   CHECK(status.channels[0].sequence == 5684);
   CHECK(status.channels[0].called == 5685);
+  CHECK(status.channels[0].unchanged_ms == 900);
   CHECK(status.channels[0].is_in_operation);
   CHECK_FALSE(status.channels[1].is_in_operation);
   sent.channels.resize(RankStatus::most_channels + 1);

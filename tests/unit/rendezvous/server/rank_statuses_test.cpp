@@ -7,7 +7,7 @@ RankStatus at_step(std::uint64_t step, std::uint64_t unchanged_ms = 0, bool is_i
   RankStatus status;
   status.step = step;
   status.unchanged_ms = unchanged_ms;
-  status.channels = {{"group", "barrier", step, step, is_in_operation}};
+  status.channels = {{"group", "barrier", step, step, unchanged_ms, is_in_operation}};
   return status;
 }
 
@@ -199,6 +199,21 @@ TEST_CASE_FIXTURE(StatusesOfTwo, "where ranks wait, a table says so after 10 s, 
   CHECK(said() == 2);
 }
 
+TEST_CASE_FIXTURE(StatusesOfTwo, "a channel that waits is told of, also where the rank goes on in another one") {
+  run_for(1s);
+  RankStatus status = at_step(5, 100);
+  status.channels = {{"group", "barrier", 9, 9, 100, true}, {"part", "barrier", 2, 2, 12000, true}};
+  statuses->received(0, status);
+  CHECK_CONTAINS(captured.text(), "rank 0 has waited for 10.0 s");
+}
+
+TEST_CASE_FIXTURE(StatusesOfTwo, "a rank that has joined again is not lost") {
+  statuses->disconnected(1);
+  CHECK(contains(statuses->lines()[1], "rank 1 (host b), step 4: lost;"));
+  statuses->received(1, at_step(4));
+  CHECK_FALSE(contains(statuses->lines()[1], "lost"));
+}
+
 TEST_CASE_FIXTURE(StatusesOfTwo, "times from outside overflow nothing") {
   run_for(1s);
   statuses->received(0, at_step(5, ~std::uint64_t{0}));
@@ -211,7 +226,7 @@ TEST_CASE_FIXTURE(StatusesOfTwo, "a process that asks gets the number of ranks, 
             "2 ranks, 0.0 steps a second (rank, host, step, phase)",
             "  rank 1 (host b), step 4: in a collective; in barrier, operation 4 of channel 'group'",
             "  rank 0 (host a), step 5: in a collective; in barrier, operation 5 of channel 'group', which rank 1 has "
-            "not called"});
+            "not begun"});
   run_for(100ms);
   statuses->received(0, at_step(500'000));
   CHECK(contains(statuses->lines().front(), "2 ranks, ") != contains(statuses->lines().front(), " 0.0 steps"));

@@ -15,7 +15,7 @@ RankStatus in_phase(RankPhase phase, std::uint64_t step, std::uint64_t unchanged
 
 RankStatus reducing(std::uint64_t sequence, std::uint64_t unchanged_ms = 0) {
   RankStatus status = in_phase(RankPhase::finish, 7, unchanged_ms);
-  status.channels = {{"ddp-0", "all_reduce (sum) of 8 f32", sequence, sequence, true}};
+  status.channels = {{"ddp-0", "all_reduce (sum) of 8 f32", sequence, sequence, unchanged_ms, true}};
   return status;
 }
 
@@ -35,12 +35,12 @@ std::string text_of(const std::vector<ReportedStatus>& ranks) {
 TEST_CASE("ranks in the same place share a line, with the longest of their times, and the one behind comes first") {
   RankStatus reads = in_phase(RankPhase::outside, 6, 12000);
   reads.thread = "sleeps in read() of /data/shard-17";
-  reads.channels = {{"ddp-0", "all_reduce (sum) of 8 f32", 6, 6, false}};
+  reads.channels = {{"ddp-0", "all_reduce (sum) of 8 f32", 6, 6, 0, false}};
   CHECK(text_of({of_rank(0, reducing(7, 11000)), of_rank(1, reducing(7, 12000)), of_rank(2, reads, "b"),
                  of_rank(3, reducing(7, 0))}) ==
         "  rank 2 (host b), step 6: between steps for 12.0 s; its thread sleeps in read() of /data/shard-17\n"
         "  ranks 0-1 and 3 (host a), step 7: in finish() for 12.0 s; in all_reduce (sum) of 8 f32, operation 7 of "
-        "channel 'ddp-0', which rank 2 has not called\n");
+        "channel 'ddp-0', which rank 2 has not begun\n");
 }
 
 TEST_CASE("a line names the host where there is one, and more ranks that are behind than one") {
@@ -49,7 +49,7 @@ TEST_CASE("a line names the host where there is one, and more ranks that are beh
         "  ranks 2-3 (host a), step 7: in finish(); in all_reduce (sum) of 8 f32, operation 5 of channel "
         "'ddp-0'\n"
         "  ranks 0-1, step 7: in finish(); in all_reduce (sum) of 8 f32, operation 7 of channel 'ddp-0', "
-        "which ranks 2-3 have not called\n");
+        "which ranks 2-3 have not begun\n");
 }
 
 TEST_CASE("each phase has its words; a lost rank comes first, then one that sends nothing") {
@@ -59,9 +59,9 @@ TEST_CASE("each phase has its words; a lost rank comes first, then one that send
   backward.missing = "parameter 3 'fc.weight'";
   backward.thread = "runs";
   RankStatus barrier = in_phase(RankPhase::outside, 9);
-  barrier.channels = {{"group", "barrier", 2, 2, true}};
+  barrier.channels = {{"group", "barrier", 2, 2, 0, true}};
   RankStatus message = in_phase(RankPhase::outside, 10);
-  message.channels = {{"group", "send of 3 f32 to rank 1", 0, 2, true}};
+  message.channels = {{"group", "send of 3 f32 to rank 1", 0, 2, 0, true}};
   CHECK(text_of({of_rank(0, backward), of_rank(1, barrier), of_rank(2, in_phase(RankPhase::unwinding, 11)),
                  of_rank(3, in_phase(RankPhase::finish, 12), "b", Kind::silent),
                  of_rank(4, in_phase(RankPhase::outside, 13, 300), "b", Kind::lost), of_rank(5, message),
@@ -94,7 +94,7 @@ TEST_CASE("a thousand ranks in as many places are twelve lines and a count, and 
   CHECK(lines[0].starts_with("  rank 500 (host host-62), step 7: in finish(); "));
   CHECK(lines[1] ==
         "  ranks 0-499 and 501-999, step 7: in finish(); in all_reduce (sum) of 8 f32, operation 7 of channel 'ddp-0', "
-        "which rank 500 has not called");
+        "which rank 500 has not begun");
 }
 
 TEST_CASE("no rank makes no line, and ranks that have sent nothing share one") {
@@ -107,11 +107,21 @@ TEST_CASE("no rank makes no line, and ranks that have sent nothing share one") {
         "  rank 4 (host a), step 0: before its first step\n");
 }
 
+TEST_CASE("a rank is behind in an operation only by a status that came while the other one waited in it") {
+  ReportedStatus waiting = of_rank(0, reducing(1005, 400));
+  waiting.age = 100ms;
+  ReportedStatus other = of_rank(1, reducing(915, 0));
+  other.age = 900ms;  // since then it has called many more
+  CHECK_FALSE(support::contains(text_of({waiting, other}), "not begun"));
+  other.age = 500ms;
+  CHECK_CONTAINS(text_of({waiting, other}), "operation 1005 of channel 'ddp-0', which rank 1 has not begun");
+}
+
 TEST_CASE("a rank without part in a message is not said to be missing in it, and others are in a collective alone") {
   RankStatus receives = in_phase(RankPhase::outside, 3);
-  receives.channels = {{"group", "recv of 4 f32 from rank 1", 0, 6, true}};
+  receives.channels = {{"group", "recv of 4 f32 from rank 1", 0, 6, 0, true}};
   RankStatus behind = in_phase(RankPhase::outside, 3);
-  behind.channels = {{"group", "barrier", 5, 5, false}};
+  behind.channels = {{"group", "barrier", 5, 5, 0, false}};
   CHECK(text_of({of_rank(0, receives), of_rank(2, behind)}) ==
         "  rank 2 (host a), step 3: between steps\n"
         "  rank 0 (host a), step 3: in a collective; in recv of 4 f32 from rank 1\n");
