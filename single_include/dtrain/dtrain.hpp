@@ -51780,12 +51780,11 @@ DTRAIN_DEFINED void RankStatuses::print_if_ranks_wait() {
   const auto now = Deadline::Clock::now();
   std::vector<int> waiting;
   for (const auto& [rank, latest] : ranks_) {
-    const bool is_silent = now - latest.received > longest_silence;
-    if (!latest.status || is_silent) continue;
+    const auto age = now - latest.received;
+    if (!latest.status || age > longest_silence) continue;
     const std::vector<RankStatus::Channel>& channels = latest.status->channels;
     if (std::any_of(channels.begin(), channels.end(), [&](const RankStatus::Channel& each) {
-          return each.is_in_operation &&
-                 std::chrono::milliseconds(each.unchanged_ms) + (now - latest.received) >= notice_after_;
+          return each.is_in_operation && std::chrono::milliseconds(each.unchanged_ms) + age >= notice_after_;
         })) {
       waiting.push_back(rank);
     }
