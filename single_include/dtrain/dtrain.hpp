@@ -1735,9 +1735,9 @@ class ThreadActivity {
  public:
   explicit ThreadActivity(SystemFiles files = SystemFiles()) : files_(std::move(files)) {}
 
-  /// "runs"; "runs (40% of a core)"; "sleeps in read() of /data/shard-17"; "is blocked in nfs_wait_bit"; empty where
-  /// /proc says nothing. The share is that since the last call for the same thread. Source: proc(5),
-  /// task/TID/{stat,syscall,wchan}.
+  /// "runs"; "runs (40% of a core)"; "sleeps in read() of /data/shard-17"; "is blocked in read() of /nfs/a:
+  /// nfs_wait_bit"; empty where /proc says nothing. The share is that since the last call for the same thread. Source:
+  /// proc(5), task/TID/{stat,syscall,wchan}.
   std::string look(pid_t thread);
 
  private:
@@ -51630,6 +51630,7 @@ class RankStatuses {
   void make_table();
   void print_if_ranks_wait();
   std::vector<ReportedStatus> reported() const;
+
   async::EventLoop& loop_;
   const bool goes_on_after_loss_;
   const bool prints_;

@@ -22,9 +22,9 @@ class ThreadActivity {
  public:
   explicit ThreadActivity(SystemFiles files = SystemFiles()) : files_(std::move(files)) {}
 
-  /// "runs"; "runs (40% of a core)"; "sleeps in read() of /data/shard-17"; "is blocked in nfs_wait_bit"; empty where
-  /// /proc says nothing. The share is that since the last call for the same thread. Source: proc(5),
-  /// task/TID/{stat,syscall,wchan}.
+  /// "runs"; "runs (40% of a core)"; "sleeps in read() of /data/shard-17"; "is blocked in read() of /nfs/a:
+  /// nfs_wait_bit"; empty where /proc says nothing. The share is that since the last call for the same thread. Source:
+  /// proc(5), task/TID/{stat,syscall,wchan}.
   std::string look(pid_t thread);
 
  private:
@@ -43,7 +43,6 @@ class ThreadActivity {
 
 #include <chrono>
 #include <cstdlib>
-#include <string_view>
 
 #include "dtrain/core/text/format_text.hpp"
 

@@ -18,8 +18,8 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
-#include "dtrain/rendezvous/server_state/rank_table.hpp"
 #include "dtrain/rendezvous/server_state/status_table.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -92,6 +92,7 @@ class RankStatuses {
   void make_table();
   void print_if_ranks_wait();
   std::vector<ReportedStatus> reported() const;
+
   async::EventLoop& loop_;
   const bool goes_on_after_loss_;
   const bool prints_;
