@@ -9,9 +9,14 @@
 //   backward             sleeps in the backward pass, with one of two gradients ready
 //   leave                returns from the function
 //   early                throws an exception in step 3 already, before a status is sent
-// Before it, rank 1 waits until its status has been sent: "rank 1 comes to step 50".
+// Before it, rank 1 waits until the job's store shows it before step 50, and the others in that step. Then it prints
+// "rank 1 comes to step 50".
 
+#include <algorithm>
 #include <array>
+#include <dtrain/rendezvous/server/status_listener.hpp>
+#include <optional>
+
 #include "programs/prelude.hpp"
 
 namespace {
@@ -37,15 +42,44 @@ void read_for_ever() {
   if (::pipe(ends.data()) == 0) static_cast<void>(!::read(ends[0], &byte, 1));
 }
 
+/// What the store that process `host` hosts shows of the ranks: "" if it does not answer.
+std::string shown_by(pid_t host) {
+  std::string text;
+  try {
+    const auto deadline = dtrain::Deadline::after(std::chrono::seconds(2));
+    auto store = dtrain::net::UnixConnection::connect(dtrain::rendezvous::status_socket_name(host), deadline);
+    while (const std::optional<std::string> line = store.receive_text(deadline))
+      text += *line + '\n';
+  } catch (const dtrain::Error&) {  // it is not the host, or does not listen yet
+    text.clear();
+  }
+  return text;
+}
+
+/// Returns once the store, of this rank's parent or of rank 0, shows one line for rank 1 and one for all others.
+void wait_until_shown(pid_t rank_0) {
+  const auto deadline = dtrain::Deadline::after(std::chrono::seconds(60));
+  for (bool is_shown = false; !is_shown && !deadline.passed();) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (const pid_t host : {::getppid(), rank_0}) {
+      const std::string text = shown_by(host);
+      is_shown = is_shown ||
+                 (text.find("step 49: between steps") != text.npos && text.find("step 50: in finish()") != text.npos &&
+                  std::count(text.begin(), text.end(), '\n') == 3);
+    }
+  }
+}
+
 template <class Policy>
 int train(const dtrain::ProcessGroup<Policy>& group, const std::string& fault) {
   Model model;
   dtrain::DistributedDataParallel ddp{model, group};
+  const std::vector<pid_t> processes = group.all_gather(::getpid());
   for (int step = 1; step <= 60; ++step) {
     if (fault == "early" && step == 3 && group.rank() == 1) throw std::runtime_error("an early mistake");
     const bool is_due = step == 50 && group.rank() == 1;
     if (is_due) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // a status is sent each second
+      wait_until_shown(processes.front());
       std::printf("rank 1 comes to step 50\n");
       if (fault == "read") read_for_ever();
       if (fault == "stop") std::raise(SIGSTOP);
