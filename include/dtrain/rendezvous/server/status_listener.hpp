@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/async/task.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -58,7 +59,6 @@ class StatusListener {
 #include <algorithm>
 #include <chrono>
 
-#include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
