@@ -121,7 +121,7 @@ class SimulatedFormation {
   dtrain::async::Task<double> announce_all() {
     assigned_ = 0;
     all_assigned_->reset();
-    static_cast<void>(workers_.front().session->send(rendezvous::encode(rendezvous::Committed{attempt_, 0})));
+    static_cast<void>(workers_.front().session->send(rendezvous::encode(rendezvous::Committed{attempt_, {}})));
     for (Worker& each : workers_) {
       each.announce.job = each.assignment.job;
       each.announce.progress = {each.assignment.attempt, each.assignment.source.steps + 1};

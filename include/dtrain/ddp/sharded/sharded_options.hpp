@@ -41,6 +41,7 @@ using ddp::ShardedOptions;
 #if DTRAIN_DEFINITIONS
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

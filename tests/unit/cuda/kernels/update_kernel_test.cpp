@@ -253,7 +253,8 @@ TEST_CASE_TEMPLATE("an update has the host's bits at every size and alignment, a
                                   {.target = 2, .gradient = 2, .weight = 2, .states = {2, 2}}};
   for (std::size_t i = 0; i < all.size(); ++i) {
     CAPTURE(i);
-    for (const std::size_t count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 1021, 1022, 1023, 1024, 1025, 2047, 2050}) {
+    for (const std::size_t count :
+         std::initializer_list<std::size_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 1021, 1022, 1023, 1024, 1025, 2047, 2050}) {
       CAPTURE(count);
       expect_update<T>(optimizers::Sgd{.rate = 0.3F, .weight_decay = 0.01F}, count, all[i]);
       expect_update<T>(optimizers::Momentum{.rate = 0.1F, .weight_decay = 0.02F}, count, all[i]);
