@@ -9,6 +9,7 @@
 //   backward             sleeps in the backward pass, with one of two gradients ready
 //   leave                returns from the function
 //   early                throws an exception in step 3 already, before a status is sent
+//   slow                 computes 26 ms in each step, the others 20 ms, and they wait for it in an all_reduce
 // Before it, rank 1 waits until the job's store shows it before step 50, and the others in that step. Then it prints
 // "rank 1 comes to step 50".
 
@@ -70,6 +71,22 @@ void wait_until_shown(pid_t rank_0) {
   }
 }
 
+/// Makes steps until the job is ended. Rank 1 is slow, and the collective in front of the backward pass hides it.
+template <class Policy>
+int train_slowly(const dtrain::ProcessGroup<Policy>& group) {
+  Model model;
+  dtrain::DistributedDataParallel ddp{model, group};
+  for (;;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(group.rank() == 1 ? 26 : 20));
+    static_cast<void>(group.all_reduce(1.0F));
+    ddp.backward([](dtrain::Ready ready) {
+      ready(1);
+      ready(0);
+    });
+    model.weight.front() += 1;
+  }
+}
+
 template <class Policy>
 int train(const dtrain::ProcessGroup<Policy>& group, const std::string& fault) {
   Model model;
@@ -104,6 +121,7 @@ template <class Topology>
 int run(int argc, char** argv) {
   using Policy = dtrain::Policy<dtrain::launch::Any, dtrain::backend::SharedMemory, Topology>;
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
+    if (arguments.size() > 1 && std::string(arguments[1]) == "slow") return train_slowly(group);
     return train(group, arguments.size() > 1 ? arguments[1] : "");
   });
 }

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/wait_time.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -63,6 +64,7 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
   while (!ready() && !deadline.passed()) {
     // An old libstdc++ converts the instant to the system's clock, where one far away overflows.
     const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
+    const WaitTime wait;
     if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // g++ 12's does not know the wait on the steady clock
       changed.wait_until(lock, std::chrono::system_clock::now() + left);
     } else {

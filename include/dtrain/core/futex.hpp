@@ -15,6 +15,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/wait_time.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -33,6 +34,7 @@ enum class FutexResult { awake, timed_out };
 inline FutexResult futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline,
                               FutexScope scope) noexcept {
   using std::chrono::nanoseconds;
+  const WaitTime wait;
   // FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is the steady clock: a retry costs no
   // arithmetic.
   const auto instant = std::chrono::duration_cast<nanoseconds>(deadline.instant().time_since_epoch()).count();

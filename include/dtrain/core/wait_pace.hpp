@@ -122,6 +122,7 @@ class WaitPace {
 
 #include "dtrain/core/process/control_groups.hpp"
 #include "dtrain/core/process/core_count.hpp"
+#include "dtrain/core/wait_time.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -182,7 +183,9 @@ DTRAIN_DEFINED WaitAction WaitPace::next_yield() noexcept {
 DTRAIN_DEFINED void WaitPace::yield() noexcept {
   const Clock::time_point begin = Clock::now();
   static_cast<void>(::sched_yield());
-  was_long_ = Clock::now() - begin > longest_yield;
+  const Clock::duration took = Clock::now() - begin;
+  WaitTime::add(took);
+  was_long_ = took > longest_yield;
 }
 
 }  // namespace DTRAIN_NAMESPACE

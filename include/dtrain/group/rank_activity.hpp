@@ -4,6 +4,7 @@
 /// that drives steps.
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -31,6 +32,8 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
    public:
     /// Sets step, ready, parameters and missing, of a step that may be running in other threads.
     virtual void describe(rendezvous::RankStatus& status) const = 0;
+    /// The last whole window of computing times. Called by one thread at a time. @throws std::bad_alloc
+    virtual rendezvous::ComputingWindow computing(Deadline::Clock::time_point now) = 0;
 
    protected:
     ~Steps() = default;
@@ -49,7 +52,7 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   }
 
   /// Lifetime: `steps` is removed before it is destroyed.
-  void add(const Steps& steps);
+  void add(Steps& steps);
   void remove(const Steps& steps) noexcept;
 
   /// The activity of a new channel, which is listed while another object shares it. @pre a shared_ptr owns this object
@@ -71,12 +74,14 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   std::atomic<pid_t> thread_{current_thread()};
   std::atomic<const Steps*> latest_{nullptr};  ///< compared with those of steps_ only
   std::mutex mutex_;
-  std::vector<const Steps*> steps_;
+  std::vector<Steps*> steps_;
   std::vector<ListedChannel> channels_;
   std::uint64_t last_step_ = 0;  ///< the most steps of a wrapper that has ended
   ThreadActivity thread_activity_;
   std::uint64_t last_ = 0;  ///< digest of the last status
   Deadline::Clock::time_point changed_ = Deadline::Clock::now();
+  std::uint64_t window_end_ = 0;  ///< last step of the last window
+  std::uint32_t core_wait_ = 0;
   const OwningProcess process_;
 };
 
@@ -91,7 +96,7 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
 
 namespace DTRAIN_NAMESPACE::group {
 
-DTRAIN_DEFINED void RankActivity::add(const Steps& steps) {
+DTRAIN_DEFINED void RankActivity::add(Steps& steps) {
   const std::lock_guard lock(mutex_);
   steps_.push_back(&steps);
 }
@@ -158,6 +163,7 @@ DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
     if (!steps_.empty()) {
       const auto latest = std::find(steps_.begin(), steps_.end(), latest_.load(std::memory_order_relaxed));
       (latest == steps_.end() ? steps_.back() : *latest)->describe(status);
+      status.computing = steps_.front()->computing(Deadline::Clock::now());
     }
   }
   if (status.phase == rendezvous::RankPhase::outside) {
@@ -178,7 +184,13 @@ DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
   if (std::exchange(last_, digest) != digest) changed_ = now;
   const auto unchanged = std::chrono::duration_cast<std::chrono::milliseconds>(now - changed_);
   status.unchanged_ms = static_cast<std::uint64_t>(unchanged.count());
-  status.thread = thread_activity_.look(thread_.load(std::memory_order_relaxed));
+  status.process = static_cast<std::uint32_t>(::getpid());
+  const pid_t thread = thread_.load(std::memory_order_relaxed);
+  status.thread = thread_activity_.look(thread);
+  if (std::exchange(window_end_, status.computing.last_step) != status.computing.last_step) {
+    core_wait_ = thread_activity_.core_wait(thread);
+  }
+  status.computing.core_wait = core_wait_;
   return status;
 }
 

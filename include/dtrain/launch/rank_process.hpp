@@ -145,6 +145,7 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
   worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   worker.limits.liveness = in_milliseconds(seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness));
+  worker.limits.straggler_factor = straggler_factor_setting(variables);
   worker.reconnect_timeout = worker.timeout;
   return worker;
 }

@@ -52,6 +52,7 @@ struct Limits {
   std::chrono::milliseconds liveness{5000};             ///< how long a session that sends nothing counts as alive
   std::chrono::milliseconds rejoin{500};  ///< how long a rank may take to join again if its connection broke
                                           ///< before it could read that it had joined
+  double straggler_factor = 1.15;         ///< the ratio to the ranks' median from which on a rank is slow; 0: none is
 };
 
 /// How often a client of a server sends a heartbeat: 0.5 s, or longer for more than 5000 clients, so that about 10,000

@@ -22,6 +22,23 @@ TEST_CASE("a wait ends at its deadline, also at one that has passed") {
   }
 }
 
+TEST_CASE("the time of a thread's waits is its own") {
+  Word word{0};
+  const auto before = dtrain::WaitTime::of_thread();
+  std::thread other(
+      [&] { static_cast<void>(dtrain::futex_wait(word, 0, Deadline::after(60ms), FutexScope::process)); });
+  static_cast<void>(dtrain::futex_wait(word, 0, Deadline::after(30ms), FutexScope::process));
+  std::mutex mutex;
+  std::unique_lock lock(mutex);
+  std::condition_variable never;
+  CHECK_FALSE(dtrain::block_until(never, lock, Deadline::after(20ms), [] { return false; }));
+  std::this_thread::sleep_for(20ms);  // no wait of the library
+  const auto waited = dtrain::WaitTime::of_thread() - before;
+  other.join();
+  CHECK(waited >= 50ms);
+  CHECK(dtrain::WaitTime::of_thread() - before == waited);
+}
+
 TEST_CASE("a wake ends a thread's wait and says how many it woke") {
   for (const FutexScope scope : {FutexScope::process, FutexScope::shared}) {
     Word word{0};

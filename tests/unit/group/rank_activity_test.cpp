@@ -28,6 +28,8 @@ struct FakeSteps final : RankActivity::Steps {
     status.parameters = 4;
     status.missing = "parameter 0";
   }
+  dtrain::rendezvous::ComputingWindow computing(dtrain::Deadline::Clock::time_point) override { return window; }
+  dtrain::rendezvous::ComputingWindow window;
   std::uint64_t step;
   std::uint32_t ready;
 };
@@ -56,6 +58,14 @@ TEST_CASE("a rank's status has the phase, the wrapper whose step it is, and the 
   CHECK(activity.status().step == 9);
   activity.enter(RankPhase::outside);
   CHECK(activity.status().missing == "");
+  CHECK(activity.status().computing.steps == 0);
+  model.window = {21, 70, 50, 9, 10, 11, 8, 2, 4, 0};
+  FakeSteps later(1, 1);
+  later.window = {21, 70, 60, 9, 10, 11, 8, 2, 4, 0};
+  activity.add(later);
+  CHECK(activity.status().computing.steps == 50);  // of the wrapper that was made first, on every rank
+  CHECK(activity.status().process == static_cast<std::uint32_t>(::getpid()));
+  activity.remove(later);
   activity.remove(model);
   CHECK(activity.status().step == 9);  // a rank is no less advanced when its wrappers have ended
 }

@@ -27,11 +27,18 @@ class ThreadActivity {
   /// proc(5), task/TID/{stat,syscall,wchan}.
   std::string look(pid_t thread);
 
+  /// Thousandths of the time since the last call for the same thread in which it was ready to run, and had no core; 0
+  /// where /proc says nothing. Source: Linux, Documentation/scheduler/sched-stats, /proc/PID/schedstat.
+  std::uint32_t core_wait(pid_t thread);
+
  private:
   SystemFiles files_;
   pid_t thread_ = 0;
   std::uint64_t ticks_ = 0;  ///< processor time until `at_`
   Deadline::Clock::time_point at_{};
+  pid_t delayed_thread_ = 0;
+  std::uint64_t delay_ = 0;  ///< nanoseconds without a core until `delay_at_`
+  Deadline::Clock::time_point delay_at_{};
 };
 
 }  // namespace DTRAIN_NAMESPACE
@@ -41,6 +48,7 @@ class ThreadActivity {
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 
@@ -148,6 +156,19 @@ DTRAIN_DEFINED std::string ThreadActivity::look(pid_t thread) {
   const bool is_known = !wait.empty() && wait != "0";
   return format_text("is blocked in {}{}{}",
                      {call.empty() ? "the kernel" : call, is_known ? ": " : "", is_known ? wait : ""});
+}
+
+DTRAIN_DEFINED std::uint32_t ThreadActivity::core_wait(pid_t thread) {
+  const std::string text = files_.line(format_text("/proc/self/task/{}/schedstat", {thread})).value_or("");
+  char* second = nullptr;
+  static_cast<void>(std::strtoull(text.c_str(), &second, 10));
+  const std::uint64_t delay = std::strtoull(second, nullptr, 10);
+  const auto now = Deadline::Clock::now();
+  const bool is_same = std::exchange(delayed_thread_, thread) == thread && !text.empty();
+  const double passed = std::chrono::duration<double, std::nano>(now - std::exchange(delay_at_, now)).count();
+  const std::uint64_t before = std::exchange(delay_, delay);
+  if (!is_same || delay < before || passed <= 0) return 0;
+  return static_cast<std::uint32_t>(std::min(1e3, 1e3 * static_cast<double>(delay - before) / passed));
 }
 
 }  // namespace DTRAIN_NAMESPACE

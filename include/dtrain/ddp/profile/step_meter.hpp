@@ -18,8 +18,10 @@
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/wait_time.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
+#include "dtrain/ddp/profile/computing_times.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -59,6 +61,9 @@ struct StepTimes {
   std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies
   std::chrono::nanoseconds hidden{};         ///< part before finish() was called; on a device, part during computation
   std::chrono::nanoseconds exposed{};        ///< time added to the step: in finish(), or on a device after computation
+  /// Part of `forward` and `backward` in which the thread waited in dtrain, as in a barrier, a group's collective, or
+  /// batch normalization over the ranks. Waits of some microseconds are not counted.
+  std::chrono::nanoseconds waiting{};
 };
 
 /// Writes step records and sums up times. Steady state: allocates nothing. Threads: stamps run on the communication
@@ -109,10 +114,12 @@ class StepMeter {
     end_forward(Clock::now());
     is_unreduced_ = true;
   }
+  /// The next step that reduces computes nothing, and is no computing time.
+  void leave_out_step() noexcept { leaves_out_ = true; }
   void finished_unreduced() noexcept {
     if (!std::exchange(is_unreduced_, false)) return;
     end_ = Clock::now();
-    backward_ += end_ - begin_;
+    add(backward_, end_ - begin_);
     ++unreduced_;
   }
 
@@ -130,6 +137,7 @@ class StepMeter {
   /// Call at the begin of finish().
   void waiting() noexcept {
     waiting_ = Clock::now();
+    add(backward_, waiting_ - begin_);
     recorder_.note(step_, StepEvent::waiting, 0, waiting_);
   }
 
@@ -137,9 +145,19 @@ class StepMeter {
   void finished(bool measured) noexcept {
     end_ = Clock::now();
     recorder_.note(step_, StepEvent::finished, 0, end_);
-    times_.forward += std::exchange(forward_, {});
-    times_.backward += std::exchange(backward_, {}) + (waiting_ - begin_);
-    unreduced_passes_ += std::exchange(unreduced_, 0);
+    const PhaseTime forward = std::exchange(forward_, {});
+    const PhaseTime backward = std::exchange(backward_, {});
+    const std::uint64_t unreduced = std::exchange(unreduced_, 0);
+    times_.forward += forward.time;
+    times_.backward += backward.time;
+    times_.waiting += forward.waits + backward.waits;
+    unreduced_passes_ += unreduced;
+    waited_ = WaitTime::of_thread();
+    const bool measures_plan = is_complete_ && !has_timeline_;
+    if (!std::exchange(leaves_out_, false) && measured && !measures_plan && step_ > warm_up_steps) {
+      const auto passes = static_cast<std::chrono::nanoseconds::rep>(unreduced + 1);
+      computing_.add(step_, (backward.time - backward.waits) / passes, (forward.time - forward.waits) / passes);
+    }
     times_.exposed += end_ - waiting_;
     if (measured) {
       add_communication();
@@ -171,6 +189,7 @@ class StepMeter {
   std::uint64_t unreduced_passes() const noexcept { return unreduced_passes_; }
 
   const StepRecorder& recorder() const noexcept { return recorder_; }
+  ComputingTimes& computing() noexcept { return computing_; }
 
   /// The number of the last step, from 1, and its duration from begin() to finished().
   std::uint64_t step() const noexcept { return step_; }
@@ -179,6 +198,13 @@ class StepMeter {
  private:
   using Clock = StepRecord::Clock;
 
+  /// A time, and the part of it in which the thread waited.
+  struct PhaseTime {
+    std::chrono::nanoseconds time{};
+    std::chrono::nanoseconds waits{};
+  };
+
+  static constexpr std::uint64_t warm_up_steps = 20;  ///< no computing times: caches fill, libraries choose kernels
   static constexpr std::size_t untimed_records = 1024;
   static constexpr std::size_t timeline_records = std::size_t{1} << 16;
 
@@ -194,10 +220,16 @@ class StepMeter {
     std::atomic<Clock::rep> reduced{0};
   };
 
+  /// Adds a time that ends now.
+  void add(PhaseTime& phase, std::chrono::nanoseconds time) noexcept {
+    const std::chrono::nanoseconds waited = WaitTime::of_thread();
+    phase.time += time;
+    phase.waits += std::clamp(waited - std::exchange(waited_, waited), std::chrono::nanoseconds(0), time);
+  }
+
   void end_forward(Clock::time_point now) noexcept {
-    if (end_ != Clock::time_point{}) {
-      forward_ += now - end_;
-    }
+    if (end_ != Clock::time_point{}) add(forward_, now - end_);
+    waited_ = WaitTime::of_thread();
     begin_ = now;
   }
 
@@ -239,10 +271,13 @@ class StepMeter {
   Clock::time_point end_{};  ///< end of the previous pass; the epoch if there is none
   /// @name Since the last step's end.
   /// @{
-  std::chrono::nanoseconds forward_{};
-  std::chrono::nanoseconds backward_{};  ///< time of passes that reduced nothing
+  PhaseTime forward_;
+  PhaseTime backward_;
   std::uint64_t unreduced_ = 0;
   /// @}
+  std::chrono::nanoseconds waited_{};  ///< the thread's waits when a phase began
+  ComputingTimes computing_;
+  bool leaves_out_ = false;
   bool is_unreduced_ = false;  ///< whether the current pass reduces nothing
   std::uint64_t unreduced_passes_ = 0;
 };

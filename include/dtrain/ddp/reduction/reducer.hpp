@@ -219,6 +219,9 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
             reduction_.meter(),     reduction_.ready_check(), reduction_.sums()};
   }
 
+  /// The next step is one without data.
+  void leave_out_step() noexcept { reduction_.meter().leave_out_step(); }
+
   /// Between steps: forgets what passes under no_sync() have left, but for gradients in the model's own memory.
   void discard_accumulated() noexcept {
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
@@ -322,6 +325,11 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
   }
 
   void describe(rendezvous::RankStatus& status) const override { ready_.describe(status); }
+  rendezvous::ComputingWindow computing(Deadline::Clock::time_point now) override {
+    rendezvous::ComputingWindow window = reduction_.meter().computing().latest(now);
+    window.ranks = world_size_;
+    return window;
+  }
 
   void keep_order() {
     rebuild_.agreed_order = {};
@@ -331,6 +339,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
   }
 
   FailureContext context_;
+  std::uint32_t world_size_;
   DdpOptions options_;
   BucketRebuild rebuild_;
   std::unique_ptr<BucketReduction<Communicator>> owner_;
@@ -351,6 +360,7 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
                                BucketPlan plan, const DdpOptions& options, FailureContext context, ReducerParts parts,
                                HookFunctions<Communicator> hook)
     : context_(std::move(context)),
+      world_size_(context_.group ? static_cast<std::uint32_t>(context_.group->members().world_size) : 0),
       options_(options),
       rebuild_(std::move(parts.rebuild)),
       owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,

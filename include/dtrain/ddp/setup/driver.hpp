@@ -201,6 +201,7 @@ void Driver<Backend, Group>::begin_without_data() {
                 "a step without data was made with hooks::LocalSgd, whose local steps exchange nothing; give all ranks "
                 "the same number of steps (DistributedSampler), or use another hook");
   }
+  reducer->leave_out_step();
   if (std::exchange(sends_buffers_, false)) warn_of_constant_buffers();
 }
 

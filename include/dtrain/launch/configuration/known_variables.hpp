@@ -14,13 +14,13 @@
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Variables that a user may set.
-inline constexpr std::array<std::string_view, 21> user_variables{
+inline constexpr std::array<std::string_view, 22> user_variables{
     "DTRAIN_CHECK_VALUES",     "DTRAIN_GRACE_SECONDS", "DTRAIN_HOST_ID",          "DTRAIN_INTERFACE",
     "DTRAIN_JOB_ID",           "DTRAIN_LAUNCHER",      "DTRAIN_LIVENESS_SECONDS", "DTRAIN_LOCAL_RANK",
     "DTRAIN_LOCAL_WORLD_SIZE", "DTRAIN_LOG",           "DTRAIN_MASTER_ADDR",      "DTRAIN_MASTER_PORT",
     "DTRAIN_NODE_CORES",       "DTRAIN_NODE_COUNT",    "DTRAIN_NODE_RANK",        "DTRAIN_RANK",
-    "DTRAIN_SECRET",           "DTRAIN_SECRET_FILE",   "DTRAIN_SHARE_DEVICES",    "DTRAIN_TIMEOUT_SECONDS",
-    "DTRAIN_WORLD_SIZE",
+    "DTRAIN_SECRET",           "DTRAIN_SECRET_FILE",   "DTRAIN_SHARE_DEVICES",    "DTRAIN_STRAGGLER_FACTOR",
+    "DTRAIN_TIMEOUT_SECONDS",  "DTRAIN_WORLD_SIZE",
 };
 
 /// Variables that a launcher of dtrain sets for its workers.

@@ -36,6 +36,7 @@ struct NodeLauncherOptions {
   RunElasticJob run_elastic = nullptr;  ///< the launcher's part if min_ranks is set
   std::chrono::nanoseconds join_timeout = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
+  double straggler_factor = rendezvous::Limits().straggler_factor;
   std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
   ShutdownTimeouts shutdown_timeouts{};
   std::optional<std::string> host_id;
@@ -217,6 +218,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   if (backend != nullptr) detail::require_one_host(options, *backend);
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  options.straggler_factor = straggler_factor_setting(variables);
   if (visible_devices != nullptr) {
     options.shutdown_timeouts.exit_grace = device_shutdown_timeouts.exit_grace;
     if (options.max_restarts > 0) {  // the next attempt needs the device memory of killed workers

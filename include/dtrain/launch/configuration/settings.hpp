@@ -20,6 +20,7 @@
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/variables.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -71,6 +72,19 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
                 {identity::quoted(variable, *value)});
   }
   return *seconds;
+}
+
+/// DTRAIN_STRAGGLER_FACTOR, or its default. @throws Error (usage) for a value that is neither 0 nor from 1.01 to 1000
+inline double straggler_factor_setting(const identity::Variables& variables) {
+  const std::optional<std::string_view> value = variables.text("DTRAIN_STRAGGLER_FACTOR");
+  if (!value) return rendezvous::Limits().straggler_factor;
+  const std::optional<std::chrono::nanoseconds> number = decimal_seconds(*value);
+  const double factor = number ? std::chrono::duration<double>(*number).count() : -1;
+  if (factor != 0 && (factor < 1.01 || factor > 1000)) {
+    throw_error(Errc::usage, "{} is neither 0 nor a number from 1.01 to 1000; correct it or unset it",
+                {identity::quoted("DTRAIN_STRAGGLER_FACTOR", *value)});
+  }
+  return factor;
 }
 
 /// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.

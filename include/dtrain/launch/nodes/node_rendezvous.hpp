@@ -317,7 +317,9 @@ class NodeRendezvous {
     server_.emplace(*loop_, std::move(listener), rendezvous::ServerOptions{secret, limits()});
   }
 
-  rendezvous::Limits limits() const { return {.liveness = in_milliseconds(options_->liveness)}; }
+  rendezvous::Limits limits() const {
+    return {.liveness = in_milliseconds(options_->liveness), .straggler_factor = options_->straggler_factor};
+  }
   void open_launchers_job(Deadline deadline) {
     rendezvous::StoreJobOptions job;
     job.role = rendezvous::ClientRole::launcher;

@@ -128,8 +128,17 @@ inline void fields(Serializer& of, RankStatus::Channel& channel) {
   of.flag(channel.is_in_operation);
 }
 
+inline void fields(Serializer& of, ComputingWindow& window) {
+  for (std::uint64_t* const each : {&window.first_step, &window.last_step, &window.steps, &window.lower_quartile,
+                                    &window.median, &window.upper_quartile, &window.backward, &window.outside})
+    of.number(*each);
+  of.number(window.ranks);
+  of.number(window.core_wait);
+}
+
 inline void fields(Serializer& of, RankStatus& status) {
   of.choice(status.phase, RankPhase::outside, RankPhase::unwinding);
+  of.number(status.process);
   of.number(status.step);
   of.number(status.ready);
   of.number(status.parameters);
@@ -137,6 +146,7 @@ inline void fields(Serializer& of, RankStatus& status) {
   of.text(status.thread, max_name_bytes);
   of.number(status.unchanged_ms);
   of.list(status.channels, 0, RankStatus::most_channels, [&of](RankStatus::Channel& each) { fields(of, each); });
+  fields(of, status.computing);
 }
 
 /// @param of a Serializer, or a SharingWriter

@@ -252,6 +252,22 @@ enum class RankPhase : std::uint8_t {
   unwinding,  ///< an exception has left the rank's function, or a step
 };
 
+/// How long a rank computed in a window of its steps, in nanoseconds of a pass, without its waits.
+struct ComputingWindow {
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
+  std::uint64_t steps = 0;  ///< the number of times in the quartiles; 0: there is no window yet
+  std::uint64_t lower_quartile = 0;
+  std::uint64_t median = 0;
+  std::uint64_t upper_quartile = 0;
+  std::uint64_t backward = 0;   ///< the median of the backward passes
+  std::uint64_t outside = 0;    ///< the median of forward pass, optimizer and data
+  std::uint32_t ranks = 0;      ///< members of the wrapper's group
+  std::uint32_t core_wait = 0;  ///< thousandths of the time in which the thread waited for a core
+
+  friend bool operator==(const ComputingWindow&, const ComputingWindow&) = default;
+};
+
 /// From a rank to the store: twice in a liveness time at least, and once more when the rank learns of the job's
 /// failure.
 struct RankStatus {
@@ -272,6 +288,7 @@ struct RankStatus {
   };
 
   RankPhase phase = RankPhase::outside;
+  std::uint32_t process = 0;
   std::uint64_t step = 0;   ///< the number of the last step that has begun; 0: none has
   std::uint32_t ready = 0;  ///< gradients that are ready in this step
   std::uint32_t parameters = 0;
@@ -279,6 +296,7 @@ struct RankStatus {
   std::string thread{};             ///< ThreadActivity of the thread that drives the steps
   std::uint64_t unchanged_ms = 0;   ///< how long step, ready and channels have not changed, to within an interval
   std::vector<Channel> channels{};  ///< those in an operation first, then the ones used last
+  ComputingWindow computing{};      ///< the first wrapper's
 };
 
 /// From the store to a rank.

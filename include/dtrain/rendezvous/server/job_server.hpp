@@ -91,7 +91,7 @@ class JobServer final : private JobSink {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        statuses_(loop, options_.goes_on_after_loss, options_.prints_statuses),
+        statuses_(loop, options_.goes_on_after_loss, options_.prints_statuses, limits.straggler_factor),
         job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
         joined_(loop),

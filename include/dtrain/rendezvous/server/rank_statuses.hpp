@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// RankStatuses of a JobServer: the latest status of each rank, and their table in the log after a failure.
+/// RankStatuses of a JobServer: the latest status of each rank, and what the log says of them: their table after a
+/// failure, long waits, slow ranks.
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +21,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
+#include "dtrain/rendezvous/server_state/slow_ranks.hpp"
 #include "dtrain/rendezvous/server_state/status_table.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -30,8 +32,13 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 class RankStatuses {
  public:
   /// @param goes_on_after_loss StoreJobOptions::goes_on_after_loss @param prints StoreJobOptions::prints_statuses
-  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss, bool prints = true)
-      : loop_(loop), goes_on_after_loss_(goes_on_after_loss), prints_(prints), changed_(loop) {}
+  /// @param straggler_factor Limits::straggler_factor
+  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss, bool prints = true, double straggler_factor = 0)
+      : loop_(loop),
+        goes_on_after_loss_(goes_on_after_loss),
+        prints_(prints),
+        slow_ranks_(straggler_factor),
+        changed_(loop) {}
   RankStatuses(const RankStatuses&) = delete;
   RankStatuses& operator=(const RankStatuses&) = delete;
   ~RankStatuses() {
@@ -97,6 +104,7 @@ class RankStatuses {
   const bool goes_on_after_loss_;
   const bool prints_;
   std::map<int, LatestStatus> ranks_;
+  SlowRanks slow_ranks_;
   std::optional<Cause> cause_;  ///< why there is a table to print
   Deadline::Clock::time_point failed_at_{};
   bool has_ended_ = false;  ///< the job has failed or is to end
@@ -117,6 +125,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 DTRAIN_DEFINED void RankStatuses::joined(int rank, const std::string& host) noexcept {
   try {
     ranks_.insert_or_assign(rank, LatestStatus{host});
+    slow_ranks_.forget(rank);
   } catch (...) {
     // The rank has no line.
   }
@@ -140,12 +149,16 @@ DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept
   latest.is_last = cause_.has_value();
   if (!cause_) latest.has_ended = latest.is_lost = false;  // it has joined again
   changed_.set();
-  if (has_ended_ || !looked_.passed()) return;
+  if (has_ended_) return;
   try {
+    for (const std::string& line :
+         slow_ranks_.receive(rank, latest.host, *latest.status, ranks_.size(), Deadline::Clock::now()))
+      log(LogLevel::warning, line);
+    if (!looked_.passed()) return;
     looked_ = Deadline::after(std::chrono::milliseconds(900));
     print_if_ranks_wait();
   } catch (...) {
-    // There is no memory for the table.
+    // There is no memory for the lines.
   }
 }
 
@@ -163,6 +176,7 @@ DTRAIN_DEFINED void RankStatuses::left(int rank) noexcept {
   } else {
     ranks_.erase(rank);
   }
+  slow_ranks_.forget(rank);
   changed_.set();
 }
 

@@ -44,6 +44,8 @@ class Event {
   /// sleep ends late by Linux's timer slack, 50 us.
   /// @throws Error (cuda) if the device has failed, by this event's work or other work
   WaitResult block_until_complete(Deadline deadline) const {
+    if (poll()) return WaitResult::complete;
+    const WaitTime wait;
     constexpr std::chrono::microseconds longest_sleep{100};
     const Deadline spin = Deadline::after(std::chrono::microseconds(50));
     std::chrono::microseconds sleep{1};

@@ -45,6 +45,28 @@ std::string state_by_files(const std::string& stat, const std::string& syscall, 
 
 }  // namespace
 
+TEST_CASE("the share of the time in which a thread has had no core is that since the last look at the same thread") {
+  const support::TemporaryDirectory root;
+  const std::string folder = root.path + "/proc/self/task/7";
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const std::string& text) { std::ofstream(folder + "/schedstat") << text << '\n'; };
+  ThreadActivity state{SystemFiles(root.path)};
+  write("1000 2000 3");
+  CHECK(state.core_wait(7) == 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  write("5000 20002000 9");  // 20 ms more
+  const std::uint32_t share = state.core_wait(7);
+  CHECK((share > 0 && share <= 200));
+  write("5000 900020002000 9");
+  CHECK(state.core_wait(7) == 1000);
+  CHECK(state.core_wait(7) == 0);
+  CHECK(state.core_wait(8) == 0);
+  write("5000 999020002000 9");
+  CHECK(state.core_wait(7) == 0);  // another thread was looked at meanwhile
+  write("nothing");
+  CHECK(state.core_wait(7) == 0);
+}
+
 TEST_CASE("a thread that computes runs, and one that reads from a pipe sleeps in read() of it") {
   CHECK(state_of_thread(
             [](std::atomic<bool>& stops) {

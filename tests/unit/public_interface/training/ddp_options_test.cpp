@@ -289,3 +289,23 @@ TEST_CASE("the times of each step are recorded in an order that makes sense, and
     CHECK(ddp.slowest_rank().rank < 2);
   });
 }
+
+TEST_CASE("the slowest rank is the one for which the others wait, also in a collective of the program") {
+  run_well(2, [&](const Group& group) {
+    BindingModel model({4});
+    DistributedDataParallel ddp{model, group};
+    for (int step = 0; step < 5; ++step) {
+      if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      static_cast<void>(group.all_reduce(1.0F));  // rank 0 is no slower for its wait here
+      ddp.backward([](Ready ready) { all_ready(ready, 1); });
+    }
+    CHECK(ddp.slowest_rank().rank == 1);
+    const dtrain::StepTimes times = ddp.statistics().times;
+    CHECK(times.waiting <= times.forward + times.backward);
+    const std::string summary = ddp.summary();
+    if (group.rank() == 0) {
+      CHECK(times.waiting > std::chrono::milliseconds(20));
+      CHECK_CONTAINS(summary, ", of both waiting ");
+    }
+  });
+}

@@ -132,6 +132,8 @@ TEST_CASE("a rank's status comes back as it was, and what exceeds its bounds is 
   sent.thread = "runs";
   sent.unchanged_ms = 12000;
   sent.channels = {{"ddp-1", "all_reduce (sum) of 8 f32", 5684, 5685, 900, true}, {"group", "barrier", 2, 2, 0, false}};
+  sent.process = 4711;
+  sent.computing = {21, 70, 50, 900, 1000, 1100, 800, 200, 4, 310};
   const auto decoded = decode<FromRank>(encode(sent));
   REQUIRE(decoded);
   const RankStatus& status = std::get<RankStatus>(*decoded);
@@ -150,6 +152,8 @@ TEST_CASE("a rank's status comes back as it was, and what exceeds its bounds is 
   CHECK(status.channels[0].unchanged_ms == 900);
   CHECK(status.channels[0].is_in_operation);
   CHECK_FALSE(status.channels[1].is_in_operation);
+  CHECK(status.process == 4711);
+  CHECK(status.computing == sent.computing);
   sent.channels.resize(RankStatus::most_channels + 1);
   CHECK_FALSE(decode<FromRank>(encode(sent)));
   std::vector<std::byte> frame = encode(RankStatus{});

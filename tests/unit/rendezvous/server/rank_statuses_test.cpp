@@ -64,6 +64,27 @@ TEST_CASE_FIXTURE(StatusesOfTwo, "a rank that sends nothing is waited for 200 ms
   CHECK_CONTAINS(captured.text(), "dtrain:   rank 1 (host b), step 4: sends nothing; 0.");
 }
 
+TEST_CASE("a rank that computes longer than the other is logged, until the job ends") {
+  for (const double factor : {0.0, 1.15}) {
+    support::CapturedStderr captured;
+    EventLoop loop;
+    RankStatuses statuses(loop, false, true, factor);
+    statuses.joined(0, "a");
+    statuses.joined(1, "b");
+    for (std::uint64_t window = 0; window < 5; ++window) {
+      for (const int rank : {0, 1}) {
+        RankStatus status = at_step(50 * window, 0, false);
+        const std::uint64_t time = rank == 0 ? 10'000'000 : 13'000'000;
+        status.computing = {1 + 50 * window, 50 + 50 * window, 50, time, time, time, time, 0, 2, 0};
+        statuses.received(rank, status);
+      }
+    }
+    const bool is_told =
+        contains(captured.text(), "dtrain: rank 1 (host b, process 0) computes 13 ms a pass, 1.30 times");
+    CHECK(is_told == (factor > 0));
+  }
+}
+
 TEST_CASE_FIXTURE(StatusesOfTwo, "a rank that ends after the failure is not lost, and is not waited for") {
   statuses->failed({CauseKind::exception, 0, "a", "a mistake"});
   statuses->received(0, at_step(5));

@@ -1,0 +1,25 @@
+// ctest: LABELS long
+// A rank that computes longer than the others is named in the log, after four windows of ten seconds.
+
+#include <regex>
+
+#include "integration/prelude.hpp"
+
+TEST_CASE("the rank that computes longest is named, although the others wait for it outside of finish()") {
+  Program job(DTRAIN_TEST_PROGRAMS_DIR "/stuck_training", {"--nproc-per-node=3", "slow"});
+  REQUIRE(job.wait_for(" of each pass for it", dtrain::Deadline::after(std::chrono::minutes(5))));
+  job.signal(SIGTERM);
+  const Result result = job.wait();
+  CHECK_MESSAGE(
+      std::regex_search(result.error,
+                        std::regex("^dtrain: rank 1 \\(host [^)]*, process \\d+\\) computes [.\\d]* ms a pass, "
+                                   "[.\\d]* times the median of 3 ranks, since about step \\d+; [.\\d]* times "
+                                   "outside of it; the others wait [.\\d]* ms of each pass for it")),
+      result.error);
+}
+
+TEST_CASE("the factor from which on a rank is slow is checked where the job starts") {
+  const Result result = support::run(DTRAIN_TEST_PROGRAMS_DIR "/stuck_training", {"--nproc-per-node=2", "nothing"},
+                                     {{"DTRAIN_STRAGGLER_FACTOR", "1"}});
+  support::check_ended(result, 2, {"DTRAIN_STRAGGLER_FACTOR='1' is neither 0 nor a number from 1.01 to 1000"});
+}
