@@ -121,6 +121,21 @@ TEST_CASE("seconds are read strictly") {
   }
 }
 
+TEST_CASE("DTRAIN_STRAGGLER_FACTOR is a factor, or 0") {
+  const auto read = [](const char* text) {
+    const Environment environment{{"DTRAIN_STRAGGLER_FACTOR", text}};
+    return launch::straggler_factor_setting(Variables(environment));
+  };
+  CHECK(read("") == 1.15);
+  CHECK(read("0") == 0);
+  CHECK(read("1.5") == 1.5);
+  CHECK(read("1.01") == 1.01);
+  for (const char* bad : {"1", "1.009", "0.5", "-1", "1001", "115%", "off"}) {
+    CAPTURE(bad);
+    CHECK_ERROR(read(bad), dtrain::Errc::usage, "is neither 0 nor a number from 1.01 to 1000; correct it or unset it");
+  }
+}
+
 TEST_CASE("DTRAIN_LOG is a level or an error that lists the levels") {
   for (const char* good : {"", "off", "error", "warning", "info", "debug"}) {
     const Environment environment{{"DTRAIN_LOG", good}};
