@@ -53,6 +53,7 @@ enum class Errc : int {
   out_of_memory,         ///< shared or device memory is exhausted
   job_failed,            ///< another rank failed first; see its cause
   peer_lost,             ///< another rank's process ended
+  not_finite,            ///< a gradient is infinite or NaN (OnNotFinite::fail)
 };
 
 /// The category of Errc, named "dtrain".
@@ -150,6 +151,7 @@ DTRAIN_DEFINED const std::error_category& dtrain_category() noexcept {
         case Errc::out_of_memory: return "out of memory";
         case Errc::job_failed: return "job failed";
         case Errc::peer_lost: return "peer lost";
+        case Errc::not_finite: return "gradient that is not finite";
       }
       return "unknown dtrain error";
     }

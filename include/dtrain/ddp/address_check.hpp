@@ -70,6 +70,11 @@ class AddressCheck {
     if (is_due_) compare();
   }
 
+  /// Visits the present parameters; none after forget().
+  void visit(const Visit& visit) const {
+    if (read_) read_(visit);
+  }
+
   /// Disables the check, because the model may be destroyed.
   void forget() noexcept {
     read_ = nullptr;

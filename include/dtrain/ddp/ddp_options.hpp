@@ -50,8 +50,19 @@ class PlanChoice {
   Make make_ = nullptr;
 };
 
+/// Answer to a gradient with an element that is infinite or NaN. The ranks' sum hides which rank it comes from; the
+/// sentence names that rank, the parameter, the element, and whether the weights were finite.
+/// @ingroup training
+enum class OnNotFinite {
+  /// The job's log has the sentence, once until 100 steps have been finite. Steps with a loss scaler, whose search
+  /// for a scale makes such gradients, are told of when the scale is at most 1, or the eighth time in a row.
+  log,
+  fail,    ///< finish() of that rank throws it (Errc::not_finite), with or without a loss scaler
+  ignore,  ///< nothing is read
+};
+
 /// Options of DistributedDataParallel, equal on every rank, except for `timeline`, `device_times`, `check_addresses`,
-/// `check_ready`, `progress` and `producer_stream`. A difference is an error on all ranks.
+/// `check_ready`, `on_not_finite`, `progress` and `producer_stream`. A difference is an error on all ranks.
 /// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
@@ -96,6 +107,10 @@ struct DdpOptions {
   /// and a 64th of a larger one: 64 steps read all of it. A bound gradient is an error then; any other is a warning in
   /// the log, once, because the program may use its memory for something else after ready(). False: compares nothing.
   std::optional<bool> check_ready{};
+  /// Gradients in host memory are read before they are reduced: of the first 20 steps, and then as often as it takes at
+  /// most 0.3% of the time of steps, each 64th step at least; with OnNotFinite::fail in every step. Floats of 16 bits
+  /// and more.
+  OnNotFinite on_not_finite = OnNotFinite::log;
   /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
   /// costs some microseconds a bucket. Keeps records of more steps.
   bool timeline = false;
@@ -128,5 +143,6 @@ DTRAIN_DEFINED void check_options(const DdpOptions& options) {
 
 namespace DTRAIN_NAMESPACE {
 using ddp::DdpOptions;
+using ddp::OnNotFinite;
 using ddp::PlanChoice;
 }  // namespace DTRAIN_NAMESPACE

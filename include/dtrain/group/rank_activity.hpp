@@ -51,6 +51,9 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
     phase_.store(phase, std::memory_order_relaxed);
   }
 
+  /// The next statuses have this finding, of which it sets the number. @throws std::bad_alloc
+  void report(rendezvous::RankStatus::Finding finding);
+
   /// Lifetime: `steps` is removed before it is destroyed.
   void add(Steps& steps);
   void remove(const Steps& steps) noexcept;
@@ -76,6 +79,7 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   std::mutex mutex_;
   std::vector<Steps*> steps_;
   std::vector<ListedChannel> channels_;
+  rendezvous::RankStatus::Finding finding_;
   std::uint64_t last_step_ = 0;  ///< the most steps of a wrapper that has ended
   ThreadActivity thread_activity_;
   std::uint64_t last_ = 0;  ///< digest of the last status
@@ -99,6 +103,13 @@ namespace DTRAIN_NAMESPACE::group {
 DTRAIN_DEFINED void RankActivity::add(Steps& steps) {
   const std::lock_guard lock(mutex_);
   steps_.push_back(&steps);
+}
+
+DTRAIN_DEFINED void RankActivity::report(rendezvous::RankStatus::Finding finding) {
+  finding.text.resize(std::min(finding.text.size(), rendezvous::RankStatus::max_finding_bytes));
+  const std::lock_guard lock(mutex_);
+  finding.number = finding_.number + 1;
+  finding_ = std::move(finding);
 }
 
 DTRAIN_DEFINED void RankActivity::remove(const Steps& steps) noexcept {
@@ -160,6 +171,7 @@ DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
   {
     const std::lock_guard lock(mutex_);
     status.step = last_step_;
+    status.finding = finding_;
     if (!steps_.empty()) {
       const auto latest = std::find(steps_.begin(), steps_.end(), latest_.load(std::memory_order_relaxed));
       (latest == steps_.end() ? steps_.back() : *latest)->describe(status);

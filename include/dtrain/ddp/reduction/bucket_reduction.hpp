@@ -31,6 +31,7 @@
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
+#include "dtrain/ddp/reduction/finite_check.hpp"
 #include "dtrain/ddp/reduction/gradient_arena.hpp"
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
 #include "dtrain/ddp/reduction/pending_buckets.hpp"
@@ -78,6 +79,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
         check_(gradients_, GradientCopier::copies_on_stream ? LateWrites::unchecked : late_writes),
+        finite_(gradients_, options.on_not_finite),
         sums_(gradients_),
         all_reduce_(norms_) {
     if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
@@ -164,12 +166,13 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     unpacks_ = needs.unpacks;
     buffers_.begin_step(needs.skips_buffer_broadcast);
     meter_.begin();
+    if constexpr (!GradientCopier::copies_on_stream) finite_.begin_step(meter_.step(), chosen.is_for_model());
     norms_.begin_step(measures);
     pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
     } else {
-      copier_.reserve(needs.items_per_bucket + (check_.is_on() ? 2 : 0));
+      copier_.reserve(needs.items_per_bucket + (check_.is_on() ? 2 : 0) + (finite_.is_on() ? 1 : 0));
     }
   }
 
@@ -241,11 +244,17 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (is_for_model)
       updates = scale_by_options(
           step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
+    if constexpr (!GradientCopier::copies_on_stream) {
+      finite_.end_step(step_.scaler.on_host(), !norms_.is_measured() || norms_.norm().finite);
+    }
     drop_options();
     return updates;
   }
 
   void drop_options() noexcept { step_ = {}; }
+
+  /// What the last step's check has found.
+  const FiniteCheck& finite() const noexcept { return finite_; }
 
   /// Whether scale_gradients() needs norms().norm() on the host before. @throws as BucketNorms::norm if no norm was
   /// measured
@@ -384,6 +393,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     meter_.launched(bucket);
     const bool is_hook = hook_ && work_ == &*hook_;  // a hook may write gradients at once, in launch()
     if (check_.is_on()) check_.before_collective(plan().buckets[bucket].parameters, copier_.stream(), is_hook);
+    if (finite_.is_on()) {
+      finite_.before_collective(plan().buckets[bucket].parameters, arena_.range(bucket), copier_.stream(), is_hook);
+    }
     copier_.before_collective(bucket);
     work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
     if (bucket + 1 == arena_.buckets()) {
@@ -408,6 +420,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   Norms norms_;
   GradientCopier copier_;
   ReadyCheck check_;
+  FiniteCheck finite_;
   GradientSums sums_;
   StepOptions step_;             ///< the open step's
   bool unpacks_ = true;          ///< StepNeeds::unpacks of the open step

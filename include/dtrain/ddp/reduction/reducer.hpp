@@ -145,6 +145,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
       require_complete();
       updates = reduction_.finish();
+      if (reduction_.finite().has_finding()) tell_not_finite();
     });
     bytes_reduced_ += payload_bytes(plan());
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
@@ -276,6 +277,17 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
       end_borrowed_work(reduction_, context_);
       throw;
     }
+  }
+
+  /// @throws Error (not_finite) with OnNotFinite::fail
+  DTRAIN_NOT_INLINED void tell_not_finite() {
+    rendezvous::RankStatus::Finding finding;
+    finding.text = reduction_.finite().describe(addresses_, finding.is_sum);
+    if (options_.on_not_finite == OnNotFinite::fail) {
+      throw Error(Errc::not_finite, std::move(finding.text)).with_rank(context_.rank);
+    }
+    finding.step = steps_ + 1;
+    if (context_.activity) context_.activity->report(std::move(finding));
   }
 
   void require_complete() {

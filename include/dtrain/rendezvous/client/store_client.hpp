@@ -114,6 +114,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     if (!open()) {
       co_return false;
     }
+    send_status();  // which may have a finding
     leaving_ = true;
     post(encode(Leave{}), "leaving the job");
     const async::WakeReason ready = co_await left_.wait(deadline);

@@ -146,6 +146,10 @@ inline void fields(Serializer& of, RankStatus& status) {
   of.text(status.thread, max_name_bytes);
   of.number(status.unchanged_ms);
   of.list(status.channels, 0, RankStatus::most_channels, [&of](RankStatus::Channel& each) { fields(of, each); });
+  of.number(status.finding.number);
+  of.number(status.finding.step);
+  of.flag(status.finding.is_sum);
+  of.text(status.finding.text, RankStatus::max_finding_bytes);
   fields(of, status.computing);
 }
 

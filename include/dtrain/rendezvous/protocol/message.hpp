@@ -276,6 +276,7 @@ struct RankStatus {
   static constexpr MessageKind message_kind = MessageKind::status;
   static constexpr std::size_t most_channels = 4;
   static constexpr std::size_t max_call_bytes = 160;
+  static constexpr std::size_t max_finding_bytes = 400;
 
   /// A channel of the rank.
   struct Channel {
@@ -287,6 +288,14 @@ struct RankStatus {
     bool is_in_operation = false;    ///< whether `call` has not ended
   };
 
+  /// What the log of the job is to say.
+  struct Finding {
+    std::uint32_t number = 0;  ///< counts the rank's; 0: none
+    std::uint64_t step = 0;
+    bool is_sum = false;  ///< whether every rank has it, and none if another rank has one of its own
+    std::string text;
+  };
+
   RankPhase phase = RankPhase::outside;
   std::uint32_t process = 0;
   std::uint64_t step = 0;   ///< the number of the last step that has begun; 0: none has
@@ -296,6 +305,7 @@ struct RankStatus {
   std::string thread{};             ///< ThreadActivity of the thread that drives the steps
   std::uint64_t unchanged_ms = 0;   ///< how long step, ready and channels have not changed, to within an interval
   std::vector<Channel> channels{};  ///< those in an operation first, then the ones used last
+  Finding finding{};                ///< the latest
   ComputingWindow computing{};      ///< the first wrapper's
 };
 

@@ -44,6 +44,7 @@ class RankStatuses {
   ~RankStatuses() {
     completing_.cancel();
     complete();
+    tell_finding();
   }
 
   /// @name Events of the job. Without memory an event is dropped.
@@ -77,7 +78,8 @@ class RankStatuses {
     std::optional<RankStatus> status{};
     Deadline::Clock::time_point received = Deadline::Clock::now();
     double steps_per_second = 0;
-    bool is_last = false;  ///< sent after the failure
+    std::uint32_t finding = 0;  ///< number of its last finding
+    bool is_last = false;       ///< sent after the failure
     bool has_ended = false;
     bool is_lost = false;
   };
@@ -96,6 +98,8 @@ class RankStatuses {
   }
 
   void complete() noexcept;
+  void tell_finding() noexcept;
+  std::string finding_text();
   void make_table();
   void print_if_ranks_wait();
   std::vector<ReportedStatus> reported() const;
@@ -110,6 +114,8 @@ class RankStatuses {
   bool has_ended_ = false;  ///< the job has failed or is to end
   bool has_table_ = false;  ///< table_ was made
   std::vector<std::string> table_;
+  std::vector<std::pair<int, RankStatus::Finding>> findings_;             ///< ranks' findings that are not told yet
+  Deadline finding_due_ = Deadline::after(std::chrono::milliseconds(0));  ///< when they are told together
   std::chrono::milliseconds notice_after_{10000};                    ///< how long a rank waits until a table says so
   Deadline looked_ = Deadline::after(std::chrono::milliseconds(0));  ///< when waits are looked for again
   async::AutoResetEvent changed_;
@@ -149,8 +155,14 @@ DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept
   latest.is_last = cause_.has_value();
   if (!cause_) latest.has_ended = latest.is_lost = false;  // it has joined again
   changed_.set();
-  if (has_ended_) return;
   try {
+    const RankStatus::Finding& finding = latest.status->finding;
+    if (std::exchange(latest.finding, finding.number) != finding.number) {
+      if (findings_.empty()) finding_due_ = Deadline::after(std::chrono::milliseconds(1500));  // as others may come
+      findings_.emplace_back(rank, finding);
+    }
+    if (has_ended_) return;
+    if (!findings_.empty() && finding_due_.passed()) tell_finding();
     for (const std::string& line :
          slow_ranks_.receive(rank, latest.host, *latest.status, ranks_.size(), Deadline::Clock::now()))
       log(LogLevel::warning, line);
@@ -236,9 +248,33 @@ DTRAIN_DEFINED void RankStatuses::make_table() {
     table_.push_back(std::move(line));
 }
 
+/// The text of the earliest step's ranks; that of a sum only if no rank has one of its own. Takes all findings.
+DTRAIN_DEFINED std::string RankStatuses::finding_text() {
+  const auto findings = std::exchange(findings_, {});
+  const auto order = [](const auto& each) { return std::pair(each.second.is_sum, each.second.step); };
+  const auto first = std::min_element(findings.begin(), findings.end(),
+                                      [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  if (first == findings.end()) return {};
+  std::vector<int> ranks;
+  for (const auto& each : findings)
+    if (order(each) == order(*first)) ranks.push_back(each.first);
+  std::sort(ranks.begin(), ranks.end());
+  const RankStatus::Finding& finding = first->second;
+  return finding.is_sum ? finding.text : format_text("{}: {}", {rank_list(ranks, 8), finding.text});
+}
+
+DTRAIN_DEFINED void RankStatuses::tell_finding() noexcept {
+  try {
+    if (const std::string text = finding_text(); !text.empty()) log(LogLevel::warning, text);
+  } catch (...) {
+    // There is no memory for the text.
+  }
+}
+
 DTRAIN_DEFINED void RankStatuses::complete() noexcept {
   if (!cause_ || std::exchange(has_table_, true)) return;
   try {
+    if (std::string text = finding_text(); !text.empty()) table_.push_back(std::move(text));
     make_table();
     if (!prints_ || table_.empty()) return;
     log(LogLevel::warning,
