@@ -88,6 +88,13 @@ TEST_CASE("a rank that is stopped is said to send nothing, and its last place is
                 stopped.error);
 }
 
+TEST_CASE("the job's log has once which rank's gradient was not finite") {
+  const Result result = stuck("nan");
+  CHECK(result.exit_code == 0);
+  CHECK(result.error ==
+        "dtrain: rank 1: the gradient of parameter 1 'bias' has nan at [7] in step 15; the weights were finite\n");
+}
+
 TEST_CASE("the operations of a topology are in the table by their kinds") {
   const Result result = stuck("read", "6", {"hierarchical"});
   CHECK_MESSAGE(

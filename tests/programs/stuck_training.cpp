@@ -96,7 +96,7 @@ int train(const dtrain::ProcessGroup<Policy>& group, const std::string& fault) {
   const std::vector<pid_t> processes = group.all_gather(::getpid());
   for (int step = 1; step <= 60; ++step) {
     if (fault == "early" && step == 3 && group.rank() == 1) throw std::runtime_error("an early mistake");
-    const bool is_due = step == 50 && group.rank() == 1;
+    const bool is_due = step == 50 && group.rank() == 1 && fault != "nan";
     if (is_due) {
       wait_until_shown(processes.front());
       std::printf("rank 1 comes to step 50\n");
@@ -109,7 +109,8 @@ int train(const dtrain::ProcessGroup<Policy>& group, const std::string& fault) {
       for (volatile bool spins = fault == "spin"; spins;)
         continue;
     }
-    if (fault == "nan" && step == 15 && group.rank() == 1) model.bias_gradient[7] = std::numeric_limits<float>::quiet_NaN();
+    if (fault == "nan" && step == 15 && group.rank() == 1)
+      model.bias_gradient[7] = std::numeric_limits<float>::quiet_NaN();
     ddp.backward([&](dtrain::Ready ready) {
       ready(1);
       if (is_due && fault == "backward") sleep_for_ever();

@@ -253,7 +253,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
 
   void drop_options() noexcept { step_ = {}; }
 
-  /// What the last step's check has found.
+  /// The check of the last step.
   const FiniteCheck& finite() const noexcept { return finite_; }
 
   /// Whether scale_gradients() needs norms().norm() on the host before. @throws as BucketNorms::norm if no norm was

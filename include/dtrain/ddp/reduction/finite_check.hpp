@@ -71,7 +71,7 @@ class FiniteCheck {
   static constexpr std::uint64_t steps_after_finding = 100;
 
   /// An element of a parameter.
-  struct Place {
+  struct BadElement {
     std::size_t parameter;
     std::size_t element;
     bool is_nan;
@@ -79,8 +79,8 @@ class FiniteCheck {
 
   void choose_steps(std::uint64_t step) noexcept;
   void look(const std::vector<std::size_t>& parameters, const BufferView& bucket) noexcept;
-  bool find(std::size_t parameter, const std::byte* content, Place& place) const noexcept;
-  std::string place_text(const char* whose, const Place& place) const;
+  bool find(std::size_t parameter, const std::byte* content, BadElement& place) const noexcept;
+  std::string place_text(const char* whose, const BadElement& place) const;
 
   const GradientTable* gradients_;
   OnNotFinite action_;
@@ -93,7 +93,7 @@ class FiniteCheck {
   int scaled_steps_ = 0;           ///< steps in a row that were not finite, with a loss scaler
   bool has_finding_ = false;
   std::size_t parameters_ = 0;  ///< parameters with such an element in this step
-  Place first_{};               ///< the one with the lowest index
+  BadElement first_{};          ///< the one with the lowest index
   std::chrono::nanoseconds looked_{};
   Clock::time_point timed_since_{};
 };
@@ -130,13 +130,14 @@ DTRAIN_DEFINED void FiniteCheck::look(const std::vector<std::size_t>& parameters
   if (is_timed) looked_ += Clock::now() - began;
   if (is_finite) return;
   for (const std::size_t parameter : parameters) {
-    Place place{};
+    BadElement place{};
     if (!find(parameter, (*gradients_)[parameter].place, place)) continue;
     if (parameters_++ == 0 || parameter < first_.parameter) first_ = place;
   }
 }
 
-DTRAIN_DEFINED bool FiniteCheck::find(std::size_t parameter, const std::byte* content, Place& place) const noexcept {
+DTRAIN_DEFINED bool FiniteCheck::find(std::size_t parameter, const std::byte* content,
+                                      BadElement& place) const noexcept {
   const BufferView all = gradients_->view(parameter).flat();
   const std::size_t element = content == nullptr ? all.count : kernels::first_not_finite(all.dtype, content, all.count);
   if (element == all.count) return false;
@@ -159,7 +160,7 @@ DTRAIN_DEFINED void FiniteCheck::end_step(const LossScaler* scaler, bool is_sum_
   quiet_until_ = looks_until_;
 }
 
-DTRAIN_DEFINED std::string FiniteCheck::place_text(const char* whose, const Place& place) const {
+DTRAIN_DEFINED std::string FiniteCheck::place_text(const char* whose, const BadElement& place) const {
   const std::span<const std::int64_t> extents = gradients_->view(place.parameter).shape.extents();
   std::string position;
   std::size_t rest = place.element;
@@ -175,7 +176,7 @@ DTRAIN_DEFINED std::string FiniteCheck::place_text(const char* whose, const Plac
 DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bool& is_sum) const {
   is_sum = parameters_ == 0;
   if (is_sum) {
-    Place place{};
+    BadElement place{};
     std::size_t parameter = 0;
     while (parameter < gradients_->size() && !find(parameter, (*gradients_)[parameter].own, place))
       ++parameter;

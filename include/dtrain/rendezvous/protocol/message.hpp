@@ -288,11 +288,11 @@ struct RankStatus {
     bool is_in_operation = false;    ///< whether `call` has not ended
   };
 
-  /// What the log of the job is to say.
+  /// A sentence for the log of the job.
   struct Finding {
     std::uint32_t number = 0;  ///< counts the rank's; 0: none
     std::uint64_t step = 0;
-    bool is_sum = false;  ///< whether every rank has it, and none if another rank has one of its own
+    bool is_sum = false;  ///< whether every rank has it, and another rank's finding explains it
     std::string text;
   };
 

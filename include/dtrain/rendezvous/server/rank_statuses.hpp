@@ -248,7 +248,7 @@ DTRAIN_DEFINED void RankStatuses::make_table() {
     table_.push_back(std::move(line));
 }
 
-/// The text of the earliest step's ranks; that of a sum only if no rank has one of its own. Takes all findings.
+/// The text of the earliest step's ranks; that of a sum only if there is no other. Takes all findings.
 DTRAIN_DEFINED std::string RankStatuses::finding_text() {
   const auto findings = std::exchange(findings_, {});
   const auto order = [](const auto& each) { return std::pair(each.second.is_sum, each.second.step); };

@@ -133,6 +133,7 @@ TEST_CASE("a rank's status comes back as it was, and what exceeds its bounds is 
   sent.unchanged_ms = 12000;
   sent.channels = {{"ddp-1", "all_reduce (sum) of 8 f32", 5684, 5685, 900, true}, {"group", "barrier", 2, 2, 0, false}};
   sent.process = 4711;
+  sent.finding = {2, 811, true, "the sum"};
   sent.computing = {21, 70, 50, 900, 1000, 1100, 800, 200, 4, 310};
   const auto decoded = decode<FromRank>(encode(sent));
   REQUIRE(decoded);
@@ -153,7 +154,14 @@ TEST_CASE("a rank's status comes back as it was, and what exceeds its bounds is 
   CHECK(status.channels[0].is_in_operation);
   CHECK_FALSE(status.channels[1].is_in_operation);
   CHECK(status.process == 4711);
+  CHECK(status.finding.number == 2);
+  CHECK(status.finding.step == 811);
+  CHECK(status.finding.is_sum);
+  CHECK(status.finding.text == "the sum");
   CHECK(status.computing == sent.computing);
+  sent.finding.text.assign(RankStatus::max_finding_bytes + 1, 'x');
+  CHECK_FALSE(decode<FromRank>(encode(sent)));
+  sent.finding.text.clear();
   sent.channels.resize(RankStatus::most_channels + 1);
   CHECK_FALSE(decode<FromRank>(encode(sent)));
   std::vector<std::byte> frame = encode(RankStatus{});

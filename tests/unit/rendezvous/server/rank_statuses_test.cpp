@@ -64,6 +64,40 @@ TEST_CASE_FIXTURE(StatusesOfTwo, "a rank that sends nothing is waited for 200 ms
   CHECK_CONTAINS(captured.text(), "dtrain:   rank 1 (host b), step 4: sends nothing; 0.");
 }
 
+TEST_CASE_FIXTURE(StatusesOfTwo, "findings of some time are one line, of the earliest step's ranks") {
+  const auto send = [&](int rank, std::uint32_t number, std::uint64_t step, bool is_sum, const char* text) {
+    RankStatus status = at_step(9, 0, false);
+    status.finding = {number, step, is_sum, text};
+    statuses->received(rank, status);
+  };
+  statuses->joined(2, "b");
+  send(1, 1, 812, false, "its weights");
+  send(0, 1, 811, true, "the sum");  // true of every rank, and explained by another's
+  send(2, 1, 812, false, "its weights");
+  send(0, 2, 813, false, "later");
+  CHECK(captured.text() == "");
+  run_for(1600ms);
+  send(1, 1, 812, false, "its weights");
+  CHECK(captured.text() == "dtrain: ranks 1-2: its weights\n");
+  send(1, 2, 950, true, "the sum");
+  send(2, 2, 950, true, "the sum");
+  statuses->left(1);
+  statuses->left(2);
+  statuses.reset();
+  CHECK(captured.text() == "dtrain: ranks 1-2: its weights\ndtrain: the sum\n");
+}
+
+TEST_CASE_FIXTURE(StatusesOfTwo, "a finding stands above the table, whoever prints it") {
+  RankStatus status = at_step(5, 0, false);
+  status.finding = {1, 5, false, "a gradient"};
+  statuses->received(1, status);
+  statuses->failed({CauseKind::exception, 1, "b", "the loss is nan"});
+  statuses->disconnected(1);
+  statuses->received(0, at_step(5));
+  run_for(1ms);
+  CHECK_CONTAINS(captured.text(), "dtrain: rank 1: a gradient\ndtrain: what each rank did when rank 1 failed");
+}
+
 TEST_CASE("a rank that computes longer than the other is logged, until the job ends") {
   for (const double factor : {0.0, 1.15}) {
     support::CapturedStderr captured;
