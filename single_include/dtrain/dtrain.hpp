@@ -418,75 +418,6 @@ class TrafficCounter {
 #define DTRAIN_WITH_CUDA 1
 #endif
 
-// ---- dtrain/core/deadline.hpp
-
-/// @file
-/// Deadline: the instant at which a wait ends; every wait has one, or names what ends it.
-
-namespace DTRAIN_NAMESPACE {
-
-/// A steady-clock instant. A wait that something else is certain to end says what, by unbounded().
-/// @ingroup errors
-class Deadline {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  /// A timeout beyond the clock's range ends at the clock's maximum.
-  static Deadline after(Clock::duration timeout) {
-    const Clock::time_point now = Clock::now();
-    return Deadline(timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max());
-  }
-  /// Never passes. @param reason a literal: why the wait ends all the same
-  template <std::size_t N>
-  static constexpr Deadline unbounded(const char (&reason)[N]) {
-    static_assert(N > 1, "dtrain: say why the wait ends");
-    static_cast<void>(reason);
-    return Deadline(Clock::time_point::max());
-  }
-  static constexpr Deadline at(Clock::time_point instant) { return Deadline(instant); }
-
-  bool passed() const { return Clock::now() >= instant_; }
-
-  /// Time left, never negative.
-  Clock::duration remaining() const { return std::max(Clock::duration::zero(), instant_ - Clock::now()); }
-
-  constexpr Clock::time_point instant() const { return instant_; }
-
-  /// The earlier, and the later of two deadlines.
-  friend constexpr Deadline earlier(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? a : b; }
-  friend constexpr Deadline later(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? b : a; }
-
- private:
-  explicit constexpr Deadline(Clock::time_point instant) : instant_(instant) {}
-
-  Clock::time_point instant_;
-};
-
-/// The deadline plus 3 s, for a blocking call around a task that itself keeps the deadline. The task then times out
-/// first, and its error names what it waited for.
-inline Deadline with_grace(Deadline deadline) {
-  constexpr std::chrono::seconds moment(3);
-  const bool has_room = deadline.instant() < Deadline::Clock::time_point::max() - moment;
-  return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
-}
-
-/// Blocking: until `ready()` holds or the deadline passes. Calls `ready()` with `lock` held. @returns its last result
-template <class Ready>
-bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
-  while (!ready() && !deadline.passed()) {
-    // An old libstdc++ converts the instant to the system's clock, where one far away overflows.
-    const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
-    if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // g++ 12's does not know the wait on the steady clock
-      changed.wait_until(lock, std::chrono::system_clock::now() + left);
-    } else {
-      changed.wait_until(lock, Deadline::Clock::now() + left);
-    }
-  }
-  return ready();
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/debug_program.hpp
 
 /// @file
@@ -559,6 +490,7 @@ enum class Errc : int {
   out_of_memory,         ///< shared or device memory is exhausted
   job_failed,            ///< another rank failed first; see its cause
   peer_lost,             ///< another rank's process ended
+  not_finite,            ///< a gradient is infinite or NaN (OnNotFinite::fail)
 };
 
 /// The category of Errc, named "dtrain".
@@ -615,66 +547,6 @@ std::string exception_text();
 template <>
 struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
 
-// ---- dtrain/core/futex.hpp
-
-/// @file
-/// Futexes: waits on a 32-bit word until a Deadline, and wake-ups, within a process or between processes.
-
-namespace DTRAIN_NAMESPACE {
-
-static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free,
-              "dtrain: a futex needs a lock-free 32-bit atomic");
-
-/// Waiters of a word: threads of one process, or of every process that has mapped it. std::atomic::wait supports only
-/// the first: it never wakes another process.
-enum class FutexScope : int { process = FUTEX_PRIVATE_FLAG, shared = 0 };
-
-/// After `awake` the caller checks its condition again: wake-ups may be spurious.
-enum class FutexResult { awake, timed_out };
-
-/// Blocking: sleeps while `word` equals `expected`, until a thread wakes the word or the deadline passes. Signals of
-/// the operating system do not end the wait. Returns at once if the word differs.
-inline FutexResult futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline,
-                              FutexScope scope) noexcept {
-  using std::chrono::nanoseconds;
-  // FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is the steady clock: a retry costs no
-  // arithmetic.
-  const auto instant = std::chrono::duration_cast<nanoseconds>(deadline.instant().time_since_epoch()).count();
-  timespec until{};
-  until.tv_sec = static_cast<time_t>(instant > 0 ? instant / 1'000'000'000 : 0);
-  until.tv_nsec = static_cast<long>(instant > 0 ? instant % 1'000'000'000 : 0);
-  const int operation = FUTEX_WAIT_BITSET | static_cast<int>(scope);
-  while (::syscall(SYS_futex, &word, operation, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY) != 0) {
-    if (errno != EINTR) {
-      return errno == ETIMEDOUT ? FutexResult::timed_out : FutexResult::awake;  // EAGAIN: the word differs
-    }
-  }
-  return FutexResult::awake;
-}
-
-/// Wakes up to `count` threads that sleep on the word. The word need not exist any more: then it wakes none.
-/// @returns how many were woken
-inline int futex_wake(const std::atomic<std::uint32_t>& word, int count, FutexScope scope) noexcept {
-  const long woken = ::syscall(SYS_futex, &word, FUTEX_WAKE | static_cast<int>(scope), count, nullptr, nullptr, 0);
-  return woken > 0 ? static_cast<int>(woken) : 0;
-}
-
-/// Wakes all threads that sleep on the word. @returns how many were woken
-inline int futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope) noexcept {
-  return futex_wake(word, INT_MAX, scope);
-}
-
-/// Hint to the processor that the thread spins.
-inline void spin_pause() noexcept {
-#if DTRAIN_X86_64
-  __asm__ __volatile__("pause");
-#elif DTRAIN_ARM64
-  __asm__ __volatile__("yield");
-#endif
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/process/blocked_write_signals.hpp
 
 /// @file
@@ -716,76 +588,6 @@ class BlockedWriteSignals {
   sigset_t before_{};
   bool is_set_ = false;
 };
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/log.hpp
-
-/// @file
-/// log(): dtrain's messages to its user, lines on stderr at the levels of DTRAIN_LOG; a full stderr drops them.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Each level includes those before it.
-enum class LogLevel : int { off = 0, error, warning, info, debug };
-
-/// The level with this name; nullopt for other text.
-inline std::optional<LogLevel> log_level_named(std::string_view name) noexcept {
-  if (name == "off") return LogLevel::off;
-  if (name == "error") return LogLevel::error;
-  if (name == "warning") return LogLevel::warning;
-  if (name == "info") return LogLevel::info;
-  if (name == "debug") return LogLevel::debug;
-  return std::nullopt;
-}
-
-/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
-inline LogLevel log_level_of(const char* text) noexcept {
-  return log_level_named(text == nullptr ? "" : text).value_or(LogLevel::warning);
-}
-
-/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job: what
-/// stderr does not take is dropped. Blocking: at most 100 ms for each page of the line, while stderr is full; not at
-/// all if the last write was dropped. Reason: event loops log, and the store takes a rank whose loop blocks for lost.
-/// Threads: any.
-void log(LogLevel level, std::string_view text);
-
-#if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-/// Whether stderr takes PIPE_BUF bytes now, or is no descriptor that can say so. Blocking: see log().
-inline bool stderr_has_room() {
-  static std::atomic<bool> was_full{false};
-  const Deadline deadline = Deadline::after(std::chrono::milliseconds(was_full.load() ? 0 : 100));
-  pollfd entry{STDERR_FILENO, POLLOUT, 0};
-  int ready = -1;
-  do {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    ready = ::poll(&entry, 1, static_cast<int>(left.count()));
-  } while (ready < 0 && errno == EINTR);
-  was_full.store(ready == 0);
-  return ready != 0;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
-  static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
-  if (level > wanted || level == LogLevel::off) {
-    return;
-  }
-  std::string line = "dtrain: ";
-  line.append(text).push_back('\n');
-  const BlockedWriteSignals no_signal;
-  for (std::size_t begin = 0; begin < line.size() && detail::stderr_has_room(); begin += PIPE_BUF) {
-    const std::size_t bytes = std::min<std::size_t>(line.size() - begin, PIPE_BUF);
-    const ssize_t written = ::write(STDERR_FILENO, line.data() + begin, bytes);
-    static_cast<void>(written);
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -908,6 +710,1025 @@ template <class T, class... Arguments>
 ProcessOwned<T> make_process_owned(Arguments&&... arguments) {
   return ProcessOwned<T>(new T(std::forward<Arguments>(arguments)...));
 }
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/text/sanitize.hpp
+
+/// @file
+/// sanitize(), in_quotes(): text of other processes for errors and logs, with escapes for what a terminal would
+/// interpret.
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// Size in bytes of the first UTF-8 character of `text` if it is printable, otherwise 0. Not printable: control
+/// characters (C0, DEL, C1), characters that change the text direction, line and paragraph separators, and invalid
+/// UTF-8 (also overlong forms and surrogates).
+std::size_t printable_character_bytes(std::string_view text) noexcept;
+
+}  // namespace detail
+
+/// The text with every byte of unprintable characters written as \n, \r, \t or \x1b. Text of another process passes
+/// through here before it becomes part of a message: it cannot move the cursor or begin a line. Printable text is
+/// unchanged.
+std::string sanitize(std::string_view text);
+
+/// Position of the first byte that is not UTF-8 (RFC 3629); npos if there is none.
+std::size_t first_invalid_utf8(std::string_view text) noexcept;
+
+/// The longest prefix of at most `longest` bytes that does not end inside a UTF-8 character.
+std::string_view truncate_utf8(std::string_view text, std::size_t longest);
+
+/// A printable excerpt of any text for a message, with "..." if it is truncated.
+std::string excerpt(std::string_view text, std::size_t longest = 128);
+
+/// excerpt() in single quotes.
+std::string in_quotes(std::string_view text, std::size_t longest = 128);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// Size in bytes of the first character of `text`, which `code` gets; 0 if it is not UTF-8.
+inline std::size_t utf8_character_bytes(std::string_view text, std::uint32_t& code) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  code = first;
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (first < 0xc0 || first > 0xf4 || text.size() < length) {
+    return 0;
+  }
+  code = first & (0x7fU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80U) {
+      return 0;
+    }
+    code = (code << 6) | (byte(i) & 0x3fU);
+  }
+  const bool is_character = code >= smallest[length] && code <= 0x10ffff && (code < 0xd800 || code >= 0xe000);
+  return is_character ? length : 0;
+}
+
+DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
+  std::uint32_t code = 0;
+  const std::size_t length = utf8_character_bytes(text, code);
+  const bool hidden = code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200e && code <= 0x200f) ||
+                      (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+  return hidden ? 0 : length;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string sanitize(std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = detail::printable_character_bytes(text);
+    if (length > 0) {
+      shown += text.substr(0, length);
+      text.remove_prefix(length);
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(text.front());
+    text.remove_prefix(1);
+    if (byte == '\n' || byte == '\r' || byte == '\t') {
+      shown += byte == '\n' ? "\\n" : byte == '\r' ? "\\r" : "\\t";
+    } else {
+      shown += {'\\', 'x', digits[byte >> 4], digits[byte & 0xf]};
+    }
+  }
+  return shown;
+}
+
+DTRAIN_DEFINED std::size_t first_invalid_utf8(std::string_view text) noexcept {
+  std::uint32_t code = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = detail::utf8_character_bytes(text.substr(at), code);
+    if (length == 0) return at;
+    at += length;
+  }
+  return std::string_view::npos;
+}
+
+DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
+  std::size_t length = std::min(text.size(), longest);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return text.substr(0, length);
+}
+
+DTRAIN_DEFINED std::string excerpt(std::string_view text, std::size_t longest) {
+  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
+}
+
+DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest) {
+  return "'" + excerpt(text, longest) + "'";
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/dtype.hpp
+
+/// @file
+/// DType: the element types of gradients and collectives. dtype_of: the DType of a C++ type, which programs specialise.
+
+namespace DTRAIN_NAMESPACE {
+
+/// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement and unsigned integers; the
+/// 8-bit floats of the Open Compute Project (see small_floats.hpp). Messages between ranks contain the numbers, so they
+/// never change.
+/// @ingroup views
+enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2, u32, u64 };
+
+/// @name Bounds of the enumerators, for bytes from outside
+/// @{
+inline constexpr DType first_dtype = DType::f64;
+inline constexpr DType last_dtype = DType::u64;
+/// @}
+
+/// Size of one element; 0 for a value that is no DType.
+/// @ingroup views
+constexpr std::size_t size_bytes(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64:
+    case DType::u64: return 8;
+    case DType::f32:
+    case DType::i32:
+    case DType::u32: return 4;
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2: return 1;
+  }
+  return 0;
+}
+
+/// The name in messages: "f32".
+/// @ingroup views
+constexpr const char* name(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return "f64";
+    case DType::f32: return "f32";
+    case DType::f16: return "f16";
+    case DType::bf16: return "bf16";
+    case DType::i64: return "i64";
+    case DType::i32: return "i32";
+    case DType::u8: return "u8";
+    case DType::f8e4m3: return "f8e4m3";
+    case DType::f8e5m2: return "f8e5m2";
+    case DType::u32: return "u32";
+    case DType::u64: return "u64";
+  }
+  return "unknown dtype";
+}
+
+/// Whether it is an 8-bit float. Every backend transfers these types and none reduces them: they have too few digits
+/// for a sum or an average.
+/// @ingroup views
+constexpr bool is_float8(DType dtype) noexcept {
+  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+}
+
+/// Whether it is a floating-point type that is reduced.
+/// @ingroup views
+constexpr bool is_float(DType dtype) noexcept {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+/// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
+/// for example another library's half (see dtrain/core/types/small_floats.hpp).
+/// @ingroup views
+template <class T>
+struct dtype_of;
+template <>
+struct dtype_of<double> : std::integral_constant<DType, DType::f64> {};
+template <>
+struct dtype_of<float> : std::integral_constant<DType, DType::f32> {};
+template <>
+struct dtype_of<std::int64_t> : std::integral_constant<DType, DType::i64> {};
+template <>
+struct dtype_of<std::int32_t> : std::integral_constant<DType, DType::i32> {};
+template <>
+struct dtype_of<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
+template <>
+struct dtype_of<std::uint32_t> : std::integral_constant<DType, DType::u32> {};
+template <>
+struct dtype_of<std::uint64_t> : std::integral_constant<DType, DType::u64> {};
+
+namespace detail {
+/// `long` and `long long` are two types, of which std::int64_t is one.
+using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
+using OtherUnsignedLong = std::make_unsigned_t<OtherLong>;
+}  // namespace detail
+template <>
+struct dtype_of<detail::OtherLong>
+    : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::i64 : DType::i32> {};
+template <>
+struct dtype_of<detail::OtherUnsignedLong>
+    : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::u64 : DType::u32> {};
+
+/// A C++ type that has a DType.
+/// @ingroup views
+template <class T>
+concept Element = requires {
+  dtype_of<T>::value;
+};
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/buffer_view.hpp
+
+/// @file
+/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives. Device: kind and
+/// index. StreamHandle: a stream's native handle.
+
+namespace DTRAIN_NAMESPACE {
+
+/// The host, or a GPU with CUDA.
+/// @ingroup views
+enum class DeviceKind : std::uint8_t { host = 1, cuda };
+
+/// A device. The host is always index 0.
+/// @ingroup views
+struct Device {
+  DeviceKind kind = DeviceKind::host;
+  std::int32_t index = 0;  ///< CUDA's number among the devices visible to this process
+
+  friend constexpr bool operator==(const Device&, const Device&) = default;
+};
+
+/// "host", "cuda:1".
+inline std::string to_string(Device device) {
+  return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
+}
+
+/// Writable view of `count` elements of `dtype` at `data`. Lifetime: the memory outlives all operations on it.
+/// @ingroup views
+struct BufferView {
+  std::byte* data = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::f32;
+  Device device{};
+
+  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
+};
+
+/// Read-only view of elements. Lifetime: as BufferView.
+/// @ingroup views
+struct ConstBufferView {
+  const std::byte* data = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::f32;
+  Device device{};
+
+  constexpr ConstBufferView() noexcept = default;
+  constexpr ConstBufferView(const std::byte* source, std::size_t elements, DType type, Device where = {}) noexcept
+      : data(source), count(elements), dtype(type), device(where) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): writable memory is readable.
+  constexpr ConstBufferView(const BufferView& view) noexcept
+      : data(view.data), count(view.count), dtype(view.dtype), device(view.device) {}
+
+  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
+};
+
+/// View of a span of host memory, which is read-only for a span of const elements.
+/// @ingroup views
+template <Element T>
+BufferView buffer_view(std::span<T> values) noexcept {
+  return {reinterpret_cast<std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
+}
+template <Element T>
+ConstBufferView buffer_view(std::span<const T> values) noexcept {
+  return {reinterpret_cast<const std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
+}
+
+/// Identifies the stream that produced a gradient. For the host `native` is null: the work is done when the handle is
+/// passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step that it is passed to.
+/// @ingroup streams
+struct StreamHandle {
+  Device device{};
+  void* native = nullptr;
+
+  friend constexpr bool operator==(const StreamHandle&, const StreamHandle&) = default;
+};
+
+/// Whether it is cudaStreamPerThread, another stream in every thread: the value 2 of the CUDA runtime's driver_types.h,
+/// because code that is compiled apart from the program does not have CUDA's headers.
+inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
+  return stream.device.kind == DeviceKind::cuda && reinterpret_cast<std::uintptr_t>(stream.native) == 2;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/reduce_op.hpp
+
+/// @file
+/// ReduceOp: the reduction operators. Accumulate: the type of 16-bit floats' partial results between ranks.
+
+namespace DTRAIN_NAMESPACE {
+
+/// `average` is the sum divided by the number of ranks, in one pass if the backend can.
+/// @ingroup collectives
+enum class ReduceOp : std::uint8_t { sum = 1, average, min, max, product };
+
+/// The name in messages: "average".
+/// @ingroup collectives
+constexpr const char* name(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::average: return "average";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
+    case ReduceOp::product: return "product";
+  }
+  return "unknown reduction";
+}
+
+/// Type of the partial results of 16-bit floats that travel between ranks, as round a ring. `element`: the elements'
+/// own type, rounded at every rank. `f32`: twice as many bytes, rounded once at the end.
+/// @ingroup collectives
+enum class Accumulate : std::uint8_t { element = 0, f32 };
+
+constexpr const char* name(Accumulate accumulate) noexcept {
+  switch (accumulate) {
+    case Accumulate::element: return "element";
+    case Accumulate::f32: return "f32";
+  }
+  return "unknown type";
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/small_floats.hpp
+
+/// @file
+/// float16, bfloat16, float8_e4m3, float8_e5m2: storage types; conversion from float rounds to nearest even, to float
+/// is exact.
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// A sign, an exponent, and `digits` bits after the implicit one; no arithmetic. `largest` is the greatest finite
+/// value's bits; above it, bits with digits 0 are infinity and all others NaN. The conversions use integers only:
+/// results are the same at compile time, under -ffast-math and with flushed subnormals.
+/// @param overflow the bits of larger values and of infinity
+/// @param nan the bits of every NaN
+template <class Bits, std::uint32_t digits, std::uint32_t largest, std::uint32_t overflow, std::uint32_t nan>
+struct SmallFloat {
+  Bits bits = 0;
+
+  constexpr SmallFloat() noexcept = default;
+
+  /// Rounds to nearest even.
+  constexpr explicit SmallFloat(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr SmallFloat from_bits(Bits bits) noexcept {
+    SmallFloat value;
+    value.bits = bits;
+    return value;
+  }
+
+  /// Exact.
+  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(widened(bits)); }
+
+ private:
+  static constexpr std::uint32_t width = 8U * sizeof(Bits);
+  static constexpr std::uint32_t bias = (1U << (width - 2U - digits)) - 1U;
+  static constexpr std::uint32_t dropped = 23U - digits;      ///< number of a float's digits that are left out
+  static constexpr std::uint32_t first_normal = 128U - bias;  ///< the least one's exponent, as a float's
+  static constexpr std::uint32_t sign_bit = 1U << (width - 1U);
+
+  static constexpr Bits rounded(std::uint32_t value) noexcept {
+    const std::uint32_t sign = value >> (32U - width) & sign_bit;
+    const std::uint32_t magnitude = value & 0x7fffffffU;
+    const std::uint32_t exponent = magnitude >> 23U;
+    if (magnitude > 0x7f800000U) {
+      return nan;
+    }
+    std::uint32_t result = 0;
+    if (exponent >= first_normal) {  // a carry out of the digits raises the exponent, as it must
+      result = shifted(magnitude - ((first_normal - 1U) << 23U), dropped);
+    } else if (exponent + digits + 1U >= first_normal) {  // a multiple of the least subnormal
+      result = shifted((magnitude & 0x7fffffU) | 0x800000U, dropped + first_normal - exponent);
+    }
+    return static_cast<Bits>(sign | (result > largest ? overflow : result));
+  }
+
+  /// value / 2^count, to nearest even.
+  static constexpr std::uint32_t shifted(std::uint32_t value, std::uint32_t count) noexcept {
+    const std::uint32_t below_half = (1U << (count - 1U)) - 1U;
+    return (value + below_half + (value >> count & 1U)) >> count;
+  }
+
+  static constexpr std::uint32_t widened(std::uint32_t stored) noexcept {
+    const std::uint32_t sign = (stored & sign_bit) << (32U - width);
+    const std::uint32_t magnitude = stored & (sign_bit - 1U);
+    const std::uint32_t fraction = magnitude & ((1U << digits) - 1U);
+    if (magnitude > largest) {
+      return sign | 0x7f800000U | fraction << dropped;
+    }
+    if (magnitude != fraction) {
+      return sign | (magnitude + ((first_normal - 1U) << digits)) << dropped;
+    }
+    if (fraction == 0) {
+      return sign;
+    }
+    // The leading 1 moves to the place of the implicit one.
+    const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction)) - (31U - digits);
+    return sign | (first_normal - shift) << 23U | (fraction << shift & ((1U << digits) - 1U)) << dropped;
+  }
+};
+
+}  // namespace detail
+
+/// IEEE 754's 16-bit float, for programs without another 16-bit float. A value beyond the largest finite one (65504)
+/// becomes infinity; every NaN becomes 0x7e00. A program with another type (c10::Half, __half, Eigen::half, _Float16)
+/// registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
+///
+///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
+///
+/// @ingroup views
+using float16 = detail::SmallFloat<std::uint16_t, 10, 0x7bff, 0x7c00, 0x7e00>;
+
+template <>
+struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};
+
+/// The upper half of an f32, for programs without another bfloat16 type; float16 describes how to register another type
+/// (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
+/// @ingroup views
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  constexpr bfloat16() noexcept = default;
+
+  /// Rounds to nearest even; a value beyond the largest finite one becomes infinity. Every NaN becomes 0x7fc0.
+  constexpr explicit bfloat16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {
+    bfloat16 value;
+    value.bits = bits;
+    return value;
+  }
+
+  /// Exact.
+  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }
+
+ private:
+  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
+    if ((value & 0x7fffffffU) > 0x7f800000U) {
+      return 0x7fc0;
+    }
+    return static_cast<std::uint16_t>((value + 0x7fffU + (value >> 16U & 1U)) >> 16U);
+  }
+};
+
+template <>
+struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
+
+/// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. A float is rounded to
+/// nearest even, and saturates as with CUDA's type and NCCL: larger values and infinity become the largest finite one.
+/// Every NaN becomes 0x7f. For programs without another such type; float16 describes how to register one
+/// (__nv_fp8_e4m3, c10::Float8_e4m3fn). No backend reduces these; broadcast, all_gather, send and recv move them.
+/// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
+/// @ingroup views
+using float8_e4m3 = detail::SmallFloat<std::uint8_t, 3, 0x7e, 0x7e, 0x7f>;
+
+/// Five exponent bits, two digits, an infinity: up to 57344, in steps of 2^-16 near 0. Otherwise as float8_e4m3.
+/// @ingroup views
+using float8_e5m2 = detail::SmallFloat<std::uint8_t, 2, 0x7b, 0x7b, 0x7f>;
+
+template <>
+struct dtype_of<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};
+template <>
+struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/tensor_view.hpp
+
+/// @file
+/// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device.
+
+namespace DTRAIN_NAMESPACE {
+
+/// The extents of a tensor, at most eight, outermost first: `{rows, columns}`, integers of any types. A shape without
+/// extents has one element.
+/// @ingroup views
+class Shape {
+ public:
+  static constexpr std::size_t max_rank = 8;
+
+  /// One extent, from an integer of any type, for example a container's size().
+  class Integer {
+   public:
+    /// @param number or an object that converts to an integer, of at most 64 bits. One beyond std::int64_t becomes
+    /// negative, which Shape rejects.
+    template <class N, class Promoted = decltype(+std::declval<N&>())>
+    requires(std::is_integral_v<Promoted> && sizeof(Promoted) <= sizeof(std::int64_t)) constexpr Integer(N number)
+        : value_(static_cast<std::int64_t>(+number)) {}
+    constexpr std::int64_t value() const noexcept { return value_; }
+
+   private:
+    std::int64_t value_;
+  };
+
+  constexpr Shape() noexcept = default;
+
+  /// @throws Error (invalid_argument) for more than eight extents, a negative one, or a product beyond 2^60 (whose
+  /// bytes still fit a size_t)
+  Shape(std::initializer_list<Integer> extents);
+
+  /// @throws as the other constructor
+  explicit Shape(std::span<const std::int64_t> extents);
+
+  constexpr std::span<const std::int64_t> extents() const noexcept { return {extents_.data(), rank_}; }
+  constexpr std::size_t element_count() const noexcept { return static_cast<std::size_t>(element_count_); }
+
+  friend constexpr bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  void require_few(std::size_t extents) const;
+  void add(std::int64_t extent);
+
+  std::array<std::int64_t, max_rank> extents_{};
+  std::size_t rank_ = 0;
+  std::int64_t element_count_ = 1;
+};
+
+/// "[784, 256]".
+std::string to_string(const Shape& shape);
+
+/// A view of a tensor, row-major and contiguous. Lifetime: the memory outlives the view's last use.
+/// @ingroup views
+struct TensorView {
+  std::byte* data = nullptr;
+  Shape shape{};
+  DType dtype = DType::f32;
+  Device device{};
+
+  constexpr BufferView flat() const noexcept { return {data, shape.element_count(), dtype, device}; }
+  constexpr std::size_t bytes() const noexcept { return flat().bytes(); }
+
+  /// The elements, for host code with a known type.
+  /// @throws Error (invalid_argument) if T is not the view's element type or the memory is not the host's
+  template <Element T>
+  std::span<T> as() const {
+    if (dtype_of<T>::value != dtype || device.kind != DeviceKind::host) {
+      refuse_read_as(dtype_of<T>::value);
+    }
+    return {reinterpret_cast<T*>(data), shape.element_count()};
+  }
+
+ private:
+  [[noreturn]] void refuse_read_as(DType other) const;
+};
+
+/// Whether all of the part's memory is the whole's.
+inline bool lies_within(const TensorView& part, const TensorView& whole) noexcept {
+  return part.data >= whole.data && part.data + part.bytes() <= whole.data + whole.bytes();
+}
+
+namespace detail {
+
+template <class T>
+constexpr void require_viewable() noexcept {
+  constexpr bool is_const_element = std::is_const_v<T> && Element<std::remove_const_t<T>>;
+  static_assert(!is_const_element,
+                "dtrain: tensor_view needs memory that may be written, and these elements are const: a member function "
+                "that is const sees its vectors so; declare parameters() without const");
+  static_assert(Element<T> || is_const_element,
+                "dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint64_t, std::uint32_t, "
+                "std::uint8_t, dtrain::float16, dtrain::bfloat16 and types with a dtrain::dtype_of of their own, none "
+                "of them const; keep a counter "
+                "in a std::int64_t");
+}
+
+}  // namespace detail
+
+/// A view of host memory: `tensor_view(weights.data(), {784, 256})`, `tensor_view(data, {images.size(), 3})`.
+/// @ingroup views
+template <class T>
+TensorView tensor_view(T* data, Shape shape) noexcept {
+  detail::require_viewable<T>();
+  if constexpr (Element<T>) {
+    return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
+  } else {
+    return {};
+  }
+}
+
+/// A view with one extent of all elements of a std::span, and of a std::vector, std::array or T[n] that outlives it:
+/// `tensor_view(weights)`.
+/// @ingroup views
+template <class T, std::size_t Count>
+TensorView tensor_view(std::span<T, Count> values) {
+  return tensor_view(values.data(), {values.size()});
+}
+template <class Values>
+requires requires(Values& values) {
+  std::span(values);
+}
+TensorView tensor_view(Values& values) {
+  return tensor_view(std::span(values));
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/memory_ranges.hpp
+
+/// @file
+/// MemoryRanges: the memory of many tensors, among which a tensor is found by its address.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Memory of tensors, which may overlap, at their addresses when they were added. Threads: contains() from any.
+class MemoryRanges {
+ public:
+  MemoryRanges() = default;
+  explicit MemoryRanges(const std::vector<TensorView>& tensors);
+
+  /// Whether all of the part's memory lies in that of one tensor: lies_within(part, tensor). Logarithmic.
+  bool contains(const TensorView& part) const noexcept;
+
+ private:
+  struct MemoryRange {
+    const std::byte* begin;
+    const std::byte* end;  ///< the greatest of this range and all before it
+  };
+  std::vector<MemoryRange> ranges_;  ///< sorted by begin
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED MemoryRanges::MemoryRanges(const std::vector<TensorView>& tensors) {
+  ranges_.reserve(tensors.size());
+  for (const TensorView& tensor : tensors) {
+    ranges_.push_back({tensor.data, tensor.data + tensor.bytes()});
+  }
+  std::sort(ranges_.begin(), ranges_.end(),
+            [](const MemoryRange& a, const MemoryRange& b) { return std::less<>{}(a.begin, b.begin); });
+  for (std::size_t i = 1; i < ranges_.size(); ++i) {
+    ranges_[i].end = std::max(ranges_[i].end, ranges_[i - 1].end, std::less<>{});
+  }
+}
+
+DTRAIN_DEFINED bool MemoryRanges::contains(const TensorView& part) const noexcept {
+  const auto behind = std::upper_bound(
+      ranges_.begin(), ranges_.end(), part.data,
+      [](const std::byte* data, const MemoryRange& range) { return std::less<>{}(data, range.begin); });
+  // A range that begins at the part or before it, and ends where the part does or later, has all of it.
+  return behind != ranges_.begin() && !std::less<>{}((behind - 1)->end, part.data + part.bytes());
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/wait_pace.hpp
+
+/// @file
+/// WaitPace: when a waiting thread spins, yields its core, and sleeps. HostLoad: whether threads wait for cores.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Whether the host has more running threads than cores, by /proc/loadavg. Where that file is another host's or cannot
+/// be read, the answer may be wrong, which costs time alone. Threads: any.
+class HostLoad {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// The process's own.
+  static HostLoad& instance();
+
+  /// Looks at most once in 2 ms (1.5 us); between looks, the last answer.
+  bool exceeds_cores(Clock::time_point now) noexcept;
+
+  /// The number of running threads in the text of /proc/loadavg ("0.20 0.18 0.12 1/80 11206": 1); 0 for another text.
+  static int running_threads(std::string_view text) noexcept;
+
+  HostLoad(const HostLoad&) = delete;
+  HostLoad& operator=(const HostLoad&) = delete;
+
+ private:
+  HostLoad();
+  ~HostLoad() = default;
+
+  int file_;  ///< /proc/loadavg, open until the process ends, or -1
+  int cores_;
+  std::atomic<std::int64_t> next_look_{0};
+  std::atomic<bool> exceeds_{false};
+};
+
+enum class WaitAction : std::uint8_t { spin, yield, sleep };
+
+/// Processor time that a process may use while its threads wait.
+struct WaitLimits {
+  bool cores_suffice;  ///< each rank of the host has a core
+  bool has_quota;      ///< a control group's quota is below the cores: what is used in waiting stops the job later
+  int pauses = 200;    ///< looks before the first yield, where cores suffice
+
+  /// The limits of so many ranks on a host that has so many cores for them. Reads some small files.
+  static WaitLimits of_ranks(int ranks, int cores);
+};
+
+/// Decides what a thread that waits for a peer does next; the caller pauses and sleeps, yield() yields.
+///
+/// Pauses first, in case the peer runs on another core; then yields, in case it needs this one; then sleeps, because a
+/// waiting thread may hold a core that the awaited rank wants. A wake-up costs 11 to 15 us, so where cores suffice
+/// yields go on for 300 us; fewer if a yield was long (another thread wanted this core), if the host has more running
+/// threads than cores, and under a quota. Threads: one.
+class WaitPace {
+ public:
+  using Clock = HostLoad::Clock;
+
+  explicit WaitPace(const WaitLimits& limits) noexcept
+      : spins_(limits.cores_suffice ? limits.pauses : 5),
+        yields_(limits.cores_suffice ? unlimited : 50),
+        window_(limits.has_quota ? short_window : long_window) {}
+
+  /// Call it before each further look at what is awaited.
+  WaitAction next() noexcept {
+    if (turn_ < spins_) {
+      ++turn_;
+      return WaitAction::spin;
+    }
+    return next_yield();
+  }
+
+  /// Yields the core, where next() says so.
+  void yield() noexcept;
+
+  /// Goes on with yields at once.
+  void skip_spins() noexcept {
+    if (turn_ < spins_) turn_ = spins_;
+  }
+
+  /// Something has moved.
+  void reset() noexcept {
+    turn_ = 0;
+    was_long_ = false;
+  }
+
+ private:
+  static constexpr int unlimited = 1 << 30;
+  static constexpr std::chrono::microseconds short_window{20};
+  static constexpr std::chrono::microseconds long_window{300};
+  static constexpr std::chrono::microseconds longest_yield{30};
+
+  WaitAction next_yield() noexcept;
+
+  int turn_ = 0;
+  int spins_;
+  int yields_;
+  std::chrono::microseconds window_;
+  Clock::time_point began_{};  ///< the first yield
+  Clock::time_point now_{};    ///< time of the last next() that did not spin
+  bool was_long_ = false;      ///< whether the last yield was
+};
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/wait_time.hpp
+
+/// @file
+/// WaitTime: how long the calling thread has waited in dtrain: for other threads, for other ranks, for a device.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Adds the time from its constructor to its destructor to the calling thread's waits. It is for waits that sleep or
+/// yield, because it reads the clock twice; short spins are not counted. Not nested.
+class WaitTime {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  WaitTime() noexcept : began_(Clock::now()) {}
+  ~WaitTime() { add(Clock::now() - began_); }
+  WaitTime(const WaitTime&) = delete;
+  WaitTime& operator=(const WaitTime&) = delete;
+
+  /// Adds a wait that the caller has measured.
+  static void add(Clock::duration wait) noexcept { of_thread_ += wait; }
+
+  /// The sum of the calling thread's waits.
+  static std::chrono::nanoseconds of_thread() noexcept { return of_thread_; }
+
+ private:
+  static inline constinit thread_local Clock::duration of_thread_{};
+
+  Clock::time_point began_;
+};
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/deadline.hpp
+
+/// @file
+/// Deadline: the instant at which a wait ends; every wait has one, or names what ends it.
+
+namespace DTRAIN_NAMESPACE {
+
+/// A steady-clock instant. A wait that something else is certain to end says what, by unbounded().
+/// @ingroup errors
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// A timeout beyond the clock's range ends at the clock's maximum.
+  static Deadline after(Clock::duration timeout) {
+    const Clock::time_point now = Clock::now();
+    return Deadline(timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max());
+  }
+  /// Never passes. @param reason a literal: why the wait ends all the same
+  template <std::size_t N>
+  static constexpr Deadline unbounded(const char (&reason)[N]) {
+    static_assert(N > 1, "dtrain: say why the wait ends");
+    static_cast<void>(reason);
+    return Deadline(Clock::time_point::max());
+  }
+  static constexpr Deadline at(Clock::time_point instant) { return Deadline(instant); }
+
+  bool passed() const { return Clock::now() >= instant_; }
+
+  /// Time left, never negative.
+  Clock::duration remaining() const { return std::max(Clock::duration::zero(), instant_ - Clock::now()); }
+
+  constexpr Clock::time_point instant() const { return instant_; }
+
+  /// The earlier, and the later of two deadlines.
+  friend constexpr Deadline earlier(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? a : b; }
+  friend constexpr Deadline later(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? b : a; }
+
+ private:
+  explicit constexpr Deadline(Clock::time_point instant) : instant_(instant) {}
+
+  Clock::time_point instant_;
+};
+
+/// The deadline plus 3 s, for a blocking call around a task that itself keeps the deadline. The task then times out
+/// first, and its error names what it waited for.
+inline Deadline with_grace(Deadline deadline) {
+  constexpr std::chrono::seconds moment(3);
+  const bool has_room = deadline.instant() < Deadline::Clock::time_point::max() - moment;
+  return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
+}
+
+/// Blocking: until `ready()` holds or the deadline passes. Calls `ready()` with `lock` held. @returns its last result
+template <class Ready>
+bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
+  while (!ready() && !deadline.passed()) {
+    // An old libstdc++ converts the instant to the system's clock, where one far away overflows.
+    const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
+    const WaitTime wait;
+    if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // g++ 12's does not know the wait on the steady clock
+      changed.wait_until(lock, std::chrono::system_clock::now() + left);
+    } else {
+      changed.wait_until(lock, Deadline::Clock::now() + left);
+    }
+  }
+  return ready();
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/futex.hpp
+
+/// @file
+/// Futexes: waits on a 32-bit word until a Deadline, and wake-ups, within a process or between processes.
+
+namespace DTRAIN_NAMESPACE {
+
+static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free,
+              "dtrain: a futex needs a lock-free 32-bit atomic");
+
+/// Waiters of a word: threads of one process, or of every process that has mapped it. std::atomic::wait supports only
+/// the first: it never wakes another process.
+enum class FutexScope : int { process = FUTEX_PRIVATE_FLAG, shared = 0 };
+
+/// After `awake` the caller checks its condition again: wake-ups may be spurious.
+enum class FutexResult { awake, timed_out };
+
+/// Blocking: sleeps while `word` equals `expected`, until a thread wakes the word or the deadline passes. Signals of
+/// the operating system do not end the wait. Returns at once if the word differs.
+inline FutexResult futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline,
+                              FutexScope scope) noexcept {
+  using std::chrono::nanoseconds;
+  const WaitTime wait;
+  // FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is the steady clock: a retry costs no
+  // arithmetic.
+  const auto instant = std::chrono::duration_cast<nanoseconds>(deadline.instant().time_since_epoch()).count();
+  timespec until{};
+  until.tv_sec = static_cast<time_t>(instant > 0 ? instant / 1'000'000'000 : 0);
+  until.tv_nsec = static_cast<long>(instant > 0 ? instant % 1'000'000'000 : 0);
+  const int operation = FUTEX_WAIT_BITSET | static_cast<int>(scope);
+  while (::syscall(SYS_futex, &word, operation, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY) != 0) {
+    if (errno != EINTR) {
+      return errno == ETIMEDOUT ? FutexResult::timed_out : FutexResult::awake;  // EAGAIN: the word differs
+    }
+  }
+  return FutexResult::awake;
+}
+
+/// Wakes up to `count` threads that sleep on the word. The word need not exist any more: then it wakes none.
+/// @returns how many were woken
+inline int futex_wake(const std::atomic<std::uint32_t>& word, int count, FutexScope scope) noexcept {
+  const long woken = ::syscall(SYS_futex, &word, FUTEX_WAKE | static_cast<int>(scope), count, nullptr, nullptr, 0);
+  return woken > 0 ? static_cast<int>(woken) : 0;
+}
+
+/// Wakes all threads that sleep on the word. @returns how many were woken
+inline int futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope) noexcept {
+  return futex_wake(word, INT_MAX, scope);
+}
+
+/// Hint to the processor that the thread spins.
+inline void spin_pause() noexcept {
+#if DTRAIN_X86_64
+  __asm__ __volatile__("pause");
+#elif DTRAIN_ARM64
+  __asm__ __volatile__("yield");
+#endif
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/log.hpp
+
+/// @file
+/// log(): dtrain's messages to its user, lines on stderr at the levels of DTRAIN_LOG; a full stderr drops them.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Each level includes those before it.
+enum class LogLevel : int { off = 0, error, warning, info, debug };
+
+/// The level with this name; nullopt for other text.
+inline std::optional<LogLevel> log_level_named(std::string_view name) noexcept {
+  if (name == "off") return LogLevel::off;
+  if (name == "error") return LogLevel::error;
+  if (name == "warning") return LogLevel::warning;
+  if (name == "info") return LogLevel::info;
+  if (name == "debug") return LogLevel::debug;
+  return std::nullopt;
+}
+
+/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
+inline LogLevel log_level_of(const char* text) noexcept {
+  return log_level_named(text == nullptr ? "" : text).value_or(LogLevel::warning);
+}
+
+/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job: what
+/// stderr does not take is dropped. Blocking: at most 100 ms for each page of the line, while stderr is full; not at
+/// all if the last write was dropped. Reason: event loops log, and the store takes a rank whose loop blocks for lost.
+/// Threads: any.
+void log(LogLevel level, std::string_view text);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// Whether stderr takes PIPE_BUF bytes now, or is no descriptor that can say so. Blocking: see log().
+inline bool stderr_has_room() {
+  static std::atomic<bool> was_full{false};
+  const Deadline deadline = Deadline::after(std::chrono::milliseconds(was_full.load() ? 0 : 100));
+  pollfd entry{STDERR_FILENO, POLLOUT, 0};
+  int ready = -1;
+  do {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    ready = ::poll(&entry, 1, static_cast<int>(left.count()));
+  } while (ready < 0 && errno == EINTR);
+  was_full.store(ready == 0);
+  return ready != 0;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
+  static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
+  if (level > wanted || level == LogLevel::off) {
+    return;
+  }
+  std::string line = "dtrain: ";
+  line.append(text).push_back('\n');
+  const BlockedWriteSignals no_signal;
+  for (std::size_t begin = 0; begin < line.size() && detail::stderr_has_room(); begin += PIPE_BUF) {
+    const std::size_t bytes = std::min<std::size_t>(line.size() - begin, PIPE_BUF);
+    const ssize_t written = ::write(STDERR_FILENO, line.data() + begin, bytes);
+    static_cast<void>(written);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1740,134 +2561,19 @@ class ThreadActivity {
   /// proc(5), task/TID/{stat,syscall,wchan}.
   std::string look(pid_t thread);
 
+  /// Thousandths of the time since the last call for the same thread in which it was ready to run, and had no core; 0
+  /// where /proc says nothing. Source: Linux, Documentation/scheduler/sched-stats, /proc/PID/schedstat.
+  std::uint32_t core_wait(pid_t thread);
+
  private:
   SystemFiles files_;
   pid_t thread_ = 0;
   std::uint64_t ticks_ = 0;  ///< processor time until `at_`
   Deadline::Clock::time_point at_{};
+  pid_t delayed_thread_ = 0;
+  std::uint64_t delay_ = 0;  ///< nanoseconds without a core until `delay_at_`
+  Deadline::Clock::time_point delay_at_{};
 };
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/text/sanitize.hpp
-
-/// @file
-/// sanitize(), in_quotes(): text of other processes for errors and logs, with escapes for what a terminal would
-/// interpret.
-
-namespace DTRAIN_NAMESPACE {
-
-namespace detail {
-
-/// Size in bytes of the first UTF-8 character of `text` if it is printable, otherwise 0. Not printable: control
-/// characters (C0, DEL, C1), characters that change the text direction, line and paragraph separators, and invalid
-/// UTF-8 (also overlong forms and surrogates).
-std::size_t printable_character_bytes(std::string_view text) noexcept;
-
-}  // namespace detail
-
-/// The text with every byte of unprintable characters written as \n, \r, \t or \x1b. Text of another process passes
-/// through here before it becomes part of a message: it cannot move the cursor or begin a line. Printable text is
-/// unchanged.
-std::string sanitize(std::string_view text);
-
-/// Position of the first byte that is not UTF-8 (RFC 3629); npos if there is none.
-std::size_t first_invalid_utf8(std::string_view text) noexcept;
-
-/// The longest prefix of at most `longest` bytes that does not end inside a UTF-8 character.
-std::string_view truncate_utf8(std::string_view text, std::size_t longest);
-
-/// A printable excerpt of any text for a message, with "..." if it is truncated.
-std::string excerpt(std::string_view text, std::size_t longest = 128);
-
-/// excerpt() in single quotes.
-std::string in_quotes(std::string_view text, std::size_t longest = 128);
-
-#if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-/// Size in bytes of the first character of `text`, which `code` gets; 0 if it is not UTF-8.
-inline std::size_t utf8_character_bytes(std::string_view text, std::uint32_t& code) noexcept {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(0);
-  code = first;
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (first < 0xc0 || first > 0xf4 || text.size() < length) {
-    return 0;
-  }
-  code = first & (0x7fU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80U) {
-      return 0;
-    }
-    code = (code << 6) | (byte(i) & 0x3fU);
-  }
-  const bool is_character = code >= smallest[length] && code <= 0x10ffff && (code < 0xd800 || code >= 0xe000);
-  return is_character ? length : 0;
-}
-
-DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
-  std::uint32_t code = 0;
-  const std::size_t length = utf8_character_bytes(text, code);
-  const bool hidden = code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200e && code <= 0x200f) ||
-                      (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
-  return hidden ? 0 : length;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::string sanitize(std::string_view text) {
-  constexpr char digits[] = "0123456789abcdef";
-  std::string shown;
-  shown.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t length = detail::printable_character_bytes(text);
-    if (length > 0) {
-      shown += text.substr(0, length);
-      text.remove_prefix(length);
-      continue;
-    }
-    const auto byte = static_cast<unsigned char>(text.front());
-    text.remove_prefix(1);
-    if (byte == '\n' || byte == '\r' || byte == '\t') {
-      shown += byte == '\n' ? "\\n" : byte == '\r' ? "\\r" : "\\t";
-    } else {
-      shown += {'\\', 'x', digits[byte >> 4], digits[byte & 0xf]};
-    }
-  }
-  return shown;
-}
-
-DTRAIN_DEFINED std::size_t first_invalid_utf8(std::string_view text) noexcept {
-  std::uint32_t code = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = detail::utf8_character_bytes(text.substr(at), code);
-    if (length == 0) return at;
-    at += length;
-  }
-  return std::string_view::npos;
-}
-
-DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
-  std::size_t length = std::min(text.size(), longest);
-  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
-    --length;
-  }
-  return text.substr(0, length);
-}
-
-DTRAIN_DEFINED std::string excerpt(std::string_view text, std::size_t longest) {
-  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
-}
-
-DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest) {
-  return "'" + excerpt(text, longest) + "'";
-}
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -2138,670 +2844,6 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 }
 
 #endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/dtype.hpp
-
-/// @file
-/// DType: the element types of gradients and collectives. dtype_of: the DType of a C++ type, which programs specialise.
-
-namespace DTRAIN_NAMESPACE {
-
-/// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement and unsigned integers; the
-/// 8-bit floats of the Open Compute Project (see small_floats.hpp). Messages between ranks contain the numbers, so they
-/// never change.
-/// @ingroup views
-enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2, u32, u64 };
-
-/// @name Bounds of the enumerators, for bytes from outside
-/// @{
-inline constexpr DType first_dtype = DType::f64;
-inline constexpr DType last_dtype = DType::u64;
-/// @}
-
-/// Size of one element; 0 for a value that is no DType.
-/// @ingroup views
-constexpr std::size_t size_bytes(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f64:
-    case DType::i64:
-    case DType::u64: return 8;
-    case DType::f32:
-    case DType::i32:
-    case DType::u32: return 4;
-    case DType::f16:
-    case DType::bf16: return 2;
-    case DType::u8:
-    case DType::f8e4m3:
-    case DType::f8e5m2: return 1;
-  }
-  return 0;
-}
-
-/// The name in messages: "f32".
-/// @ingroup views
-constexpr const char* name(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f64: return "f64";
-    case DType::f32: return "f32";
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
-    case DType::i64: return "i64";
-    case DType::i32: return "i32";
-    case DType::u8: return "u8";
-    case DType::f8e4m3: return "f8e4m3";
-    case DType::f8e5m2: return "f8e5m2";
-    case DType::u32: return "u32";
-    case DType::u64: return "u64";
-  }
-  return "unknown dtype";
-}
-
-/// Whether it is an 8-bit float. Every backend transfers these types and none reduces them: they have too few digits
-/// for a sum or an average.
-/// @ingroup views
-constexpr bool is_float8(DType dtype) noexcept {
-  return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
-}
-
-/// Whether it is a floating-point type that is reduced.
-/// @ingroup views
-constexpr bool is_float(DType dtype) noexcept {
-  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
-/// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
-/// for example another library's half (see dtrain/core/types/small_floats.hpp).
-/// @ingroup views
-template <class T>
-struct dtype_of;
-template <>
-struct dtype_of<double> : std::integral_constant<DType, DType::f64> {};
-template <>
-struct dtype_of<float> : std::integral_constant<DType, DType::f32> {};
-template <>
-struct dtype_of<std::int64_t> : std::integral_constant<DType, DType::i64> {};
-template <>
-struct dtype_of<std::int32_t> : std::integral_constant<DType, DType::i32> {};
-template <>
-struct dtype_of<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
-template <>
-struct dtype_of<std::uint32_t> : std::integral_constant<DType, DType::u32> {};
-template <>
-struct dtype_of<std::uint64_t> : std::integral_constant<DType, DType::u64> {};
-
-namespace detail {
-/// `long` and `long long` are two types, of which std::int64_t is one.
-using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
-using OtherUnsignedLong = std::make_unsigned_t<OtherLong>;
-}  // namespace detail
-template <>
-struct dtype_of<detail::OtherLong>
-    : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::i64 : DType::i32> {};
-template <>
-struct dtype_of<detail::OtherUnsignedLong>
-    : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::u64 : DType::u32> {};
-
-/// A C++ type that has a DType.
-/// @ingroup views
-template <class T>
-concept Element = requires {
-  dtype_of<T>::value;
-};
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/buffer_view.hpp
-
-/// @file
-/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives. Device: kind and
-/// index. StreamHandle: a stream's native handle.
-
-namespace DTRAIN_NAMESPACE {
-
-/// The host, or a GPU with CUDA.
-/// @ingroup views
-enum class DeviceKind : std::uint8_t { host = 1, cuda };
-
-/// A device. The host is always index 0.
-/// @ingroup views
-struct Device {
-  DeviceKind kind = DeviceKind::host;
-  std::int32_t index = 0;  ///< CUDA's number among the devices visible to this process
-
-  friend constexpr bool operator==(const Device&, const Device&) = default;
-};
-
-/// "host", "cuda:1".
-inline std::string to_string(Device device) {
-  return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
-}
-
-/// Writable view of `count` elements of `dtype` at `data`. Lifetime: the memory outlives all operations on it.
-/// @ingroup views
-struct BufferView {
-  std::byte* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::f32;
-  Device device{};
-
-  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
-};
-
-/// Read-only view of elements. Lifetime: as BufferView.
-/// @ingroup views
-struct ConstBufferView {
-  const std::byte* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::f32;
-  Device device{};
-
-  constexpr ConstBufferView() noexcept = default;
-  constexpr ConstBufferView(const std::byte* source, std::size_t elements, DType type, Device where = {}) noexcept
-      : data(source), count(elements), dtype(type), device(where) {}
-  // NOLINTNEXTLINE(google-explicit-constructor): writable memory is readable.
-  constexpr ConstBufferView(const BufferView& view) noexcept
-      : data(view.data), count(view.count), dtype(view.dtype), device(view.device) {}
-
-  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
-};
-
-/// View of a span of host memory, which is read-only for a span of const elements.
-/// @ingroup views
-template <Element T>
-BufferView buffer_view(std::span<T> values) noexcept {
-  return {reinterpret_cast<std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
-}
-template <Element T>
-ConstBufferView buffer_view(std::span<const T> values) noexcept {
-  return {reinterpret_cast<const std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
-}
-
-/// Identifies the stream that produced a gradient. For the host `native` is null: the work is done when the handle is
-/// passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step that it is passed to.
-/// @ingroup streams
-struct StreamHandle {
-  Device device{};
-  void* native = nullptr;
-
-  friend constexpr bool operator==(const StreamHandle&, const StreamHandle&) = default;
-};
-
-/// Whether it is cudaStreamPerThread, another stream in every thread: the value 2 of the CUDA runtime's driver_types.h,
-/// because code that is compiled apart from the program does not have CUDA's headers.
-inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
-  return stream.device.kind == DeviceKind::cuda && reinterpret_cast<std::uintptr_t>(stream.native) == 2;
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/reduce_op.hpp
-
-/// @file
-/// ReduceOp: the reduction operators. Accumulate: the type of 16-bit floats' partial results between ranks.
-
-namespace DTRAIN_NAMESPACE {
-
-/// `average` is the sum divided by the number of ranks, in one pass if the backend can.
-/// @ingroup collectives
-enum class ReduceOp : std::uint8_t { sum = 1, average, min, max, product };
-
-/// The name in messages: "average".
-/// @ingroup collectives
-constexpr const char* name(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::sum: return "sum";
-    case ReduceOp::average: return "average";
-    case ReduceOp::min: return "min";
-    case ReduceOp::max: return "max";
-    case ReduceOp::product: return "product";
-  }
-  return "unknown reduction";
-}
-
-/// Type of the partial results of 16-bit floats that travel between ranks, as round a ring. `element`: the elements'
-/// own type, rounded at every rank. `f32`: twice as many bytes, rounded once at the end.
-/// @ingroup collectives
-enum class Accumulate : std::uint8_t { element = 0, f32 };
-
-constexpr const char* name(Accumulate accumulate) noexcept {
-  switch (accumulate) {
-    case Accumulate::element: return "element";
-    case Accumulate::f32: return "f32";
-  }
-  return "unknown type";
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/small_floats.hpp
-
-/// @file
-/// float16, bfloat16, float8_e4m3, float8_e5m2: storage types; conversion from float rounds to nearest even, to float
-/// is exact.
-
-namespace DTRAIN_NAMESPACE {
-
-namespace detail {
-
-/// A sign, an exponent, and `digits` bits after the implicit one; no arithmetic. `largest` is the greatest finite
-/// value's bits; above it, bits with digits 0 are infinity and all others NaN. The conversions use integers only:
-/// results are the same at compile time, under -ffast-math and with flushed subnormals.
-/// @param overflow the bits of larger values and of infinity
-/// @param nan the bits of every NaN
-template <class Bits, std::uint32_t digits, std::uint32_t largest, std::uint32_t overflow, std::uint32_t nan>
-struct SmallFloat {
-  Bits bits = 0;
-
-  constexpr SmallFloat() noexcept = default;
-
-  /// Rounds to nearest even.
-  constexpr explicit SmallFloat(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
-
-  static constexpr SmallFloat from_bits(Bits bits) noexcept {
-    SmallFloat value;
-    value.bits = bits;
-    return value;
-  }
-
-  /// Exact.
-  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(widened(bits)); }
-
- private:
-  static constexpr std::uint32_t width = 8U * sizeof(Bits);
-  static constexpr std::uint32_t bias = (1U << (width - 2U - digits)) - 1U;
-  static constexpr std::uint32_t dropped = 23U - digits;      ///< number of a float's digits that are left out
-  static constexpr std::uint32_t first_normal = 128U - bias;  ///< the least one's exponent, as a float's
-  static constexpr std::uint32_t sign_bit = 1U << (width - 1U);
-
-  static constexpr Bits rounded(std::uint32_t value) noexcept {
-    const std::uint32_t sign = value >> (32U - width) & sign_bit;
-    const std::uint32_t magnitude = value & 0x7fffffffU;
-    const std::uint32_t exponent = magnitude >> 23U;
-    if (magnitude > 0x7f800000U) {
-      return nan;
-    }
-    std::uint32_t result = 0;
-    if (exponent >= first_normal) {  // a carry out of the digits raises the exponent, as it must
-      result = shifted(magnitude - ((first_normal - 1U) << 23U), dropped);
-    } else if (exponent + digits + 1U >= first_normal) {  // a multiple of the least subnormal
-      result = shifted((magnitude & 0x7fffffU) | 0x800000U, dropped + first_normal - exponent);
-    }
-    return static_cast<Bits>(sign | (result > largest ? overflow : result));
-  }
-
-  /// value / 2^count, to nearest even.
-  static constexpr std::uint32_t shifted(std::uint32_t value, std::uint32_t count) noexcept {
-    const std::uint32_t below_half = (1U << (count - 1U)) - 1U;
-    return (value + below_half + (value >> count & 1U)) >> count;
-  }
-
-  static constexpr std::uint32_t widened(std::uint32_t stored) noexcept {
-    const std::uint32_t sign = (stored & sign_bit) << (32U - width);
-    const std::uint32_t magnitude = stored & (sign_bit - 1U);
-    const std::uint32_t fraction = magnitude & ((1U << digits) - 1U);
-    if (magnitude > largest) {
-      return sign | 0x7f800000U | fraction << dropped;
-    }
-    if (magnitude != fraction) {
-      return sign | (magnitude + ((first_normal - 1U) << digits)) << dropped;
-    }
-    if (fraction == 0) {
-      return sign;
-    }
-    // The leading 1 moves to the place of the implicit one.
-    const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction)) - (31U - digits);
-    return sign | (first_normal - shift) << 23U | (fraction << shift & ((1U << digits) - 1U)) << dropped;
-  }
-};
-
-}  // namespace detail
-
-/// IEEE 754's 16-bit float, for programs without another 16-bit float. A value beyond the largest finite one (65504)
-/// becomes infinity; every NaN becomes 0x7e00. A program with another type (c10::Half, __half, Eigen::half, _Float16)
-/// registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
-///
-///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
-///
-/// @ingroup views
-using float16 = detail::SmallFloat<std::uint16_t, 10, 0x7bff, 0x7c00, 0x7e00>;
-
-template <>
-struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};
-
-/// The upper half of an f32, for programs without another bfloat16 type; float16 describes how to register another type
-/// (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
-/// @ingroup views
-struct bfloat16 {
-  std::uint16_t bits = 0;
-
-  constexpr bfloat16() noexcept = default;
-
-  /// Rounds to nearest even; a value beyond the largest finite one becomes infinity. Every NaN becomes 0x7fc0.
-  constexpr explicit bfloat16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
-
-  static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {
-    bfloat16 value;
-    value.bits = bits;
-    return value;
-  }
-
-  /// Exact.
-  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16U); }
-
- private:
-  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
-    if ((value & 0x7fffffffU) > 0x7f800000U) {
-      return 0x7fc0;
-    }
-    return static_cast<std::uint16_t>((value + 0x7fffU + (value >> 16U & 1U)) >> 16U);
-  }
-};
-
-template <>
-struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
-
-/// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. A float is rounded to
-/// nearest even, and saturates as with CUDA's type and NCCL: larger values and infinity become the largest finite one.
-/// Every NaN becomes 0x7f. For programs without another such type; float16 describes how to register one
-/// (__nv_fp8_e4m3, c10::Float8_e4m3fn). No backend reduces these; broadcast, all_gather, send and recv move them.
-/// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
-/// @ingroup views
-using float8_e4m3 = detail::SmallFloat<std::uint8_t, 3, 0x7e, 0x7e, 0x7f>;
-
-/// Five exponent bits, two digits, an infinity: up to 57344, in steps of 2^-16 near 0. Otherwise as float8_e4m3.
-/// @ingroup views
-using float8_e5m2 = detail::SmallFloat<std::uint8_t, 2, 0x7b, 0x7b, 0x7f>;
-
-template <>
-struct dtype_of<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};
-template <>
-struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/tensor_view.hpp
-
-/// @file
-/// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device.
-
-namespace DTRAIN_NAMESPACE {
-
-/// The extents of a tensor, at most eight, outermost first: `{rows, columns}`, integers of any types. A shape without
-/// extents has one element.
-/// @ingroup views
-class Shape {
- public:
-  static constexpr std::size_t max_rank = 8;
-
-  /// One extent, from an integer of any type, for example a container's size().
-  class Integer {
-   public:
-    /// @param number or an object that converts to an integer, of at most 64 bits. One beyond std::int64_t becomes
-    /// negative, which Shape rejects.
-    template <class N, class Promoted = decltype(+std::declval<N&>())>
-    requires(std::is_integral_v<Promoted> && sizeof(Promoted) <= sizeof(std::int64_t)) constexpr Integer(N number)
-        : value_(static_cast<std::int64_t>(+number)) {}
-    constexpr std::int64_t value() const noexcept { return value_; }
-
-   private:
-    std::int64_t value_;
-  };
-
-  constexpr Shape() noexcept = default;
-
-  /// @throws Error (invalid_argument) for more than eight extents, a negative one, or a product beyond 2^60 (whose
-  /// bytes still fit a size_t)
-  Shape(std::initializer_list<Integer> extents);
-
-  /// @throws as the other constructor
-  explicit Shape(std::span<const std::int64_t> extents);
-
-  constexpr std::span<const std::int64_t> extents() const noexcept { return {extents_.data(), rank_}; }
-  constexpr std::size_t element_count() const noexcept { return static_cast<std::size_t>(element_count_); }
-
-  friend constexpr bool operator==(const Shape&, const Shape&) = default;
-
- private:
-  void require_few(std::size_t extents) const;
-  void add(std::int64_t extent);
-
-  std::array<std::int64_t, max_rank> extents_{};
-  std::size_t rank_ = 0;
-  std::int64_t element_count_ = 1;
-};
-
-/// "[784, 256]".
-std::string to_string(const Shape& shape);
-
-/// A view of a tensor, row-major and contiguous. Lifetime: the memory outlives the view's last use.
-/// @ingroup views
-struct TensorView {
-  std::byte* data = nullptr;
-  Shape shape{};
-  DType dtype = DType::f32;
-  Device device{};
-
-  constexpr BufferView flat() const noexcept { return {data, shape.element_count(), dtype, device}; }
-  constexpr std::size_t bytes() const noexcept { return flat().bytes(); }
-
-  /// The elements, for host code with a known type.
-  /// @throws Error (invalid_argument) if T is not the view's element type or the memory is not the host's
-  template <Element T>
-  std::span<T> as() const {
-    if (dtype_of<T>::value != dtype || device.kind != DeviceKind::host) {
-      refuse_read_as(dtype_of<T>::value);
-    }
-    return {reinterpret_cast<T*>(data), shape.element_count()};
-  }
-
- private:
-  [[noreturn]] void refuse_read_as(DType other) const;
-};
-
-/// Whether all of the part's memory is the whole's.
-inline bool lies_within(const TensorView& part, const TensorView& whole) noexcept {
-  return part.data >= whole.data && part.data + part.bytes() <= whole.data + whole.bytes();
-}
-
-namespace detail {
-
-template <class T>
-constexpr void require_viewable() noexcept {
-  constexpr bool is_const_element = std::is_const_v<T> && Element<std::remove_const_t<T>>;
-  static_assert(!is_const_element,
-                "dtrain: tensor_view needs memory that may be written, and these elements are const: a member function "
-                "that is const sees its vectors so; declare parameters() without const");
-  static_assert(Element<T> || is_const_element,
-                "dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint64_t, std::uint32_t, "
-                "std::uint8_t, dtrain::float16, dtrain::bfloat16 and types with a dtrain::dtype_of of their own, none "
-                "of them const; keep a counter "
-                "in a std::int64_t");
-}
-
-}  // namespace detail
-
-/// A view of host memory: `tensor_view(weights.data(), {784, 256})`, `tensor_view(data, {images.size(), 3})`.
-/// @ingroup views
-template <class T>
-TensorView tensor_view(T* data, Shape shape) noexcept {
-  detail::require_viewable<T>();
-  if constexpr (Element<T>) {
-    return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
-  } else {
-    return {};
-  }
-}
-
-/// A view with one extent of all elements of a std::span, and of a std::vector, std::array or T[n] that outlives it:
-/// `tensor_view(weights)`.
-/// @ingroup views
-template <class T, std::size_t Count>
-TensorView tensor_view(std::span<T, Count> values) {
-  return tensor_view(values.data(), {values.size()});
-}
-template <class Values>
-requires requires(Values& values) {
-  std::span(values);
-}
-TensorView tensor_view(Values& values) {
-  return tensor_view(std::span(values));
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/memory_ranges.hpp
-
-/// @file
-/// MemoryRanges: the memory of many tensors, among which a tensor is found by its address.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Memory of tensors, which may overlap, at their addresses when they were added. Threads: contains() from any.
-class MemoryRanges {
- public:
-  MemoryRanges() = default;
-  explicit MemoryRanges(const std::vector<TensorView>& tensors);
-
-  /// Whether all of the part's memory lies in that of one tensor: lies_within(part, tensor). Logarithmic.
-  bool contains(const TensorView& part) const noexcept;
-
- private:
-  struct MemoryRange {
-    const std::byte* begin;
-    const std::byte* end;  ///< the greatest of this range and all before it
-  };
-  std::vector<MemoryRange> ranges_;  ///< sorted by begin
-};
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED MemoryRanges::MemoryRanges(const std::vector<TensorView>& tensors) {
-  ranges_.reserve(tensors.size());
-  for (const TensorView& tensor : tensors) {
-    ranges_.push_back({tensor.data, tensor.data + tensor.bytes()});
-  }
-  std::sort(ranges_.begin(), ranges_.end(),
-            [](const MemoryRange& a, const MemoryRange& b) { return std::less<>{}(a.begin, b.begin); });
-  for (std::size_t i = 1; i < ranges_.size(); ++i) {
-    ranges_[i].end = std::max(ranges_[i].end, ranges_[i - 1].end, std::less<>{});
-  }
-}
-
-DTRAIN_DEFINED bool MemoryRanges::contains(const TensorView& part) const noexcept {
-  const auto behind = std::upper_bound(
-      ranges_.begin(), ranges_.end(), part.data,
-      [](const std::byte* data, const MemoryRange& range) { return std::less<>{}(data, range.begin); });
-  // A range that begins at the part or before it, and ends where the part does or later, has all of it.
-  return behind != ranges_.begin() && !std::less<>{}((behind - 1)->end, part.data + part.bytes());
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/wait_pace.hpp
-
-/// @file
-/// WaitPace: when a waiting thread spins, yields its core, and sleeps. HostLoad: whether threads wait for cores.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Whether the host has more running threads than cores, by /proc/loadavg. Where that file is another host's or cannot
-/// be read, the answer may be wrong, which costs time alone. Threads: any.
-class HostLoad {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  /// The process's own.
-  static HostLoad& instance();
-
-  /// Looks at most once in 2 ms (1.5 us); between looks, the last answer.
-  bool exceeds_cores(Clock::time_point now) noexcept;
-
-  /// The number of running threads in the text of /proc/loadavg ("0.20 0.18 0.12 1/80 11206": 1); 0 for another text.
-  static int running_threads(std::string_view text) noexcept;
-
-  HostLoad(const HostLoad&) = delete;
-  HostLoad& operator=(const HostLoad&) = delete;
-
- private:
-  HostLoad();
-  ~HostLoad() = default;
-
-  int file_;  ///< /proc/loadavg, open until the process ends, or -1
-  int cores_;
-  std::atomic<std::int64_t> next_look_{0};
-  std::atomic<bool> exceeds_{false};
-};
-
-enum class WaitAction : std::uint8_t { spin, yield, sleep };
-
-/// Processor time that a process may use while its threads wait.
-struct WaitLimits {
-  bool cores_suffice;  ///< each rank of the host has a core
-  bool has_quota;      ///< a control group's quota is below the cores: what is used in waiting stops the job later
-  int pauses = 200;    ///< looks before the first yield, where cores suffice
-
-  /// The limits of so many ranks on a host that has so many cores for them. Reads some small files.
-  static WaitLimits of_ranks(int ranks, int cores);
-};
-
-/// Decides what a thread that waits for a peer does next; the caller pauses and sleeps, yield() yields.
-///
-/// Pauses first, in case the peer runs on another core; then yields, in case it needs this one; then sleeps, because a
-/// waiting thread may hold a core that the awaited rank wants. A wake-up costs 11 to 15 us, so where cores suffice
-/// yields go on for 300 us; fewer if a yield was long (another thread wanted this core), if the host has more running
-/// threads than cores, and under a quota. Threads: one.
-class WaitPace {
- public:
-  using Clock = HostLoad::Clock;
-
-  explicit WaitPace(const WaitLimits& limits) noexcept
-      : spins_(limits.cores_suffice ? limits.pauses : 5),
-        yields_(limits.cores_suffice ? unlimited : 50),
-        window_(limits.has_quota ? short_window : long_window) {}
-
-  /// Call it before each further look at what is awaited.
-  WaitAction next() noexcept {
-    if (turn_ < spins_) {
-      ++turn_;
-      return WaitAction::spin;
-    }
-    return next_yield();
-  }
-
-  /// Yields the core, where next() says so.
-  void yield() noexcept;
-
-  /// Goes on with yields at once.
-  void skip_spins() noexcept {
-    if (turn_ < spins_) turn_ = spins_;
-  }
-
-  /// Something has moved.
-  void reset() noexcept {
-    turn_ = 0;
-    was_long_ = false;
-  }
-
- private:
-  static constexpr int unlimited = 1 << 30;
-  static constexpr std::chrono::microseconds short_window{20};
-  static constexpr std::chrono::microseconds long_window{300};
-  static constexpr std::chrono::microseconds longest_yield{30};
-
-  WaitAction next_yield() noexcept;
-
-  int turn_ = 0;
-  int spins_;
-  int yields_;
-  std::chrono::microseconds window_;
-  Clock::time_point began_{};  ///< the first yield
-  Clock::time_point now_{};    ///< time of the last next() that did not spin
-  bool was_long_ = false;      ///< whether the last yield was
-};
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -5983,6 +6025,8 @@ class Event {
   /// sleep ends late by Linux's timer slack, 50 us.
   /// @throws Error (cuda) if the device has failed, by this event's work or other work
   WaitResult block_until_complete(Deadline deadline) const {
+    if (poll()) return WaitResult::complete;
+    const WaitTime wait;
     constexpr std::chrono::microseconds longest_sleep{100};
     const Deadline spin = Deadline::after(std::chrono::microseconds(50));
     std::chrono::microseconds sleep{1};
@@ -9037,6 +9081,7 @@ struct Limits {
   std::chrono::milliseconds liveness{5000};             ///< how long a session that sends nothing counts as alive
   std::chrono::milliseconds rejoin{500};  ///< how long a rank may take to join again if its connection broke
                                           ///< before it could read that it had joined
+  double straggler_factor = 1.15;         ///< the ratio to the ranks' median from which on a rank is slow; 0: none is
 };
 
 /// How often a client of a server sends a heartbeat: 0.5 s, or longer for more than 5000 clients, so that about 10,000
@@ -9764,6 +9809,22 @@ enum class RankPhase : std::uint8_t {
   unwinding,  ///< an exception has left the rank's function, or a step
 };
 
+/// How long a rank computed in a window of its steps, in nanoseconds of a pass, without its waits.
+struct ComputingWindow {
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
+  std::uint64_t steps = 0;  ///< the number of times in the quartiles; 0: there is no window yet
+  std::uint64_t lower_quartile = 0;
+  std::uint64_t median = 0;
+  std::uint64_t upper_quartile = 0;
+  std::uint64_t backward = 0;   ///< the median of the backward passes
+  std::uint64_t outside = 0;    ///< the median of forward pass, optimizer and data
+  std::uint32_t ranks = 0;      ///< members of the wrapper's group
+  std::uint32_t core_wait = 0;  ///< thousandths of the time in which the thread waited for a core
+
+  friend bool operator==(const ComputingWindow&, const ComputingWindow&) = default;
+};
+
 /// From a rank to the store: twice in a liveness time at least, and once more when the rank learns of the job's
 /// failure.
 struct RankStatus {
@@ -9772,6 +9833,7 @@ struct RankStatus {
   static constexpr MessageKind message_kind = MessageKind::status;
   static constexpr std::size_t most_channels = 4;
   static constexpr std::size_t max_call_bytes = 160;
+  static constexpr std::size_t max_finding_bytes = 400;
 
   /// A channel of the rank.
   struct Channel {
@@ -9783,7 +9845,16 @@ struct RankStatus {
     bool is_in_operation = false;    ///< whether `call` has not ended
   };
 
+  /// A sentence for the log of the job.
+  struct Finding {
+    std::uint32_t number = 0;  ///< counts the rank's; 0: none
+    std::uint64_t step = 0;
+    bool is_sum = false;  ///< whether every rank has it, and another rank's finding explains it
+    std::string text;
+  };
+
   RankPhase phase = RankPhase::outside;
+  std::uint32_t process = 0;
   std::uint64_t step = 0;   ///< the number of the last step that has begun; 0: none has
   std::uint32_t ready = 0;  ///< gradients that are ready in this step
   std::uint32_t parameters = 0;
@@ -9791,6 +9862,8 @@ struct RankStatus {
   std::string thread{};             ///< ThreadActivity of the thread that drives the steps
   std::uint64_t unchanged_ms = 0;   ///< how long step, ready and channels have not changed, to within an interval
   std::vector<Channel> channels{};  ///< those in an operation first, then the ones used last
+  Finding finding{};                ///< the latest
+  ComputingWindow computing{};      ///< the first wrapper's
 };
 
 /// From the store to a rank.
@@ -26861,6 +26934,8 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
    public:
     /// Sets step, ready, parameters and missing, of a step that may be running in other threads.
     virtual void describe(rendezvous::RankStatus& status) const = 0;
+    /// The last whole window of computing times. Called by one thread at a time. @throws std::bad_alloc
+    virtual rendezvous::ComputingWindow computing(Deadline::Clock::time_point now) = 0;
 
    protected:
     ~Steps() = default;
@@ -26878,8 +26953,11 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
     phase_.store(phase, std::memory_order_relaxed);
   }
 
+  /// The next statuses have this finding, of which it sets the number. @throws std::bad_alloc
+  void report(rendezvous::RankStatus::Finding finding);
+
   /// Lifetime: `steps` is removed before it is destroyed.
-  void add(const Steps& steps);
+  void add(Steps& steps);
   void remove(const Steps& steps) noexcept;
 
   /// The activity of a new channel, which is listed while another object shares it. @pre a shared_ptr owns this object
@@ -26901,12 +26979,15 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   std::atomic<pid_t> thread_{current_thread()};
   std::atomic<const Steps*> latest_{nullptr};  ///< compared with those of steps_ only
   std::mutex mutex_;
-  std::vector<const Steps*> steps_;
+  std::vector<Steps*> steps_;
   std::vector<ListedChannel> channels_;
+  rendezvous::RankStatus::Finding finding_;
   std::uint64_t last_step_ = 0;  ///< the most steps of a wrapper that has ended
   ThreadActivity thread_activity_;
   std::uint64_t last_ = 0;  ///< digest of the last status
   Deadline::Clock::time_point changed_ = Deadline::Clock::now();
+  std::uint64_t window_end_ = 0;  ///< last step of the last window
+  std::uint32_t core_wait_ = 0;
   const OwningProcess process_;
 };
 
@@ -29102,8 +29183,19 @@ class PlanChoice {
   Make make_ = nullptr;
 };
 
+/// Answer to a gradient with an element that is infinite or NaN. The ranks' sum hides which rank it comes from; the
+/// sentence names that rank, the parameter, the element, and whether the weights were finite.
+/// @ingroup training
+enum class OnNotFinite {
+  /// The job's log has the sentence, once until 100 steps have been finite. Steps with a loss scaler, whose search
+  /// for a scale makes such gradients, are told of when the scale is at most 1, or the eighth time in a row.
+  log,
+  fail,    ///< finish() of that rank throws it (Errc::not_finite), with or without a loss scaler
+  ignore,  ///< nothing is read
+};
+
 /// Options of DistributedDataParallel, equal on every rank, except for `timeline`, `device_times`, `check_addresses`,
-/// `check_ready`, `progress` and `producer_stream`. A difference is an error on all ranks.
+/// `check_ready`, `on_not_finite`, `progress` and `producer_stream`. A difference is an error on all ranks.
 /// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
@@ -29148,6 +29240,10 @@ struct DdpOptions {
   /// and a 64th of a larger one: 64 steps read all of it. A bound gradient is an error then; any other is a warning in
   /// the log, once, because the program may use its memory for something else after ready(). False: compares nothing.
   std::optional<bool> check_ready{};
+  /// Gradients in host memory are read before they are reduced: of the first 20 steps, and then as often as it takes at
+  /// most 0.3% of the time of steps, each 64th step at least; with OnNotFinite::fail in every step. Floats of 16 bits
+  /// and more.
+  OnNotFinite on_not_finite = OnNotFinite::log;
   /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
   /// costs some microseconds a bucket. Keeps records of more steps.
   bool timeline = false;
@@ -29180,6 +29276,7 @@ DTRAIN_DEFINED void check_options(const DdpOptions& options) {
 
 namespace DTRAIN_NAMESPACE {
 using ddp::DdpOptions;
+using ddp::OnNotFinite;
 using ddp::PlanChoice;
 }  // namespace DTRAIN_NAMESPACE
 
@@ -29911,6 +30008,11 @@ class AddressCheck {
   /// Before the first reduced gradient is written. @throws Error (invalid_argument)
   void end_step() {
     if (is_due_) compare();
+  }
+
+  /// Visits the present parameters; none after forget().
+  void visit(const Visit& visit) const {
+    if (read_) read_(visit);
   }
 
   /// Disables the check, because the model may be destroyed.
@@ -31996,6 +32098,60 @@ namespace DTRAIN_NAMESPACE {
 using ddp::MasterWeights;
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/ddp/profile/computing_times.hpp
+
+/// @file
+/// ComputingTimes of a StepMeter: how long the rank computed in each step; their quartiles over windows of steps.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A window has 50 steps and 10 s at least: shorter ones would count a pause of some steps as a slow rank. Threads:
+/// add() in one; latest() in one at a time.
+class ComputingTimes {
+ public:
+  using Clock = Deadline::Clock;
+  using Microseconds = std::chrono::duration<float, std::micro>;
+
+  static constexpr std::size_t least_steps = 50;
+  static constexpr std::chrono::seconds least_time{10};
+
+  /// A step's computing time, in the backward pass and outside. Three stores.
+  void add(std::uint64_t step, Microseconds backward, Microseconds outside) noexcept {
+    const std::uint64_t number = added_.load(std::memory_order_relaxed);
+    const std::array<float, 2> parts{backward.count(), outside.count()};
+    ring_[number % ring_.size()].store(std::bit_cast<std::uint64_t>(parts), std::memory_order_relaxed);
+    step_.store(step, std::memory_order_relaxed);
+    added_.store(number + 1, std::memory_order_release);
+  }
+
+  /// The last whole window; its `steps` is 0 before there is one. Call it once a second: of more than 1,000 steps
+  /// between two calls the last ones count. @throws std::bad_alloc
+  const rendezvous::ComputingWindow& latest(Clock::time_point now);
+
+ private:
+  /// Times of one window that are kept; of a longer one every second, fourth ... is.
+  static constexpr std::size_t most_kept = 4096;
+
+  void take();
+  void close();
+
+  std::array<std::atomic<std::uint64_t>, 1024> ring_{};  ///< two floats each
+  std::atomic<std::uint64_t> added_{0};
+  std::atomic<std::uint64_t> step_{0};  ///< the step that was added last
+  /// @name Of the thread that calls latest().
+  /// @{
+  std::uint64_t taken_ = 0;
+  std::uint64_t stride_ = 1;
+  std::vector<float> backward_, outside_;
+  std::uint64_t steps_ = 0;       ///< steps of the window under way
+  std::uint64_t first_step_ = 0;  ///< 0: it has none
+  Clock::time_point began_{};
+  rendezvous::ComputingWindow latest_{};
+  /// @}
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/profile/step_record.hpp
 
 /// @file
@@ -32292,6 +32448,9 @@ struct StepTimes {
   std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies
   std::chrono::nanoseconds hidden{};         ///< part before finish() was called; on a device, part during computation
   std::chrono::nanoseconds exposed{};        ///< time added to the step: in finish(), or on a device after computation
+  /// Part of `forward` and `backward` in which the thread waited in dtrain, as in a barrier, a group's collective, or
+  /// batch normalization over the ranks. Waits of some microseconds are not counted.
+  std::chrono::nanoseconds waiting{};
 };
 
 /// Writes step records and sums up times. Steady state: allocates nothing. Threads: stamps run on the communication
@@ -32342,10 +32501,12 @@ class StepMeter {
     end_forward(Clock::now());
     is_unreduced_ = true;
   }
+  /// The next step that reduces computes nothing, and is no computing time.
+  void leave_out_step() noexcept { leaves_out_ = true; }
   void finished_unreduced() noexcept {
     if (!std::exchange(is_unreduced_, false)) return;
     end_ = Clock::now();
-    backward_ += end_ - begin_;
+    add(backward_, end_ - begin_);
     ++unreduced_;
   }
 
@@ -32363,6 +32524,7 @@ class StepMeter {
   /// Call at the begin of finish().
   void waiting() noexcept {
     waiting_ = Clock::now();
+    add(backward_, waiting_ - begin_);
     recorder_.note(step_, StepEvent::waiting, 0, waiting_);
   }
 
@@ -32370,9 +32532,19 @@ class StepMeter {
   void finished(bool measured) noexcept {
     end_ = Clock::now();
     recorder_.note(step_, StepEvent::finished, 0, end_);
-    times_.forward += std::exchange(forward_, {});
-    times_.backward += std::exchange(backward_, {}) + (waiting_ - begin_);
-    unreduced_passes_ += std::exchange(unreduced_, 0);
+    const PhaseTime forward = std::exchange(forward_, {});
+    const PhaseTime backward = std::exchange(backward_, {});
+    const std::uint64_t unreduced = std::exchange(unreduced_, 0);
+    times_.forward += forward.time;
+    times_.backward += backward.time;
+    times_.waiting += forward.waits + backward.waits;
+    unreduced_passes_ += unreduced;
+    waited_ = WaitTime::of_thread();
+    const bool measures_plan = is_complete_ && !has_timeline_;
+    if (!std::exchange(leaves_out_, false) && measured && !measures_plan && step_ > warm_up_steps) {
+      const auto passes = static_cast<std::chrono::nanoseconds::rep>(unreduced + 1);
+      computing_.add(step_, (backward.time - backward.waits) / passes, (forward.time - forward.waits) / passes);
+    }
     times_.exposed += end_ - waiting_;
     if (measured) {
       add_communication();
@@ -32404,6 +32576,7 @@ class StepMeter {
   std::uint64_t unreduced_passes() const noexcept { return unreduced_passes_; }
 
   const StepRecorder& recorder() const noexcept { return recorder_; }
+  ComputingTimes& computing() noexcept { return computing_; }
 
   /// The number of the last step, from 1, and its duration from begin() to finished().
   std::uint64_t step() const noexcept { return step_; }
@@ -32412,6 +32585,13 @@ class StepMeter {
  private:
   using Clock = StepRecord::Clock;
 
+  /// A time, and the part of it in which the thread waited.
+  struct PhaseTime {
+    std::chrono::nanoseconds time{};
+    std::chrono::nanoseconds waits{};
+  };
+
+  static constexpr std::uint64_t warm_up_steps = 20;  ///< no computing times: caches fill, libraries choose kernels
   static constexpr std::size_t untimed_records = 1024;
   static constexpr std::size_t timeline_records = std::size_t{1} << 16;
 
@@ -32427,10 +32607,16 @@ class StepMeter {
     std::atomic<Clock::rep> reduced{0};
   };
 
+  /// Adds a time that ends now.
+  void add(PhaseTime& phase, std::chrono::nanoseconds time) noexcept {
+    const std::chrono::nanoseconds waited = WaitTime::of_thread();
+    phase.time += time;
+    phase.waits += std::clamp(waited - std::exchange(waited_, waited), std::chrono::nanoseconds(0), time);
+  }
+
   void end_forward(Clock::time_point now) noexcept {
-    if (end_ != Clock::time_point{}) {
-      forward_ += now - end_;
-    }
+    if (end_ != Clock::time_point{}) add(forward_, now - end_);
+    waited_ = WaitTime::of_thread();
     begin_ = now;
   }
 
@@ -32472,10 +32658,13 @@ class StepMeter {
   Clock::time_point end_{};  ///< end of the previous pass; the epoch if there is none
   /// @name Since the last step's end.
   /// @{
-  std::chrono::nanoseconds forward_{};
-  std::chrono::nanoseconds backward_{};  ///< time of passes that reduced nothing
+  PhaseTime forward_;
+  PhaseTime backward_;
   std::uint64_t unreduced_ = 0;
   /// @}
+  std::chrono::nanoseconds waited_{};  ///< the thread's waits when a phase began
+  ComputingTimes computing_;
+  bool leaves_out_ = false;
   bool is_unreduced_ = false;  ///< whether the current pass reduces nothing
   std::uint64_t unreduced_passes_ = 0;
 };
@@ -32731,12 +32920,12 @@ ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts
 
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
 /// 0.6 ms, 100 MB in 12 buckets"; with begin() "computing 3.1 ms", because a library may have made the backward pass
-/// before it. Omits times that were not measured. Gives the reason if less than 1% was hidden.
-/// With a hook or a wire type: ", sent as 50 MB (50 MB saved, compressing 1.2 ms)".
+/// before it; ", of both waiting 2 ms" from 1% on. Omits times that were not measured. Gives the reason if less than 1%
+/// was hidden. With a hook or a wire type: ", sent as 50 MB (50 MB saved, compressing 1.2 ms)".
 /// @ingroup times
 std::string to_string(const ReducerStatistics& statistics);
 
-/// The rank with the longest mean forward and backward time.
+/// The rank with the longest mean forward and backward time, without StepTimes::waiting.
 /// @ingroup times
 struct SlowestRank {
   int rank = 0;                          ///< the rank in the group
@@ -32815,10 +33004,11 @@ DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
   const std::string passes = statistics.unreduced_passes == 0
                                  ? ""
                                  : format_text(" and {} passes under no_sync()", {statistics.unreduced_passes});
+  const bool waits = 100 * times.waiting >= times.forward + times.backward && times.waiting.count() > 0;
   return format_text(
-      "a step of {}{}: {}{}{}, {} in {}{}{}{}",
+      "a step of {}{}: {}{}{}{}, {} in {}{}{}{}",
       {statistics.steps, passes, part(statistics.program_drives_steps ? "computing " : "forward ", times.forward),
-       part(", backward ", times.backward),
+       part(", backward ", times.backward), waits ? part(", of both waiting ", times.waiting) : "",
        statistics.is_measured
            ? format_text("{}{}{}){}", {measured(", communication ", times.communication),
                                        measured(" (hidden ", times.hidden), why, measured(", exposed ", times.exposed)})
@@ -32846,7 +33036,7 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const group::GroupHandle& 
   const int world_size = group.members().world_size;
   const auto own = [&] {
     const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
-    return to_bytes((mine.times.forward + mine.times.backward) / steps);
+    return to_bytes((mine.times.forward + mine.times.backward - mine.times.waiting) / steps);
   };
   const auto find = [&](const std::vector<std::string>& texts) {
     SlowestRank slowest;
@@ -35230,6 +35420,94 @@ class CudaGradientCopier {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/ddp/reduction/finite_check.hpp
+
+/// @file
+/// FiniteCheck of a BucketReduction: finds the first NaN or infinity among the gradients that this rank contributes.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Reads each bucket before its collective, where the sum with the other ranks' gradients does not hide yet whose the
+/// NaN is. Looks at the first 20 steps, and then at each k-th: k is the least for which the readings take less than
+/// 0.3% of a step, at most 64, by the times of steps 11 to 20. After a finding it looks at the next 100 steps, and with
+/// OnNotFinite::fail at every step. For gradients in host memory. Steady state: allocates nothing. Threads: work of
+/// buckets one at a time; everything else between steps. Lifetime: the table outlives it; lists of parameters outlive
+/// the step. A stream needs room for one work item more in each bucket.
+class FiniteCheck {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  FiniteCheck(const GradientTable& gradients, OnNotFinite action) noexcept : gradients_(&gradients), action_(action) {}
+
+  /// Whether this step is looked at.
+  bool is_on() const noexcept { return is_on_; }
+
+  /// @param is_for_model whether the step leaves the weights to the program
+  void begin_step(std::uint64_t step, bool is_for_model) noexcept {
+    is_on_ = action_ != OnNotFinite::ignore && (step <= last_timed || step % every_ == 0 || step <= looks_until_);
+    is_for_model_ = is_for_model;
+    step_ = step;
+    parameters_ = 0;
+    if (step == first_timed || step == last_timed + 1) choose_steps(step);
+  }
+
+  /// Before a bucket's collective is enqueued. @param at_once does not wait for the stream
+  template <class Stream>
+  void before_collective(const std::vector<std::size_t>& parameters, const BufferView& bucket,
+                         [[maybe_unused]] Stream stream, bool at_once) {
+    if constexpr (RunsHostWork<Stream>) {
+      if (!at_once) return stream.enqueue([this, &parameters, bucket]() noexcept { look(parameters, bucket); });
+    }
+    look(parameters, bucket);
+  }
+
+  /// When the step's work has run. @param scaler of the step, which has updated its scale; may be null
+  /// @param is_sum_finite false: the norm of the reduced gradients is not finite
+  void end_step(const LossScaler* scaler, bool is_sum_finite) noexcept;
+
+  /// Whether the last step has a finding that is to be told: not one soon after another, or of a search for a scale.
+  bool has_finding() const noexcept { return has_finding_; }
+
+  /// "the gradient of parameter 3 'fc1.weight' has nan at [3, 17] in step 812, the first of 9 such parameters; the
+  /// weights were finite", or "the sum of the ranks' gradients of ...", if each rank's own are finite.
+  /// @pre has_finding() @param weights visits the present parameters @param is_sum set to which it is
+  std::string describe(const AddressCheck& weights, bool& is_sum) const;
+
+ private:
+  static constexpr std::uint64_t first_timed = 11;
+  static constexpr std::uint64_t last_timed = 20;
+  static constexpr std::uint64_t steps_after_finding = 100;
+
+  /// An element of a parameter.
+  struct BadElement {
+    std::size_t parameter;
+    std::size_t element;
+    bool is_nan;
+  };
+
+  void choose_steps(std::uint64_t step) noexcept;
+  void look(const std::vector<std::size_t>& parameters, const BufferView& bucket) noexcept;
+  bool find(std::size_t parameter, const std::byte* content, BadElement& place) const noexcept;
+  std::string place_text(const char* whose, const BadElement& place) const;
+
+  const GradientTable* gradients_;
+  OnNotFinite action_;
+  bool is_on_ = false;
+  bool is_for_model_ = true;
+  std::uint64_t step_ = 0;
+  std::uint64_t every_ = 1;
+  std::uint64_t looks_until_ = 0;  ///< the last step after a finding that is looked at
+  std::uint64_t quiet_until_ = 0;  ///< the last step after a finding that is not told
+  int scaled_steps_ = 0;           ///< steps in a row that were not finite, with a loss scaler
+  bool has_finding_ = false;
+  std::size_t parameters_ = 0;  ///< parameters with such an element in this step
+  BadElement first_{};          ///< the one with the lowest index
+  std::chrono::nanoseconds looked_{};
+  Clock::time_point timed_since_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/reduction/gradient_arena.hpp
 
@@ -38397,6 +38675,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
         check_(gradients_, GradientCopier::copies_on_stream ? LateWrites::unchecked : late_writes),
+        finite_(gradients_, options.on_not_finite),
         sums_(gradients_),
         all_reduce_(norms_) {
     if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
@@ -38483,12 +38762,13 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     unpacks_ = needs.unpacks;
     buffers_.begin_step(needs.skips_buffer_broadcast);
     meter_.begin();
+    if constexpr (!GradientCopier::copies_on_stream) finite_.begin_step(meter_.step(), chosen.is_for_model());
     norms_.begin_step(measures);
     pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
     } else {
-      copier_.reserve(needs.items_per_bucket + (check_.is_on() ? 2 : 0));
+      copier_.reserve(needs.items_per_bucket + (check_.is_on() ? 2 : 0) + (finite_.is_on() ? 1 : 0));
     }
   }
 
@@ -38560,11 +38840,17 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (is_for_model)
       updates = scale_by_options(
           step_, gradients_, copier_, norms_, [this] { read_norm(); }, waiting());
+    if constexpr (!GradientCopier::copies_on_stream) {
+      finite_.end_step(step_.scaler.on_host(), !norms_.is_measured() || norms_.norm().finite);
+    }
     drop_options();
     return updates;
   }
 
   void drop_options() noexcept { step_ = {}; }
+
+  /// The check of the last step.
+  const FiniteCheck& finite() const noexcept { return finite_; }
 
   /// Whether scale_gradients() needs norms().norm() on the host before. @throws as BucketNorms::norm if no norm was
   /// measured
@@ -38703,6 +38989,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     meter_.launched(bucket);
     const bool is_hook = hook_ && work_ == &*hook_;  // a hook may write gradients at once, in launch()
     if (check_.is_on()) check_.before_collective(plan().buckets[bucket].parameters, copier_.stream(), is_hook);
+    if (finite_.is_on()) {
+      finite_.before_collective(plan().buckets[bucket].parameters, arena_.range(bucket), copier_.stream(), is_hook);
+    }
     copier_.before_collective(bucket);
     work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
     if (bucket + 1 == arena_.buckets()) {
@@ -38727,6 +39016,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   Norms norms_;
   GradientCopier copier_;
   ReadyCheck check_;
+  FiniteCheck finite_;
   GradientSums sums_;
   StepOptions step_;             ///< the open step's
   bool unpacks_ = true;          ///< StepNeeds::unpacks of the open step
@@ -38852,6 +39142,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
       require_complete();
       updates = reduction_.finish();
+      if (reduction_.finite().has_finding()) tell_not_finite();
     });
     bytes_reduced_ += payload_bytes(plan());
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
@@ -38926,6 +39217,9 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
             reduction_.meter(),     reduction_.ready_check(), reduction_.sums()};
   }
 
+  /// The next step is one without data.
+  void leave_out_step() noexcept { reduction_.meter().leave_out_step(); }
+
   /// Between steps: forgets what passes under no_sync() have left, but for gradients in the model's own memory.
   void discard_accumulated() noexcept {
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
@@ -38982,6 +39276,17 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
     }
   }
 
+  /// @throws Error (not_finite) with OnNotFinite::fail
+  DTRAIN_NOT_INLINED void tell_not_finite() {
+    rendezvous::RankStatus::Finding finding;
+    finding.text = reduction_.finite().describe(addresses_, finding.is_sum);
+    if (options_.on_not_finite == OnNotFinite::fail) {
+      throw Error(Errc::not_finite, std::move(finding.text)).with_rank(context_.rank);
+    }
+    finding.step = steps_ + 1;
+    if (context_.activity) context_.activity->report(std::move(finding));
+  }
+
   void require_complete() {
     reduction_.throw_if_launch_failed();
     addresses_.end_step();
@@ -39029,6 +39334,11 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
   }
 
   void describe(rendezvous::RankStatus& status) const override { ready_.describe(status); }
+  rendezvous::ComputingWindow computing(Deadline::Clock::time_point now) override {
+    rendezvous::ComputingWindow window = reduction_.meter().computing().latest(now);
+    window.ranks = world_size_;
+    return window;
+  }
 
   void keep_order() {
     rebuild_.agreed_order = {};
@@ -39038,6 +39348,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
   }
 
   FailureContext context_;
+  std::uint32_t world_size_;
   DdpOptions options_;
   BucketRebuild rebuild_;
   std::unique_ptr<BucketReduction<Communicator>> owner_;
@@ -39058,6 +39369,7 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
                                BucketPlan plan, const DdpOptions& options, FailureContext context, ReducerParts parts,
                                HookFunctions<Communicator> hook)
     : context_(std::move(context)),
+      world_size_(context_.group ? static_cast<std::uint32_t>(context_.group->members().world_size) : 0),
       options_(options),
       rebuild_(std::move(parts.rebuild)),
       owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
@@ -39428,6 +39740,7 @@ void Driver<Backend, Group>::begin_without_data() {
                 "a step without data was made with hooks::LocalSgd, whose local steps exchange nothing; give all ranks "
                 "the same number of steps (DistributedSampler), or use another hook");
   }
+  reducer->leave_out_step();
   if (std::exchange(sends_buffers_, false)) warn_of_constant_buffers();
 }
 
@@ -42289,6 +42602,7 @@ DTRAIN_DEFINED const std::error_category& dtrain_category() noexcept {
         case Errc::out_of_memory: return "out of memory";
         case Errc::job_failed: return "job failed";
         case Errc::peer_lost: return "peer lost";
+        case Errc::not_finite: return "gradient that is not finite";
       }
       return "unknown dtrain error";
     }
@@ -42768,6 +43082,19 @@ DTRAIN_DEFINED std::string ThreadActivity::look(pid_t thread) {
                      {call.empty() ? "the kernel" : call, is_known ? ": " : "", is_known ? wait : ""});
 }
 
+DTRAIN_DEFINED std::uint32_t ThreadActivity::core_wait(pid_t thread) {
+  const std::string text = files_.line(format_text("/proc/self/task/{}/schedstat", {thread})).value_or("");
+  char* second = nullptr;
+  static_cast<void>(std::strtoull(text.c_str(), &second, 10));
+  const std::uint64_t delay = std::strtoull(second, nullptr, 10);
+  const auto now = Deadline::Clock::now();
+  const bool is_same = std::exchange(delayed_thread_, thread) == thread && !text.empty();
+  const double passed = std::chrono::duration<double, std::nano>(now - std::exchange(delay_at_, now)).count();
+  const std::uint64_t before = std::exchange(delay_, delay);
+  if (!is_same || delay < before || passed <= 0) return 0;
+  return static_cast<std::uint32_t>(std::min(1e3, 1e3 * static_cast<double>(delay - before) / passed));
+}
+
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/text/format_text.hpp (definitions)
@@ -43014,7 +43341,9 @@ DTRAIN_DEFINED WaitAction WaitPace::next_yield() noexcept {
 DTRAIN_DEFINED void WaitPace::yield() noexcept {
   const Clock::time_point begin = Clock::now();
   static_cast<void>(::sched_yield());
-  was_long_ = Clock::now() - begin > longest_yield;
+  const Clock::duration took = Clock::now() - begin;
+  WaitTime::add(took);
+  was_long_ = took > longest_yield;
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -44009,6 +44338,91 @@ inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
   return op == ReduceOp::product   ? baseline_float_kernel<Multiply>(dtype)
          : op == ReduceOp::average ? baseline_float_kernel<Average>(dtype)
                                    : baseline_float_kernel<Add>(dtype);
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/not_finite.hpp
+
+/// @file
+/// first_not_finite(): the first infinite or NaN element of floats in host memory, under any compiler flags.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// @returns the index of the first element that is infinite or NaN; `count` if there is none, and for whole numbers.
+/// At any alignment. Threads: any.
+std::size_t first_not_finite(DType dtype, const std::byte* from, std::size_t count) noexcept;
+
+/// Whether the element, which is not finite, is NaN.
+bool is_nan(DType dtype, const std::byte* element) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/not_finite.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+namespace detail {
+
+/// A type of floats as whole numbers: `exponent` has the bits that are all set in infinities and NaNs.
+template <class Bits_, Bits_ exponent_>
+struct FloatBits {
+  using Bits = Bits_;
+  static constexpr Bits exponent = exponent_;
+  static constexpr Bits sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+  static constexpr Bits lowest = static_cast<Bits>(exponent & (~exponent + 1));
+
+  static Bits load(const std::byte* from, std::size_t index) noexcept {
+    Bits bits;
+    std::memcpy(&bits, from + index * sizeof(Bits), sizeof(Bits));
+    return static_cast<Bits>(bits & static_cast<Bits>(~sign));
+  }
+
+  /// Has the sign bit if and only if the exponent's bits are all set: then the sum carries into it.
+  static Bits marked(Bits magnitude) noexcept { return static_cast<Bits>(magnitude + lowest); }
+
+  /// Blocks that stay in the first cache are read again where one has such an element.
+  DTRAIN_OPTIMIZED static std::size_t first(const std::byte* from, std::size_t count) noexcept {
+    constexpr std::size_t block = 4096 / sizeof(Bits);
+    for (std::size_t begin = 0; begin < count; begin += block) {
+      const std::size_t end = std::min(begin + block, count);
+      Bits any = 0;
+      for (std::size_t i = begin; i < end; ++i)
+        any = static_cast<Bits>(any | marked(load(from, i)));
+      if ((any & sign) == 0) continue;
+      std::size_t i = begin;
+      while ((marked(load(from, i)) & sign) == 0)
+        ++i;
+      return i;
+    }
+    return count;
+  }
+};
+
+template <class F>
+auto with_float_bits(DType dtype, F&& f) -> decltype(f(FloatBits<std::uint32_t, 0x7f800000U>{})) {
+  switch (dtype) {
+    case DType::f64: return f(FloatBits<std::uint64_t, 0x7ff0000000000000U>{});
+    case DType::f32: return f(FloatBits<std::uint32_t, 0x7f800000U>{});
+    case DType::f16: return f(FloatBits<std::uint16_t, 0x7c00U>{});
+    case DType::bf16: return f(FloatBits<std::uint16_t, 0x7f80U>{});
+    default: return {};
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::size_t first_not_finite(DType dtype, const std::byte* from, std::size_t count) noexcept {
+  const std::size_t before =
+      detail::with_float_bits(dtype, [&](auto bits) { return count - decltype(bits)::first(from, count); });
+  return count - before;
+}
+
+DTRAIN_DEFINED bool is_nan(DType dtype, const std::byte* element) noexcept {
+  return detail::with_float_bits(dtype, [&](auto bits) {
+    using Float = decltype(bits);
+    return Float::load(element, 0) > Float::exponent;
+  });
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -48811,8 +49225,17 @@ inline void fields(Serializer& of, RankStatus::Channel& channel) {
   of.flag(channel.is_in_operation);
 }
 
+inline void fields(Serializer& of, ComputingWindow& window) {
+  for (std::uint64_t* const each : {&window.first_step, &window.last_step, &window.steps, &window.lower_quartile,
+                                    &window.median, &window.upper_quartile, &window.backward, &window.outside})
+    of.number(*each);
+  of.number(window.ranks);
+  of.number(window.core_wait);
+}
+
 inline void fields(Serializer& of, RankStatus& status) {
   of.choice(status.phase, RankPhase::outside, RankPhase::unwinding);
+  of.number(status.process);
   of.number(status.step);
   of.number(status.ready);
   of.number(status.parameters);
@@ -48820,6 +49243,11 @@ inline void fields(Serializer& of, RankStatus& status) {
   of.text(status.thread, max_name_bytes);
   of.number(status.unchanged_ms);
   of.list(status.channels, 0, RankStatus::most_channels, [&of](RankStatus::Channel& each) { fields(of, each); });
+  of.number(status.finding.number);
+  of.number(status.finding.step);
+  of.flag(status.finding.is_sum);
+  of.text(status.finding.text, RankStatus::max_finding_bytes);
+  fields(of, status.computing);
 }
 
 /// @param of a Serializer, or a SharingWriter
@@ -51519,6 +51947,281 @@ class JobState {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/server_state/slow_ranks.hpp
+
+/// @file
+/// SlowRanks of RankStatuses: finds ranks that compute longer than the others, by the windows in their statuses.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Windows of the same steps are compared: x is the logarithm of a rank's median over the ranks' lower median (of two
+/// ranks the faster one's). A rank is slow when in its last 4 windows each x is above ln 1.08, and their mean above
+/// ln(factor), 3.5 standard errors of that mean, and, of 8 ranks and more, 3.5 spreads of the ranks' means; or, with a
+/// factor two thirds as far from 1, in 10 of its last 12 windows. It is until two windows in a row are below 1.05.
+class SlowRanks {
+ public:
+  using Clock = Deadline::Clock;
+
+  /// @param factor Limits::straggler_factor
+  explicit SlowRanks(double factor) : factor_(factor) {}
+
+  /// @returns the lines to log after a rank's status @param ranks the number of ranks in the job
+  std::vector<std::string> receive(int rank, const std::string& host, const RankStatus& status, std::size_t ranks,
+                                   Clock::time_point now);
+  void forget(int rank) noexcept { ranks_.erase(rank); }
+
+ private:
+  /// x of a window, and its variance.
+  struct Excess {
+    double logarithm;
+    double variance;
+  };
+
+  struct Rank {
+    std::string host{};
+    std::uint32_t process = 0;
+    std::deque<ComputingWindow> windows{};  ///< the last most_windows
+    std::deque<Excess> excesses{};          ///< the last most_excesses
+    std::uint64_t slow_since = 0;           ///< the step after which each x has been above ln 1.08; 0: it is not
+    bool is_named = false;
+    bool was_low = false;  ///< whether the last x was below ln 1.05
+  };
+
+  static constexpr std::size_t most_windows = 4;
+  static constexpr std::size_t most_excesses = 12;
+  static constexpr int most_lines = 6;  ///< lines in an hour
+
+  std::vector<const ComputingWindow*> windows_at(const ComputingWindow& first) const;
+  std::vector<int> compare(const std::vector<const ComputingWindow*>& windows);
+  bool is_slow(const Rank& rank, std::size_t windows, double factor) const;
+  std::vector<std::string> texts(const std::vector<int>& named,
+                                 const std::vector<const ComputingWindow*>& windows) const;
+
+  double factor_;
+  std::map<int, Rank> ranks_;
+  std::uint64_t compared_ = 0;  ///< last step of the first rank's window that was compared last
+  std::deque<Clock::time_point> lines_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/slow_ranks.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+inline constexpr double least_excess = 0.0769610411361284;  // ln 1.08
+inline constexpr double named_excess = 0.0487901641694320;  // ln 1.05
+inline constexpr double most_errors = 3.5;
+
+/// The value with as many below as above it, or the lower one of two. @pre values is not empty
+inline double lower_median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Steps that both windows have.
+inline std::uint64_t common_steps(const ComputingWindow& a, const ComputingWindow& b) noexcept {
+  const std::uint64_t first = std::max(a.first_step, b.first_step);
+  const std::uint64_t last = std::min(a.last_step, b.last_step);
+  return last >= first ? last - first + 1 : 0;
+}
+
+inline std::uint64_t length_of(const ComputingWindow& window) noexcept {
+  return window.last_step - window.first_step + 1;
+}
+
+/// Variance of a median's logarithm. Source: the standard error of a median of n is 1.2533 sigma / sqrt(n), and the
+/// quartiles of a normal distribution are 1.349 sigma apart.
+inline double variance_of(const ComputingWindow& window) noexcept {
+  const double spread =
+      std::log(static_cast<double>(window.upper_quartile) / static_cast<double>(window.lower_quartile));
+  const double sigma = 1.2533 / 1.349 * spread;
+  return sigma * sigma / static_cast<double>(window.steps);
+}
+
+/// Whether all numbers, which come from outside, can be computed with.
+inline bool is_usable(const ComputingWindow& window) noexcept {
+  constexpr std::uint64_t most = std::uint64_t{1} << 60;
+  return window.steps > 0 && window.first_step > 0 && window.last_step >= window.first_step &&
+         window.last_step < most && window.lower_quartile > 0 && window.median >= window.lower_quartile &&
+         window.upper_quartile >= window.median && window.upper_quartile < most;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<std::string> SlowRanks::receive(int rank, const std::string& host, const RankStatus& status,
+                                                           std::size_t ranks, Clock::time_point now) {
+  const ComputingWindow& window = status.computing;
+  if (factor_ == 0 || ranks < 2 || window.ranks != ranks || !detail::is_usable(window)) return {};
+  Rank& own = ranks_[rank];
+  if (!own.windows.empty() && own.windows.back().last_step == window.last_step) return {};
+  if (!own.windows.empty() && window.first_step <= own.windows.back().last_step) own = {};  // another wrapper's
+  own.host = host;
+  own.process = status.process;
+  own.windows.push_back(window);
+  if (own.windows.size() > most_windows) own.windows.pop_front();
+
+  const std::deque<ComputingWindow>& first = ranks_.begin()->second.windows;
+  if (ranks_.size() != ranks || first.empty()) return {};
+  if (first.back().last_step < compared_) compared_ = 0;
+  std::vector<std::string> lines;
+  for (const ComputingWindow& each : first) {
+    if (each.last_step <= compared_) continue;
+    const std::vector<const ComputingWindow*> windows = windows_at(each);
+    if (windows.empty()) continue;
+    compared_ = each.last_step;
+    const std::vector<int> named = compare(windows);
+    while (!lines_.empty() && now - lines_.front() > std::chrono::hours(1))
+      lines_.pop_front();
+    for (std::string& text : texts(named, windows)) {
+      if (lines_.size() == most_lines) break;
+      lines_.push_back(now);
+      lines.push_back(std::move(text));
+    }
+  }
+  return lines;
+}
+
+/// Each rank's window with the most steps of `first`, in the ranks' order; none if a rank has none with half of them.
+DTRAIN_DEFINED std::vector<const ComputingWindow*> SlowRanks::windows_at(const ComputingWindow& first) const {
+  std::vector<const ComputingWindow*> found;
+  for (const auto& [rank, each] : ranks_) {
+    const auto best = std::max_element(each.windows.begin(), each.windows.end(), [&](const auto& a, const auto& b) {
+      return detail::common_steps(a, first) < detail::common_steps(b, first);
+    });
+    if (best == each.windows.end() || 2 * detail::common_steps(*best, first) < detail::length_of(first)) return {};
+    found.push_back(&*best);
+  }
+  return found;
+}
+
+DTRAIN_DEFINED bool SlowRanks::is_slow(const Rank& rank, std::size_t windows, double factor) const {
+  if (rank.excesses.size() < windows) return false;
+  const auto mean_of = [windows](const Rank& of) {
+    double total = 0;
+    for (std::size_t i = of.excesses.size() - windows; i < of.excesses.size(); ++i)
+      total += of.excesses[i].logarithm;
+    return total / static_cast<double>(windows);
+  };
+  std::size_t above = 0;
+  double variance = 0;
+  for (std::size_t i = rank.excesses.size() - windows; i < rank.excesses.size(); ++i) {
+    above += rank.excesses[i].logarithm > detail::least_excess ? 1 : 0;
+    variance += rank.excesses[i].variance;
+  }
+  const double mean = mean_of(rank);
+  const double error = std::sqrt(variance) / static_cast<double>(windows);
+  const std::size_t wanted = windows < most_excesses ? windows : windows - 2;
+  if (above < wanted || mean <= std::log(factor) || mean <= detail::most_errors * error) return false;
+  if (ranks_.size() < 8) return true;
+  std::vector<double> means;
+  for (const auto& each : ranks_)
+    if (each.second.excesses.size() >= windows) means.push_back(mean_of(each.second));
+  const double middle = detail::lower_median(means);
+  for (double& each : means)
+    each = std::abs(each - middle);
+  return mean > detail::most_errors * 1.4826 * detail::lower_median(std::move(means));
+}
+
+/// @returns the ranks that are slow now, and were not
+DTRAIN_DEFINED std::vector<int> SlowRanks::compare(const std::vector<const ComputingWindow*>& windows) {
+  std::vector<double> medians;
+  std::vector<double> variances;
+  for (const ComputingWindow* const each : windows) {
+    medians.push_back(static_cast<double>(each->median));
+    variances.push_back(detail::variance_of(*each));
+  }
+  const double reference = detail::lower_median(medians);
+  const double variance = detail::lower_median(variances);
+  std::size_t index = 0;
+  for (auto& [rank, each] : ranks_) {
+    const double logarithm = std::log(medians[index] / reference);
+    each.excesses.push_back({logarithm, variances[index] + variance});
+    if (each.excesses.size() > most_excesses) each.excesses.pop_front();
+    if (logarithm <= detail::least_excess)
+      each.slow_since = 0;
+    else if (each.slow_since == 0)
+      each.slow_since = windows[index]->first_step;
+    const bool is_low = logarithm < detail::named_excess;
+    if (std::exchange(each.was_low, is_low) && is_low) each.is_named = false;
+    ++index;
+  }
+  std::vector<int> named;
+  for (auto& [rank, each] : ranks_) {
+    const bool is_new =
+        !each.is_named && (is_slow(each, 4, factor_) || is_slow(each, most_excesses, 1 + (factor_ - 1) * 2 / 3));
+    if (!is_new) continue;
+    each.is_named = true;
+    named.push_back(rank);
+  }
+  return named;
+}
+
+/// A line for each rank, or one for all if they are more than an eighth of the ranks.
+DTRAIN_DEFINED std::vector<std::string> SlowRanks::texts(const std::vector<int>& named,
+                                                         const std::vector<const ComputingWindow*>& windows) const {
+  const auto reference = [&](std::uint64_t ComputingWindow::*part) {
+    std::vector<double> values;
+    for (const ComputingWindow* const each : windows)
+      values.push_back(static_cast<double>(std::max<std::uint64_t>(each->*part, 1)));
+    return detail::lower_median(std::move(values));
+  };
+  const auto window_of = [&](int rank) -> const ComputingWindow& {
+    return *windows[static_cast<std::size_t>(std::distance(ranks_.begin(), ranks_.find(rank)))];
+  };
+  const double median = reference(&ComputingWindow::median);
+  const auto ratio = [median](const ComputingWindow& of) { return static_cast<double>(of.median) / median; };
+  const auto since = [](const Rank& rank) { return format_text("since about step {}", {rank.slow_since}); };
+  std::vector<std::string> lines;
+  if (named.size() > std::max<std::size_t>(1, ranks_.size() / 8)) {
+    std::vector<double> ratios;
+    std::string hosts;
+    for (const int rank : named) {
+      const std::string& host = ranks_.at(rank).host;
+      hosts = hosts.empty() || hosts == host ? host : "several hosts";
+      ratios.push_back(ratio(window_of(rank)));
+    }
+    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+    lines.push_back(
+        format_text("{} ({}{}) compute {} to {} times as long as the median of {} ranks, {}",
+                    {rank_list(named, 8), hosts == "several hosts" ? "" : "host ", hosts, fixed_text(*least, 2),
+                     fixed_text(*most, 2), ranks_.size(), since(ranks_.at(named.front()))}));
+    return lines;
+  }
+  for (const int rank : named) {
+    const Rank& slow = ranks_.at(rank);
+    const ComputingWindow& window = window_of(rank);
+    const auto milliseconds = [](double nanoseconds) { return number_text(nanoseconds / 1e6, 3); };
+    std::string line = format_text("rank {} (host {}, process {}) computes {} ms a pass, {} times ",
+                                   {rank, slow.host, slow.process, milliseconds(static_cast<double>(window.median)),
+                                    fixed_text(ratio(window), 2)});
+    if (ranks_.size() == 2) {
+      append_text(line, "rank {}'s", {ranks_.begin()->first == rank ? ranks_.rbegin()->first : ranks_.begin()->first});
+    } else {
+      append_text(line, "the median of {} ranks", {ranks_.size()});
+    }
+    append_text(line, ", {}", {since(slow)});
+    const auto add_part = [&](const char* where, std::uint64_t ComputingWindow::*part) {
+      if (10 * (window.*part) < window.median) return;
+      append_text(line, "; {} times {}", {fixed_text(static_cast<double>(window.*part) / reference(part), 2), where});
+    };
+    add_part("in the backward pass", &ComputingWindow::backward);
+    add_part("outside of it", &ComputingWindow::outside);
+    append_text(line, "; the others wait {} ms of each pass for it",
+                {milliseconds(static_cast<double>(window.median) - median)});
+    if (window.core_wait >= 50) {
+      append_text(line, "; its thread was without a core for {}% of the time", {window.core_wait / 10});
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/server_state/status_table.hpp
 
 /// @file
@@ -51558,7 +52261,8 @@ inline constexpr const char* status_columns = "(rank, host, step, phase)";
 // ---- dtrain/rendezvous/server/rank_statuses.hpp
 
 /// @file
-/// RankStatuses of a JobServer: the latest status of each rank, and their table in the log after a failure.
+/// RankStatuses of a JobServer: the latest status of each rank, and what the log says of them: their table after a
+/// failure, long waits, slow ranks.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -51568,13 +52272,19 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 class RankStatuses {
  public:
   /// @param goes_on_after_loss StoreJobOptions::goes_on_after_loss @param prints StoreJobOptions::prints_statuses
-  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss, bool prints = true)
-      : loop_(loop), goes_on_after_loss_(goes_on_after_loss), prints_(prints), changed_(loop) {}
+  /// @param straggler_factor Limits::straggler_factor
+  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss, bool prints = true, double straggler_factor = 0)
+      : loop_(loop),
+        goes_on_after_loss_(goes_on_after_loss),
+        prints_(prints),
+        slow_ranks_(straggler_factor),
+        changed_(loop) {}
   RankStatuses(const RankStatuses&) = delete;
   RankStatuses& operator=(const RankStatuses&) = delete;
   ~RankStatuses() {
     completing_.cancel();
     complete();
+    tell_finding();
   }
 
   /// @name Events of the job. Without memory an event is dropped.
@@ -51608,7 +52318,8 @@ class RankStatuses {
     std::optional<RankStatus> status{};
     Deadline::Clock::time_point received = Deadline::Clock::now();
     double steps_per_second = 0;
-    bool is_last = false;  ///< sent after the failure
+    std::uint32_t finding = 0;  ///< number of its last finding
+    bool is_last = false;       ///< sent after the failure
     bool has_ended = false;
     bool is_lost = false;
   };
@@ -51627,6 +52338,8 @@ class RankStatuses {
   }
 
   void complete() noexcept;
+  void tell_finding() noexcept;
+  std::string finding_text();
   void make_table();
   void print_if_ranks_wait();
   std::vector<ReportedStatus> reported() const;
@@ -51635,11 +52348,14 @@ class RankStatuses {
   const bool goes_on_after_loss_;
   const bool prints_;
   std::map<int, LatestStatus> ranks_;
+  SlowRanks slow_ranks_;
   std::optional<Cause> cause_;  ///< why there is a table to print
   Deadline::Clock::time_point failed_at_{};
   bool has_ended_ = false;  ///< the job has failed or is to end
   bool has_table_ = false;  ///< table_ was made
   std::vector<std::string> table_;
+  std::vector<std::pair<int, RankStatus::Finding>> findings_;             ///< ranks' findings that are not told yet
+  Deadline finding_due_ = Deadline::after(std::chrono::milliseconds(0));  ///< when they are told together
   std::chrono::milliseconds notice_after_{10000};                    ///< how long a rank waits until a table says so
   Deadline looked_ = Deadline::after(std::chrono::milliseconds(0));  ///< when waits are looked for again
   async::AutoResetEvent changed_;
@@ -51655,6 +52371,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 DTRAIN_DEFINED void RankStatuses::joined(int rank, const std::string& host) noexcept {
   try {
     ranks_.insert_or_assign(rank, LatestStatus{host});
+    slow_ranks_.forget(rank);
   } catch (...) {
     // The rank has no line.
   }
@@ -51678,12 +52395,22 @@ DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept
   latest.is_last = cause_.has_value();
   if (!cause_) latest.has_ended = latest.is_lost = false;  // it has joined again
   changed_.set();
-  if (has_ended_ || !looked_.passed()) return;
   try {
+    const RankStatus::Finding& finding = latest.status->finding;
+    if (std::exchange(latest.finding, finding.number) != finding.number) {
+      if (findings_.empty()) finding_due_ = Deadline::after(std::chrono::milliseconds(1500));  // as others may come
+      findings_.emplace_back(rank, finding);
+    }
+    if (has_ended_) return;
+    if (!findings_.empty() && finding_due_.passed()) tell_finding();
+    for (const std::string& line :
+         slow_ranks_.receive(rank, latest.host, *latest.status, ranks_.size(), Deadline::Clock::now()))
+      log(LogLevel::warning, line);
+    if (!looked_.passed()) return;
     looked_ = Deadline::after(std::chrono::milliseconds(900));
     print_if_ranks_wait();
   } catch (...) {
-    // There is no memory for the table.
+    // There is no memory for the lines.
   }
 }
 
@@ -51701,6 +52428,7 @@ DTRAIN_DEFINED void RankStatuses::left(int rank) noexcept {
   } else {
     ranks_.erase(rank);
   }
+  slow_ranks_.forget(rank);
   changed_.set();
 }
 
@@ -51760,9 +52488,33 @@ DTRAIN_DEFINED void RankStatuses::make_table() {
     table_.push_back(std::move(line));
 }
 
+/// The text of the earliest step's ranks; that of a sum only if there is no other. Takes all findings.
+DTRAIN_DEFINED std::string RankStatuses::finding_text() {
+  const auto findings = std::exchange(findings_, {});
+  const auto order = [](const auto& each) { return std::pair(each.second.is_sum, each.second.step); };
+  const auto first = std::min_element(findings.begin(), findings.end(),
+                                      [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  if (first == findings.end()) return {};
+  std::vector<int> ranks;
+  for (const auto& each : findings)
+    if (order(each) == order(*first)) ranks.push_back(each.first);
+  std::sort(ranks.begin(), ranks.end());
+  const RankStatus::Finding& finding = first->second;
+  return finding.is_sum ? finding.text : format_text("{}: {}", {rank_list(ranks, 8), finding.text});
+}
+
+DTRAIN_DEFINED void RankStatuses::tell_finding() noexcept {
+  try {
+    if (const std::string text = finding_text(); !text.empty()) log(LogLevel::warning, text);
+  } catch (...) {
+    // There is no memory for the text.
+  }
+}
+
 DTRAIN_DEFINED void RankStatuses::complete() noexcept {
   if (!cause_ || std::exchange(has_table_, true)) return;
   try {
+    if (std::string text = finding_text(); !text.empty()) table_.push_back(std::move(text));
     make_table();
     if (!prints_ || table_.empty()) return;
     log(LogLevel::warning,
@@ -52709,6 +53461,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     if (!open()) {
       co_return false;
     }
+    send_status();  // which may have a finding
     leaving_ = true;
     post(encode(Leave{}), "leaving the job");
     const async::WakeReason ready = co_await left_.wait(deadline);
@@ -53488,7 +54241,7 @@ class JobServer final : private JobSink {
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        statuses_(loop, options_.goes_on_after_loss, options_.prints_statuses),
+        statuses_(loop, options_.goes_on_after_loss, options_.prints_statuses, limits.straggler_factor),
         job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
         joined_(loop),
@@ -56547,13 +57300,13 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Variables that a user may set.
-inline constexpr std::array<std::string_view, 21> user_variables{
+inline constexpr std::array<std::string_view, 22> user_variables{
     "DTRAIN_CHECK_VALUES",     "DTRAIN_GRACE_SECONDS", "DTRAIN_HOST_ID",          "DTRAIN_INTERFACE",
     "DTRAIN_JOB_ID",           "DTRAIN_LAUNCHER",      "DTRAIN_LIVENESS_SECONDS", "DTRAIN_LOCAL_RANK",
     "DTRAIN_LOCAL_WORLD_SIZE", "DTRAIN_LOG",           "DTRAIN_MASTER_ADDR",      "DTRAIN_MASTER_PORT",
     "DTRAIN_NODE_CORES",       "DTRAIN_NODE_COUNT",    "DTRAIN_NODE_RANK",        "DTRAIN_RANK",
-    "DTRAIN_SECRET",           "DTRAIN_SECRET_FILE",   "DTRAIN_SHARE_DEVICES",    "DTRAIN_TIMEOUT_SECONDS",
-    "DTRAIN_WORLD_SIZE",
+    "DTRAIN_SECRET",           "DTRAIN_SECRET_FILE",   "DTRAIN_SHARE_DEVICES",    "DTRAIN_STRAGGLER_FACTOR",
+    "DTRAIN_TIMEOUT_SECONDS",  "DTRAIN_WORLD_SIZE",
 };
 
 /// Variables that a launcher of dtrain sets for its workers.
@@ -56733,6 +57486,19 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
                 {identity::quoted(variable, *value)});
   }
   return *seconds;
+}
+
+/// DTRAIN_STRAGGLER_FACTOR, or its default. @throws Error (usage) for a value that is neither 0 nor from 1.01 to 1000
+inline double straggler_factor_setting(const identity::Variables& variables) {
+  const std::optional<std::string_view> value = variables.text("DTRAIN_STRAGGLER_FACTOR");
+  if (!value) return rendezvous::Limits().straggler_factor;
+  const std::optional<std::chrono::nanoseconds> number = decimal_seconds(*value);
+  const double factor = number ? std::chrono::duration<double>(*number).count() : -1;
+  if (factor != 0 && (factor < 1.01 || factor > 1000)) {
+    throw_error(Errc::usage, "{} is neither 0 nor a number from 1.01 to 1000; correct it or unset it",
+                {identity::quoted("DTRAIN_STRAGGLER_FACTOR", *value)});
+  }
+  return factor;
 }
 
 /// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.
@@ -58443,6 +59209,7 @@ struct NodeLauncherOptions {
   RunElasticJob run_elastic = nullptr;  ///< the launcher's part if min_ranks is set
   std::chrono::nanoseconds join_timeout = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
+  double straggler_factor = rendezvous::Limits().straggler_factor;
   std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
   ShutdownTimeouts shutdown_timeouts{};
   std::optional<std::string> host_id;
@@ -58624,6 +59391,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   if (backend != nullptr) detail::require_one_host(options, *backend);
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  options.straggler_factor = straggler_factor_setting(variables);
   if (visible_devices != nullptr) {
     options.shutdown_timeouts.exit_grace = device_shutdown_timeouts.exit_grace;
     if (options.max_restarts > 0) {  // the next attempt needs the device memory of killed workers
@@ -58938,7 +59706,9 @@ class NodeRendezvous {
     server_.emplace(*loop_, std::move(listener), rendezvous::ServerOptions{secret, limits()});
   }
 
-  rendezvous::Limits limits() const { return {.liveness = in_milliseconds(options_->liveness)}; }
+  rendezvous::Limits limits() const {
+    return {.liveness = in_milliseconds(options_->liveness), .straggler_factor = options_->straggler_factor};
+  }
   void open_launchers_job(Deadline deadline) {
     rendezvous::StoreJobOptions job;
     job.role = rendezvous::ClientRole::launcher;
@@ -60151,6 +60921,7 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
   worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   worker.limits.liveness = in_milliseconds(seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness));
+  worker.limits.straggler_factor = straggler_factor_setting(variables);
   worker.reconnect_timeout = worker.timeout;
   return worker;
 }
@@ -62558,9 +63329,16 @@ DTRAIN_DEFINED void RowTables::merge(std::size_t ranks, ReduceOp op) {
 
 namespace DTRAIN_NAMESPACE::group {
 
-DTRAIN_DEFINED void RankActivity::add(const Steps& steps) {
+DTRAIN_DEFINED void RankActivity::add(Steps& steps) {
   const std::lock_guard lock(mutex_);
   steps_.push_back(&steps);
+}
+
+DTRAIN_DEFINED void RankActivity::report(rendezvous::RankStatus::Finding finding) {
+  finding.text.resize(std::min(finding.text.size(), rendezvous::RankStatus::max_finding_bytes));
+  const std::lock_guard lock(mutex_);
+  finding.number = finding_.number + 1;
+  finding_ = std::move(finding);
 }
 
 DTRAIN_DEFINED void RankActivity::remove(const Steps& steps) noexcept {
@@ -62622,9 +63400,11 @@ DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
   {
     const std::lock_guard lock(mutex_);
     status.step = last_step_;
+    status.finding = finding_;
     if (!steps_.empty()) {
       const auto latest = std::find(steps_.begin(), steps_.end(), latest_.load(std::memory_order_relaxed));
       (latest == steps_.end() ? steps_.back() : *latest)->describe(status);
+      status.computing = steps_.front()->computing(Deadline::Clock::now());
     }
   }
   if (status.phase == rendezvous::RankPhase::outside) {
@@ -62645,7 +63425,13 @@ DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
   if (std::exchange(last_, digest) != digest) changed_ = now;
   const auto unchanged = std::chrono::duration_cast<std::chrono::milliseconds>(now - changed_);
   status.unchanged_ms = static_cast<std::uint64_t>(unchanged.count());
-  status.thread = thread_activity_.look(thread_.load(std::memory_order_relaxed));
+  status.process = static_cast<std::uint32_t>(::getpid());
+  const pid_t thread = thread_.load(std::memory_order_relaxed);
+  status.thread = thread_activity_.look(thread);
+  if (std::exchange(window_end_, status.computing.last_step) != status.computing.last_step) {
+    core_wait_ = thread_activity_.core_wait(thread);
+  }
+  status.computing.core_wait = core_wait_;
   return status;
 }
 
@@ -66190,6 +66976,73 @@ DTRAIN_DEFINED void MasterWeights::require_of(std::span<const Parameter> paramet
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/profile/computing_times.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// The value of which `share` of the values are less, in nanoseconds. @pre values is not empty
+inline std::uint64_t quantile_of_microseconds(std::vector<float>& values, double share) {
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size()));
+  std::nth_element(values.begin(), at, values.end());
+  return static_cast<std::uint64_t>(std::clamp(1e3 * static_cast<double>(*at), 1.0, 1e18));
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void ComputingTimes::take() {
+  constexpr std::uint64_t readable = 1000;  // the others may be overwritten while they are read
+  const std::uint64_t added = added_.load(std::memory_order_acquire);
+  taken_ = std::max(taken_, added - std::min(added, readable));
+  if (first_step_ == 0 && taken_ != added) first_step_ = step_.load(std::memory_order_relaxed) + 1 - (added - taken_);
+  for (; taken_ != added; ++taken_) {
+    if (++steps_ % stride_ != 0) continue;
+    const std::uint64_t both = ring_[taken_ % ring_.size()].load(std::memory_order_relaxed);
+    const auto [backward, outside] = std::bit_cast<std::array<float, 2>>(both);
+    backward_.push_back(backward);
+    outside_.push_back(outside);
+  }
+  if (backward_.size() < most_kept) return;
+  stride_ *= 2;
+  for (std::vector<float>* const each : {&backward_, &outside_}) {
+    for (std::size_t i = 0; i < each->size() / 2; ++i)
+      (*each)[i] = (*each)[2 * i + 1];
+    each->resize(each->size() / 2);
+  }
+}
+
+DTRAIN_DEFINED void ComputingTimes::close() {
+  std::vector<float> sums(backward_);
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    sums[i] += outside_[i];
+  latest_ = {.first_step = first_step_,
+             .last_step = step_.load(std::memory_order_relaxed),
+             .steps = sums.size(),
+             .lower_quartile = detail::quantile_of_microseconds(sums, 0.25),
+             .median = detail::quantile_of_microseconds(sums, 0.5),
+             .upper_quartile = detail::quantile_of_microseconds(sums, 0.75),
+             .backward = detail::quantile_of_microseconds(backward_, 0.5),
+             .outside = detail::quantile_of_microseconds(outside_, 0.5)};
+  backward_.clear();
+  outside_.clear();
+  steps_ = first_step_ = 0;
+  stride_ = 1;
+}
+
+DTRAIN_DEFINED const rendezvous::ComputingWindow& ComputingTimes::latest(Clock::time_point now) {
+  take();
+  if (first_step_ == 0 || began_ == Clock::time_point{}) {
+    began_ = now;
+  } else if (steps_ >= least_steps && now - began_ >= least_time) {
+    close();
+    began_ = now;
+  }
+  return latest_;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/profile/timeline.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -66360,6 +67213,102 @@ DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::st
     timeline->rank = rank;
   }
   return timeline;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reduction/finite_check.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void FiniteCheck::choose_steps(std::uint64_t step) noexcept {
+  constexpr double most_share = 0.003;
+  constexpr double most_steps = 64;
+  const auto now = Clock::now();
+  if (step == last_timed + 1 && action_ == OnNotFinite::log) {
+    const double share = static_cast<double>(looked_.count()) /
+                         static_cast<double>(std::max<Clock::rep>(1, Clock::duration(now - timed_since_).count()));
+    every_ = static_cast<std::uint64_t>(std::clamp(std::ceil(share / most_share), 1.0, most_steps));
+  }
+  looked_ = {};
+  timed_since_ = now;
+}
+
+DTRAIN_DEFINED void FiniteCheck::look(const std::vector<std::size_t>& parameters, const BufferView& bucket) noexcept {
+  const bool is_timed = step_ >= first_timed && step_ <= last_timed;
+  const auto began = is_timed ? Clock::now() : Clock::time_point{};
+  const bool is_finite = kernels::first_not_finite(bucket.dtype, bucket.data, bucket.count) == bucket.count;
+  if (is_timed) looked_ += Clock::now() - began;
+  if (is_finite) return;
+  for (const std::size_t parameter : parameters) {
+    BadElement place{};
+    if (!find(parameter, (*gradients_)[parameter].place, place)) continue;
+    if (parameters_++ == 0 || parameter < first_.parameter) first_ = place;
+  }
+}
+
+DTRAIN_DEFINED bool FiniteCheck::find(std::size_t parameter, const std::byte* content,
+                                      BadElement& place) const noexcept {
+  const BufferView all = gradients_->view(parameter).flat();
+  const std::size_t element = content == nullptr ? all.count : kernels::first_not_finite(all.dtype, content, all.count);
+  if (element == all.count) return false;
+  place = {parameter, element, kernels::is_nan(all.dtype, content + element * size_bytes(all.dtype))};
+  return true;
+}
+
+DTRAIN_DEFINED void FiniteCheck::end_step(const LossScaler* scaler, bool is_sum_finite) noexcept {
+  constexpr int longest_search = 8;
+  has_finding_ = false;
+  if (action_ == OnNotFinite::ignore || (parameters_ == 0 && is_sum_finite)) {
+    if (is_on_) scaled_steps_ = 0;
+    return;
+  }
+  const bool is_search = scaler != nullptr && scaler->scale() > 1 && ++scaled_steps_ < longest_search;
+  if (is_search && action_ == OnNotFinite::log) return;
+  looks_until_ = step_ + steps_after_finding;
+  if (!is_on_ || (parameters_ == 0 && !is_for_model_)) return;
+  has_finding_ = step_ > quiet_until_ || action_ == OnNotFinite::fail;
+  quiet_until_ = looks_until_;
+}
+
+DTRAIN_DEFINED std::string FiniteCheck::place_text(const char* whose, const BadElement& place) const {
+  const std::span<const std::int64_t> extents = gradients_->view(place.parameter).shape.extents();
+  std::string position;
+  std::size_t rest = place.element;
+  for (std::size_t axis = extents.size(); axis-- > 0;) {
+    const auto extent = static_cast<std::size_t>(extents[axis]);
+    position = format_text("{}{}{}", {rest % extent, position.empty() ? "" : ", ", position});
+    rest /= extent;
+  }
+  return format_text("{} of {} has {} at [{}] in step {}", {whose, gradients_->names().describe(place.parameter),
+                                                            place.is_nan ? "nan" : "inf", position, step_});
+}
+
+DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bool& is_sum) const {
+  is_sum = parameters_ == 0;
+  if (is_sum) {
+    BadElement place{};
+    std::size_t parameter = 0;
+    while (parameter < gradients_->size() && !find(parameter, (*gradients_)[parameter].own, place))
+      ++parameter;
+    if (parameter == gradients_->size())
+      return format_text("the norm of the gradients is not finite in step {}", {step_});
+    return format_text("{}, and the ranks' own are finite; a lower loss scale or Accumulate::f32 helps",
+                       {place_text("the sum of the ranks' gradients", place)});
+  }
+  std::string text = place_text("the gradient", first_);
+  if (parameters_ > 1) append_text(text, ", the first of {} such parameters", {parameters_});
+  if (is_for_model_) {
+    std::string weight;
+    weights.visit([&](const Parameter& each) {
+      const BufferView value = each.value.flat();
+      const bool is_read = weight.empty() && value.device.kind == DeviceKind::host && value.data != nullptr;
+      if (is_read && kernels::first_not_finite(value.dtype, value.data, value.count) != value.count) weight = each.name;
+    });
+    text += weight.empty() ? "; the weights were finite" : format_text("; nor was the weight '{}' finite", {weight});
+  }
+  if (every_ > 1 && step_ > last_timed) append_text(text, " (every {}th step is looked at)", {every_});
+  return text;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
