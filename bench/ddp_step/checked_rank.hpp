@@ -3,23 +3,17 @@
 /// A rank that trains in steps with and without the check of gradients that debug programs make
 /// (DdpOptions::check_ready).
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <span>
-#include <utility>
 #include <vector>
 
+#include "bench/ddp_step/least_training.hpp"
 #include "bench/intervals.hpp"
 #include "bench/launched.hpp"
-#include "bench/shape_model.hpp"
 #include "dtrain/dtrain.hpp"
 
 namespace bench {
 
-/// Trains a model of shapes with the least computing that a training can have: the backward pass reads each weight and
-/// writes each gradient once, and the optimizer updates each weight once. The gradients are bound, which the check
-/// reads most often. Lines go to the benchmark.
+/// The gradients are bound, which the check reads most often. Lines go to the benchmark.
 class CheckedRank {
  public:
   CheckedRank(const dtrain::ProcessGroup<Policy>& group, const std::vector<std::int64_t>& sizes)
@@ -47,36 +41,9 @@ class CheckedRank {
   }
 
  private:
-  struct Training {
-    Training(const std::vector<std::int64_t>& sizes, const dtrain::ProcessGroup<Policy>& group,
-             const dtrain::DdpOptions& options)
-        : model(sizes), ddp(model, group, options) {
-      for (const dtrain::Parameter& parameter : model.parameters())
-        std::ranges::fill(parameter.value.as<float>(), 1.0F);
-    }
-
-    void step() {
-      ddp.backward([this](dtrain::Ready ready) {
-        for (std::size_t i = model.parameters().size(); i-- > 0;) {
-          std::ranges::transform(values(i), model.gradient(i).begin(), [](float value) { return 0.5F * value; });
-          ready(i);
-        }
-      });
-      for (std::size_t i = 0; i < model.parameters().size(); ++i) {
-        std::ranges::transform(values(i), model.gradient(i), values(i).begin(),
-                               [](float value, float gradient) { return value - 0.01F * gradient; });
-      }
-    }
-
-    std::span<float> values(std::size_t i) { return model.parameters()[i].value.as<float>(); }
-
-    ShapeModel model;
-    dtrain::DistributedDataParallel<ShapeModel, Policy> ddp;
-  };
-
   dtrain::ProcessGroup<Policy> group_;
-  Training unchecked_;
-  Training checked_;
+  LeastTraining unchecked_;
+  LeastTraining checked_;
 };
 
 }  // namespace bench
