@@ -9809,7 +9809,7 @@ enum class RankPhase : std::uint8_t {
   unwinding,  ///< an exception has left the rank's function, or a step
 };
 
-/// How long a rank computed in a window of its steps, in nanoseconds of a pass, without its waits.
+/// How long a rank computed in a window of its steps, in nanoseconds of a step, without its waits.
 struct ComputingWindow {
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
@@ -9821,6 +9821,7 @@ struct ComputingWindow {
   std::uint64_t outside = 0;    ///< the median of forward pass, optimizer and data
   std::uint32_t ranks = 0;      ///< members of the wrapper's group
   std::uint32_t core_wait = 0;  ///< thousandths of the time in which the thread waited for a core
+  std::uint32_t passes = 1000;  ///< thousandths of passes in a step, those under no_sync() included
 
   friend bool operator==(const ComputingWindow&, const ComputingWindow&) = default;
 };
@@ -26953,7 +26954,8 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
     phase_.store(phase, std::memory_order_relaxed);
   }
 
-  /// The next statuses have this finding, of which it sets the number. @throws std::bad_alloc
+  /// The next statuses have this finding, of which it sets the number; but not before the one before has been sent,
+  /// because later ones may be its consequences. @throws std::bad_alloc
   void report(rendezvous::RankStatus::Finding finding);
 
   /// Lifetime: `steps` is removed before it is destroyed.
@@ -26982,6 +26984,7 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   std::vector<Steps*> steps_;
   std::vector<ListedChannel> channels_;
   rendezvous::RankStatus::Finding finding_;
+  std::uint32_t sent_finding_ = 0;
   std::uint64_t last_step_ = 0;  ///< the most steps of a wrapper that has ended
   ThreadActivity thread_activity_;
   std::uint64_t last_ = 0;  ///< digest of the last status
@@ -32115,12 +32118,13 @@ class ComputingTimes {
   static constexpr std::size_t least_steps = 50;
   static constexpr std::chrono::seconds least_time{10};
 
-  /// A step's computing time, in the backward pass and outside. Three stores.
-  void add(std::uint64_t step, Microseconds backward, Microseconds outside) noexcept {
+  /// A step's computing time, in backward passes and outside. Four stores.
+  void add(std::uint64_t step, Microseconds backward, Microseconds outside, std::uint64_t passes = 1) noexcept {
     const std::uint64_t number = added_.load(std::memory_order_relaxed);
     const std::array<float, 2> parts{backward.count(), outside.count()};
     ring_[number % ring_.size()].store(std::bit_cast<std::uint64_t>(parts), std::memory_order_relaxed);
     step_.store(step, std::memory_order_relaxed);
+    passes_.store(passes_.load(std::memory_order_relaxed) + passes, std::memory_order_relaxed);
     added_.store(number + 1, std::memory_order_release);
   }
 
@@ -32137,14 +32141,18 @@ class ComputingTimes {
 
   std::array<std::atomic<std::uint64_t>, 1024> ring_{};  ///< two floats each
   std::atomic<std::uint64_t> added_{0};
-  std::atomic<std::uint64_t> step_{0};  ///< the step that was added last
+  std::atomic<std::uint64_t> step_{0};    ///< the step that was added last
+  std::atomic<std::uint64_t> passes_{0};  ///< passes of all steps
   /// @name Of the thread that calls latest().
   /// @{
   std::uint64_t taken_ = 0;
   std::uint64_t stride_ = 1;
   std::vector<float> backward_, outside_;
-  std::uint64_t steps_ = 0;       ///< steps of the window under way
-  std::uint64_t first_step_ = 0;  ///< 0: it has none
+  std::uint64_t steps_ = 0;  ///< steps of the window under way
+  std::uint64_t last_step_ = 0;
+  std::uint64_t last_passes_ = 0;   ///< passes until last_step_
+  std::uint64_t first_passes_ = 0;  ///< passes before the window under way
+  std::uint64_t first_step_ = 0;    ///< 0: it has none
   Clock::time_point began_{};
   rendezvous::ComputingWindow latest_{};
   /// @}
@@ -32542,8 +32550,7 @@ class StepMeter {
     waited_ = WaitTime::of_thread();
     const bool measures_plan = is_complete_ && !has_timeline_;
     if (!std::exchange(leaves_out_, false) && measured && !measures_plan && step_ > warm_up_steps) {
-      const auto passes = static_cast<std::chrono::nanoseconds::rep>(unreduced + 1);
-      computing_.add(step_, (backward.time - backward.waits) / passes, (forward.time - forward.waits) / passes);
+      computing_.add(step_, backward.time - backward.waits, forward.time - forward.waits, unreduced + 1);
     }
     times_.exposed += end_ - waiting_;
     if (measured) {
@@ -35429,11 +35436,11 @@ class CudaGradientCopier {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Reads each bucket before its collective, where the sum with the other ranks' gradients does not hide yet whose the
-/// NaN is. Looks at the first 20 steps, and then at each k-th: k is the least for which the readings take less than
-/// 0.3% of a step, at most 64, by the times of steps 11 to 20. After a finding it looks at the next 100 steps, and with
-/// OnNotFinite::fail at every step. For gradients in host memory. Steady state: allocates nothing. Threads: work of
-/// buckets one at a time; everything else between steps. Lifetime: the table outlives it; lists of parameters outlive
-/// the step. A stream needs room for one work item more in each bucket.
+/// NaN is. Looks at the first 20 steps, and then at each k-th: k is the least power of two for which the readings take
+/// less than 0.3% of a step, at most 64, by the median of steps 11 to 20. After a finding it looks at the next 100
+/// steps, and with OnNotFinite::fail at every step. For gradients in host memory. Steady state: allocates nothing.
+/// Threads: work of buckets one at a time; everything else between steps. Lifetime: the table outlives it; lists of
+/// parameters outlive the step. A stream needs room for one work item more in each bucket.
 class FiniteCheck {
  public:
   using Clock = std::chrono::steady_clock;
@@ -35445,11 +35452,12 @@ class FiniteCheck {
 
   /// @param is_for_model whether the step leaves the weights to the program
   void begin_step(std::uint64_t step, bool is_for_model) noexcept {
-    is_on_ = action_ != OnNotFinite::ignore && (step <= last_timed || step % every_ == 0 || step <= looks_until_);
+    all_look_ = step <= last_timed || step % most_steps_between == 0 || step <= all_look_until_;
+    is_on_ = action_ != OnNotFinite::ignore && (all_look_ || step % every_ == 0 || step <= looks_until_);
     is_for_model_ = is_for_model;
     step_ = step;
     parameters_ = 0;
-    if (step == first_timed || step == last_timed + 1) choose_steps(step);
+    if (step >= first_timed && step <= last_timed + 1) time_step(step);
   }
 
   /// Before a bucket's collective is enqueued. @param at_once does not wait for the stream
@@ -35478,6 +35486,7 @@ class FiniteCheck {
   static constexpr std::uint64_t first_timed = 11;
   static constexpr std::uint64_t last_timed = 20;
   static constexpr std::uint64_t steps_after_finding = 100;
+  static constexpr std::uint64_t most_steps_between = 64;
 
   /// An element of a parameter.
   struct BadElement {
@@ -35486,7 +35495,7 @@ class FiniteCheck {
     bool is_nan;
   };
 
-  void choose_steps(std::uint64_t step) noexcept;
+  void time_step(std::uint64_t step) noexcept;
   void look(const std::vector<std::size_t>& parameters, const BufferView& bucket) noexcept;
   bool find(std::size_t parameter, const std::byte* content, BadElement& place) const noexcept;
   std::string place_text(const char* whose, const BadElement& place) const;
@@ -35497,15 +35506,21 @@ class FiniteCheck {
   bool is_for_model_ = true;
   std::uint64_t step_ = 0;
   std::uint64_t every_ = 1;
-  std::uint64_t looks_until_ = 0;  ///< the last step after a finding that is looked at
-  std::uint64_t quiet_until_ = 0;  ///< the last step after a finding that is not told
-  int scaled_steps_ = 0;           ///< steps in a row that were not finite, with a loss scaler
+  bool all_look_ = false;             ///< whether every rank looks at this step
+  std::uint64_t all_look_until_ = 0;  ///< the last step after a sum that was not finite
+  std::uint64_t looks_until_ = 0;     ///< the last step after a finding that is looked at
+  std::uint64_t quiet_until_ = 0;     ///< the last step after a finding that is not told
+  int scaled_steps_ = 0;              ///< steps in a row that were not finite, with a loss scaler
   bool has_finding_ = false;
   std::size_t parameters_ = 0;  ///< parameters with such an element in this step
   BadElement first_{};          ///< the one with the lowest index
   std::chrono::nanoseconds looked_{};
   Clock::time_point timed_since_{};
+  std::array<Clock::duration, last_timed - first_timed + 1> step_times_{};
 };
+
+/// @throws Error (unsupported): gradients in device memory are not looked at
+[[noreturn]] void refuse_fail_on_device();
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -38678,6 +38693,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         finite_(gradients_, options.on_not_finite),
         sums_(gradients_),
         all_reduce_(norms_) {
+    if (GradientCopier::copies_on_stream && options.on_not_finite == OnNotFinite::fail) refuse_fail_on_device();
     if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
     work_ = &own_work();
     plan_parts();
@@ -39281,6 +39297,8 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
     rendezvous::RankStatus::Finding finding;
     finding.text = reduction_.finite().describe(addresses_, finding.is_sum);
     if (options_.on_not_finite == OnNotFinite::fail) {
+      if (finding.is_sum) context_.latch->block_until_failed(Deadline::after(std::chrono::seconds(1)));
+      context_.latch->throw_if_failed(context_.rank);  // by the rank whose own gradient it is
       throw Error(Errc::not_finite, std::move(finding.text)).with_rank(context_.rank);
     }
     finding.step = steps_ + 1;
@@ -49231,6 +49249,7 @@ inline void fields(Serializer& of, ComputingWindow& window) {
     of.number(*each);
   of.number(window.ranks);
   of.number(window.core_wait);
+  of.number(window.passes);
 }
 
 inline void fields(Serializer& of, RankStatus& status) {
@@ -51954,16 +51973,17 @@ class JobState {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Windows of the same steps are compared: x is the logarithm of a rank's median over the ranks' lower median (of two
-/// ranks the faster one's). A rank is slow when in its last 4 windows each x is above ln 1.08, and their mean above
-/// ln(factor), 3.5 standard errors of that mean, and, of 8 ranks and more, 3.5 spreads of the ranks' means; or, with a
-/// factor two thirds as far from 1, in 10 of its last 12 windows. It is until two windows in a row are below 1.05.
+/// Windows of the same steps, with as many passes each, are compared: x is the logarithm of a rank's median over the
+/// ranks' lower median (of two ranks the faster one's). With the factor 1.15 a rank is slow when in its last 4 windows
+/// each x is above ln 1.08, and their mean above ln 1.15, 3.5 standard errors of that mean, and, of 8 ranks and
+/// more, 3.5 spreads of the ranks' means; or, with a mean above ln 1.1, in 10 of its last 12 windows. It is until two
+/// windows in a row are below 1.05.
 class SlowRanks {
  public:
   using Clock = Deadline::Clock;
 
   /// @param factor Limits::straggler_factor
-  explicit SlowRanks(double factor) : factor_(factor) {}
+  explicit SlowRanks(double factor);
 
   /// @returns the lines to log after a rank's status @param ranks the number of ranks in the job
   std::vector<std::string> receive(int rank, const std::string& host, const RankStatus& status, std::size_t ranks,
@@ -51975,6 +51995,7 @@ class SlowRanks {
   struct Excess {
     double logarithm;
     double variance;
+    std::uint64_t first_step;
   };
 
   struct Rank {
@@ -51982,9 +52003,9 @@ class SlowRanks {
     std::uint32_t process = 0;
     std::deque<ComputingWindow> windows{};  ///< the last most_windows
     std::deque<Excess> excesses{};          ///< the last most_excesses
-    std::uint64_t slow_since = 0;           ///< the step after which each x has been above ln 1.08; 0: it is not
+    std::uint64_t slow_since = 0;           ///< first step of the windows in which it was found slow
     bool is_named = false;
-    bool was_low = false;  ///< whether the last x was below ln 1.05
+    bool was_low = false;  ///< whether the last x was below named_excess_
   };
 
   static constexpr std::size_t most_windows = 4;
@@ -51998,6 +52019,8 @@ class SlowRanks {
                                  const std::vector<const ComputingWindow*>& windows) const;
 
   double factor_;
+  double least_excess_;  ///< ln 1.08 for the factor 1.15
+  double named_excess_;  ///< ln 1.05 for the factor 1.15
   std::map<int, Rank> ranks_;
   std::uint64_t compared_ = 0;  ///< last step of the first rank's window that was compared last
   std::deque<Clock::time_point> lines_;
@@ -52011,8 +52034,6 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-inline constexpr double least_excess = 0.0769610411361284;  // ln 1.08
-inline constexpr double named_excess = 0.0487901641694320;  // ln 1.05
 inline constexpr double most_errors = 3.5;
 
 /// The value with as many below as above it, or the lower one of two. @pre values is not empty
@@ -52047,10 +52068,16 @@ inline bool is_usable(const ComputingWindow& window) noexcept {
   constexpr std::uint64_t most = std::uint64_t{1} << 60;
   return window.steps > 0 && window.first_step > 0 && window.last_step >= window.first_step &&
          window.last_step < most && window.lower_quartile > 0 && window.median >= window.lower_quartile &&
-         window.upper_quartile >= window.median && window.upper_quartile < most;
+         window.upper_quartile >= window.median && window.upper_quartile < most && window.backward < most &&
+         window.outside < most && window.core_wait <= 1000;
 }
 
 }  // namespace detail
+
+DTRAIN_DEFINED SlowRanks::SlowRanks(double factor)
+    : factor_(factor),
+      least_excess_(std::log(1 + (factor - 1) * 8 / 15)),
+      named_excess_(std::log(1 + (factor - 1) / 3)) {}
 
 DTRAIN_DEFINED std::vector<std::string> SlowRanks::receive(int rank, const std::string& host, const RankStatus& status,
                                                            std::size_t ranks, Clock::time_point now) {
@@ -52058,7 +52085,7 @@ DTRAIN_DEFINED std::vector<std::string> SlowRanks::receive(int rank, const std::
   if (factor_ == 0 || ranks < 2 || window.ranks != ranks || !detail::is_usable(window)) return {};
   Rank& own = ranks_[rank];
   if (!own.windows.empty() && own.windows.back().last_step == window.last_step) return {};
-  if (!own.windows.empty() && window.first_step <= own.windows.back().last_step) own = {};  // another wrapper's
+  if (!own.windows.empty() && window.first_step <= own.windows.back().first_step) own = {};  // another wrapper's
   own.host = host;
   own.process = status.process;
   own.windows.push_back(window);
@@ -52092,7 +52119,9 @@ DTRAIN_DEFINED std::vector<const ComputingWindow*> SlowRanks::windows_at(const C
     const auto best = std::max_element(each.windows.begin(), each.windows.end(), [&](const auto& a, const auto& b) {
       return detail::common_steps(a, first) < detail::common_steps(b, first);
     });
-    if (best == each.windows.end() || 2 * detail::common_steps(*best, first) < detail::length_of(first)) return {};
+    if (best == each.windows.end() || best->passes != first.passes ||
+        2 * detail::common_steps(*best, first) < detail::length_of(first))
+      return {};
     found.push_back(&*best);
   }
   return found;
@@ -52109,7 +52138,7 @@ DTRAIN_DEFINED bool SlowRanks::is_slow(const Rank& rank, std::size_t windows, do
   std::size_t above = 0;
   double variance = 0;
   for (std::size_t i = rank.excesses.size() - windows; i < rank.excesses.size(); ++i) {
-    above += rank.excesses[i].logarithm > detail::least_excess ? 1 : 0;
+    above += rank.excesses[i].logarithm > least_excess_ ? 1 : 0;
     variance += rank.excesses[i].variance;
   }
   const double mean = mean_of(rank);
@@ -52139,22 +52168,19 @@ DTRAIN_DEFINED std::vector<int> SlowRanks::compare(const std::vector<const Compu
   std::size_t index = 0;
   for (auto& [rank, each] : ranks_) {
     const double logarithm = std::log(medians[index] / reference);
-    each.excesses.push_back({logarithm, variances[index] + variance});
+    each.excesses.push_back({logarithm, variances[index] + variance, windows[index]->first_step});
     if (each.excesses.size() > most_excesses) each.excesses.pop_front();
-    if (logarithm <= detail::least_excess)
-      each.slow_since = 0;
-    else if (each.slow_since == 0)
-      each.slow_since = windows[index]->first_step;
-    const bool is_low = logarithm < detail::named_excess;
+    const bool is_low = logarithm < named_excess_;
     if (std::exchange(each.was_low, is_low) && is_low) each.is_named = false;
     ++index;
   }
   std::vector<int> named;
   for (auto& [rank, each] : ranks_) {
-    const bool is_new =
-        !each.is_named && (is_slow(each, 4, factor_) || is_slow(each, most_excesses, 1 + (factor_ - 1) * 2 / 3));
-    if (!is_new) continue;
+    if (each.is_named) continue;
+    const bool is_much = is_slow(each, most_windows, factor_);
+    if (!is_much && !is_slow(each, most_excesses, 1 + (factor_ - 1) * 2 / 3)) continue;
     each.is_named = true;
+    each.slow_since = each.excesses[is_much ? each.excesses.size() - most_windows : 0].first_step;
     named.push_back(rank);
   }
   return named;
@@ -52195,7 +52221,7 @@ DTRAIN_DEFINED std::vector<std::string> SlowRanks::texts(const std::vector<int>&
     const Rank& slow = ranks_.at(rank);
     const ComputingWindow& window = window_of(rank);
     const auto milliseconds = [](double nanoseconds) { return number_text(nanoseconds / 1e6, 3); };
-    std::string line = format_text("rank {} (host {}, process {}) computes {} ms a pass, {} times ",
+    std::string line = format_text("rank {} (host {}, process {}) computes {} ms a step, {} times ",
                                    {rank, slow.host, slow.process, milliseconds(static_cast<double>(window.median)),
                                     fixed_text(ratio(window), 2)});
     if (ranks_.size() == 2) {
@@ -52210,7 +52236,7 @@ DTRAIN_DEFINED std::vector<std::string> SlowRanks::texts(const std::vector<int>&
     };
     add_part("in the backward pass", &ComputingWindow::backward);
     add_part("outside of it", &ComputingWindow::outside);
-    append_text(line, "; the others wait {} ms of each pass for it",
+    append_text(line, "; the others wait up to {} ms of each step for it",
                 {milliseconds(static_cast<double>(window.median) - median)});
     if (window.core_wait >= 50) {
       append_text(line, "; its thread was without a core for {}% of the time", {window.core_wait / 10});
@@ -52356,6 +52382,7 @@ class RankStatuses {
   std::vector<std::string> table_;
   std::vector<std::pair<int, RankStatus::Finding>> findings_;             ///< ranks' findings that are not told yet
   Deadline finding_due_ = Deadline::after(std::chrono::milliseconds(0));  ///< when they are told together
+  std::uint64_t told_step_ = 0;                                      ///< the step of the finding that was told last
   std::chrono::milliseconds notice_after_{10000};                    ///< how long a rank waits until a table says so
   Deadline looked_ = Deadline::after(std::chrono::milliseconds(0));  ///< when waits are looked for again
   async::AutoResetEvent changed_;
@@ -52490,17 +52517,25 @@ DTRAIN_DEFINED void RankStatuses::make_table() {
 
 /// The text of the earliest step's ranks; that of a sum only if there is no other. Takes all findings.
 DTRAIN_DEFINED std::string RankStatuses::finding_text() {
-  const auto findings = std::exchange(findings_, {});
-  const auto order = [](const auto& each) { return std::pair(each.second.is_sum, each.second.step); };
-  const auto first = std::min_element(findings.begin(), findings.end(),
-                                      [&](const auto& a, const auto& b) { return order(a) < order(b); });
-  if (first == findings.end()) return {};
-  std::vector<int> ranks;
-  for (const auto& each : findings)
-    if (order(each) == order(*first)) ranks.push_back(each.first);
-  std::sort(ranks.begin(), ranks.end());
-  const RankStatus::Finding& finding = first->second;
-  return finding.is_sum ? finding.text : format_text("{}: {}", {rank_list(ranks, 8), finding.text});
+  std::vector<std::pair<int, RankStatus::Finding>> findings = std::exchange(findings_, {});
+  std::erase_if(findings, [this](const auto& each) {  // a sum that another rank's finding has explained
+    return each.second.is_sum && each.second.step >= told_step_ && each.second.step <= told_step_ + 1;
+  });
+  const auto order = [](const auto& each) { return std::tuple(each.second.is_sum, each.second.step, each.first); };
+  std::sort(findings.begin(), findings.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  if (findings.empty()) return {};
+  const RankStatus::Finding& first = findings.front().second;
+  std::vector<int> ranks, others;
+  for (const auto& [rank, finding] : findings) {
+    if (finding.is_sum == first.is_sum && finding.step == first.step) {
+      (finding.text == first.text ? ranks : others).push_back(rank);
+    }
+  }
+  told_step_ = first.step;
+  if (first.is_sum) return first.text;
+  std::string text = format_text("{}: {}", {rank_list(ranks, 8), first.text});
+  if (!others.empty()) append_text(text, "; {} had others in that step", {rank_list(others, 8)});
+  return text;
 }
 
 DTRAIN_DEFINED void RankStatuses::tell_finding() noexcept {
@@ -63335,8 +63370,9 @@ DTRAIN_DEFINED void RankActivity::add(Steps& steps) {
 }
 
 DTRAIN_DEFINED void RankActivity::report(rendezvous::RankStatus::Finding finding) {
-  finding.text.resize(std::min(finding.text.size(), rendezvous::RankStatus::max_finding_bytes));
+  finding.text.resize(truncate_utf8(finding.text, rendezvous::RankStatus::max_finding_bytes).size());
   const std::lock_guard lock(mutex_);
+  if (finding_.number != sent_finding_) return;
   finding.number = finding_.number + 1;
   finding_ = std::move(finding);
 }
@@ -63401,10 +63437,14 @@ DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
     const std::lock_guard lock(mutex_);
     status.step = last_step_;
     status.finding = finding_;
+    sent_finding_ = finding_.number;
     if (!steps_.empty()) {
       const auto latest = std::find(steps_.begin(), steps_.end(), latest_.load(std::memory_order_relaxed));
       (latest == steps_.end() ? steps_.back() : *latest)->describe(status);
-      status.computing = steps_.front()->computing(Deadline::Clock::now());
+      for (Steps* const each : steps_) {  // the first one with the most ranks counts
+        const rendezvous::ComputingWindow window = each->computing(Deadline::Clock::now());
+        if (window.ranks > status.computing.ranks) status.computing = window;
+      }
     }
   }
   if (status.phase == rendezvous::RankPhase::outside) {
@@ -66993,9 +67033,16 @@ inline std::uint64_t quantile_of_microseconds(std::vector<float>& values, double
 
 DTRAIN_DEFINED void ComputingTimes::take() {
   constexpr std::uint64_t readable = 1000;  // the others may be overwritten while they are read
-  const std::uint64_t added = added_.load(std::memory_order_acquire);
+  std::uint64_t added = added_.load(std::memory_order_acquire);
+  for (int tries = 0; tries < 100; ++tries) {  // until no step was added between the readings
+    last_step_ = step_.load(std::memory_order_relaxed);
+    last_passes_ = passes_.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const std::uint64_t before = std::exchange(added, added_.load(std::memory_order_acquire));
+    if (before == added) break;
+  }
   taken_ = std::max(taken_, added - std::min(added, readable));
-  if (first_step_ == 0 && taken_ != added) first_step_ = step_.load(std::memory_order_relaxed) + 1 - (added - taken_);
+  if (first_step_ == 0 && taken_ != added) first_step_ = last_step_ + 1 - (added - taken_);
   for (; taken_ != added; ++taken_) {
     if (++steps_ % stride_ != 0) continue;
     const std::uint64_t both = ring_[taken_ % ring_.size()].load(std::memory_order_relaxed);
@@ -67017,13 +67064,15 @@ DTRAIN_DEFINED void ComputingTimes::close() {
   for (std::size_t i = 0; i < sums.size(); ++i)
     sums[i] += outside_[i];
   latest_ = {.first_step = first_step_,
-             .last_step = step_.load(std::memory_order_relaxed),
+             .last_step = last_step_,
              .steps = sums.size(),
              .lower_quartile = detail::quantile_of_microseconds(sums, 0.25),
              .median = detail::quantile_of_microseconds(sums, 0.5),
              .upper_quartile = detail::quantile_of_microseconds(sums, 0.75),
              .backward = detail::quantile_of_microseconds(backward_, 0.5),
              .outside = detail::quantile_of_microseconds(outside_, 0.5)};
+  const std::uint64_t passes = last_passes_ - std::exchange(first_passes_, last_passes_);
+  latest_.passes = static_cast<std::uint32_t>(std::min<std::uint64_t>(1000 * passes / steps_, 1'000'000'000));
   backward_.clear();
   outside_.clear();
   steps_ = first_step_ = 0;
@@ -67221,17 +67270,29 @@ DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::st
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED void FiniteCheck::choose_steps(std::uint64_t step) noexcept {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_fail_on_device() {
+  throw_error(Errc::unsupported,
+              "DdpOptions::on_not_finite = OnNotFinite::fail reads gradients in host memory, and the model's are on a "
+              "GPU; leave it, and test StepOptions::measure_norm's result");
+}
+
+DTRAIN_DEFINED void FiniteCheck::time_step(std::uint64_t step) noexcept {
   constexpr double most_share = 0.003;
-  constexpr double most_steps = 64;
   const auto now = Clock::now();
-  if (step == last_timed + 1 && action_ == OnNotFinite::log) {
-    const double share = static_cast<double>(looked_.count()) /
-                         static_cast<double>(std::max<Clock::rep>(1, Clock::duration(now - timed_since_).count()));
-    every_ = static_cast<std::uint64_t>(std::clamp(std::ceil(share / most_share), 1.0, most_steps));
+  const auto before = std::exchange(timed_since_, now);
+  if (step == first_timed) {
+    looked_ = {};
+    return;
   }
-  looked_ = {};
-  timed_since_ = now;
+  step_times_[step - first_timed - 1] = now - before;
+  if (step <= last_timed || action_ != OnNotFinite::log) return;
+  const auto middle = step_times_.begin() + step_times_.size() / 2;
+  std::nth_element(step_times_.begin(), middle, step_times_.end());
+  const double steps =
+      static_cast<double>(step_times_.size()) * static_cast<double>(std::max<Clock::rep>(1, middle->count()));
+  const double wanted = static_cast<double>(looked_.count()) / steps / most_share;
+  while (every_ < most_steps_between && static_cast<double>(every_) < wanted)
+    every_ *= 2;
 }
 
 DTRAIN_DEFINED void FiniteCheck::look(const std::vector<std::size_t>& parameters, const BufferView& bucket) noexcept {
@@ -67259,14 +67320,16 @@ DTRAIN_DEFINED bool FiniteCheck::find(std::size_t parameter, const std::byte* co
 DTRAIN_DEFINED void FiniteCheck::end_step(const LossScaler* scaler, bool is_sum_finite) noexcept {
   constexpr int longest_search = 8;
   has_finding_ = false;
-  if (action_ == OnNotFinite::ignore || (parameters_ == 0 && is_sum_finite)) {
-    if (is_on_) scaled_steps_ = 0;
+  if (action_ == OnNotFinite::ignore) return;
+  if (parameters_ == 0 && is_sum_finite) {
+    if (is_on_ || scaler != nullptr) scaled_steps_ = 0;
     return;
   }
   const bool is_search = scaler != nullptr && scaler->scale() > 1 && ++scaled_steps_ < longest_search;
   if (is_search && action_ == OnNotFinite::log) return;
   looks_until_ = step_ + steps_after_finding;
-  if (!is_on_ || (parameters_ == 0 && !is_for_model_)) return;
+  if (!is_sum_finite) all_look_until_ = looks_until_;
+  if (parameters_ == 0 && !(all_look_ && is_for_model_)) return;
   has_finding_ = step_ > quiet_until_ || action_ == OnNotFinite::fail;
   quiet_until_ = looks_until_;
 }
@@ -67280,8 +67343,9 @@ DTRAIN_DEFINED std::string FiniteCheck::place_text(const char* whose, const BadE
     position = format_text("{}{}{}", {rest % extent, position.empty() ? "" : ", ", position});
     rest /= extent;
   }
-  return format_text("{} of {} has {} at [{}] in step {}", {whose, gradients_->names().describe(place.parameter),
-                                                            place.is_nan ? "nan" : "inf", position, step_});
+  return format_text("{} of {} has {} at [{}] in step {}",
+                     {whose, truncate_utf8(gradients_->names().describe(place.parameter), 200),
+                      place.is_nan ? "nan" : "inf", position, step_});
 }
 
 DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bool& is_sum) const {
@@ -67293,8 +67357,10 @@ DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bo
       ++parameter;
     if (parameter == gradients_->size())
       return format_text("the norm of the gradients is not finite in step {}", {step_});
-    return format_text("{}, and the ranks' own are finite; a lower loss scale or Accumulate::f32 helps",
-                       {place_text("the sum of the ranks' gradients", place)});
+    const bool is_narrow = size_bytes(gradients_->view(parameter).dtype) == 2;
+    return format_text("{}, and the ranks' own are finite{}",
+                       {place_text("the sum of the ranks' gradients", place),
+                        is_narrow && !place.is_nan ? "; a lower loss scale or Accumulate::f32 helps" : ""});
   }
   std::string text = place_text("the gradient", first_);
   if (parameters_ > 1) append_text(text, ", the first of {} such parameters", {parameters_});
@@ -67307,7 +67373,8 @@ DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bo
     });
     text += weight.empty() ? "; the weights were finite" : format_text("; nor was the weight '{}' finite", {weight});
   }
-  if (every_ > 1 && step_ > last_timed) append_text(text, " (every {}th step is looked at)", {every_});
+  if (!is_for_model_) text += "; the weights were not read";
+  if (every_ > 1 && step_ > last_timed) append_text(text, " (one of {} steps is looked at)", {every_});
   return text;
 }
 

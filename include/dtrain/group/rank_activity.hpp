@@ -51,7 +51,8 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
     phase_.store(phase, std::memory_order_relaxed);
   }
 
-  /// The next statuses have this finding, of which it sets the number. @throws std::bad_alloc
+  /// The next statuses have this finding, of which it sets the number; but not before the one before has been sent,
+  /// because later ones may be its consequences. @throws std::bad_alloc
   void report(rendezvous::RankStatus::Finding finding);
 
   /// Lifetime: `steps` is removed before it is destroyed.
@@ -80,6 +81,7 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   std::vector<Steps*> steps_;
   std::vector<ListedChannel> channels_;
   rendezvous::RankStatus::Finding finding_;
+  std::uint32_t sent_finding_ = 0;
   std::uint64_t last_step_ = 0;  ///< the most steps of a wrapper that has ended
   ThreadActivity thread_activity_;
   std::uint64_t last_ = 0;  ///< digest of the last status
@@ -106,8 +108,9 @@ DTRAIN_DEFINED void RankActivity::add(Steps& steps) {
 }
 
 DTRAIN_DEFINED void RankActivity::report(rendezvous::RankStatus::Finding finding) {
-  finding.text.resize(std::min(finding.text.size(), rendezvous::RankStatus::max_finding_bytes));
+  finding.text.resize(truncate_utf8(finding.text, rendezvous::RankStatus::max_finding_bytes).size());
   const std::lock_guard lock(mutex_);
+  if (finding_.number != sent_finding_) return;
   finding.number = finding_.number + 1;
   finding_ = std::move(finding);
 }
@@ -172,10 +175,14 @@ DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
     const std::lock_guard lock(mutex_);
     status.step = last_step_;
     status.finding = finding_;
+    sent_finding_ = finding_.number;
     if (!steps_.empty()) {
       const auto latest = std::find(steps_.begin(), steps_.end(), latest_.load(std::memory_order_relaxed));
       (latest == steps_.end() ? steps_.back() : *latest)->describe(status);
-      status.computing = steps_.front()->computing(Deadline::Clock::now());
+      for (Steps* const each : steps_) {  // the first one with the most ranks counts
+        const rendezvous::ComputingWindow window = each->computing(Deadline::Clock::now());
+        if (window.ranks > status.computing.ranks) status.computing = window;
+      }
     }
   }
   if (status.phase == rendezvous::RankPhase::outside) {

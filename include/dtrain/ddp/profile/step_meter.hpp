@@ -155,8 +155,7 @@ class StepMeter {
     waited_ = WaitTime::of_thread();
     const bool measures_plan = is_complete_ && !has_timeline_;
     if (!std::exchange(leaves_out_, false) && measured && !measures_plan && step_ > warm_up_steps) {
-      const auto passes = static_cast<std::chrono::nanoseconds::rep>(unreduced + 1);
-      computing_.add(step_, (backward.time - backward.waits) / passes, (forward.time - forward.waits) / passes);
+      computing_.add(step_, backward.time - backward.waits, forward.time - forward.waits, unreduced + 1);
     }
     times_.exposed += end_ - waiting_;
     if (measured) {

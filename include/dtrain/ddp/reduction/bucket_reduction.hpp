@@ -82,6 +82,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         finite_(gradients_, options.on_not_finite),
         sums_(gradients_),
         all_reduce_(norms_) {
+    if (GradientCopier::copies_on_stream && options.on_not_finite == OnNotFinite::fail) refuse_fail_on_device();
     if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
     work_ = &own_work();
     plan_parts();

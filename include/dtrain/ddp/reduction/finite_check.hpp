@@ -2,11 +2,13 @@
 /// @file
 /// FiniteCheck of a BucketReduction: finds the first NaN or infinity among the gradients that this rank contributes.
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -20,11 +22,11 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Reads each bucket before its collective, where the sum with the other ranks' gradients does not hide yet whose the
-/// NaN is. Looks at the first 20 steps, and then at each k-th: k is the least for which the readings take less than
-/// 0.3% of a step, at most 64, by the times of steps 11 to 20. After a finding it looks at the next 100 steps, and with
-/// OnNotFinite::fail at every step. For gradients in host memory. Steady state: allocates nothing. Threads: work of
-/// buckets one at a time; everything else between steps. Lifetime: the table outlives it; lists of parameters outlive
-/// the step. A stream needs room for one work item more in each bucket.
+/// NaN is. Looks at the first 20 steps, and then at each k-th: k is the least power of two for which the readings take
+/// less than 0.3% of a step, at most 64, by the median of steps 11 to 20. After a finding it looks at the next 100
+/// steps, and with OnNotFinite::fail at every step. For gradients in host memory. Steady state: allocates nothing.
+/// Threads: work of buckets one at a time; everything else between steps. Lifetime: the table outlives it; lists of
+/// parameters outlive the step. A stream needs room for one work item more in each bucket.
 class FiniteCheck {
  public:
   using Clock = std::chrono::steady_clock;
@@ -36,11 +38,12 @@ class FiniteCheck {
 
   /// @param is_for_model whether the step leaves the weights to the program
   void begin_step(std::uint64_t step, bool is_for_model) noexcept {
-    is_on_ = action_ != OnNotFinite::ignore && (step <= last_timed || step % every_ == 0 || step <= looks_until_);
+    all_look_ = step <= last_timed || step % most_steps_between == 0 || step <= all_look_until_;
+    is_on_ = action_ != OnNotFinite::ignore && (all_look_ || step % every_ == 0 || step <= looks_until_);
     is_for_model_ = is_for_model;
     step_ = step;
     parameters_ = 0;
-    if (step == first_timed || step == last_timed + 1) choose_steps(step);
+    if (step >= first_timed && step <= last_timed + 1) time_step(step);
   }
 
   /// Before a bucket's collective is enqueued. @param at_once does not wait for the stream
@@ -69,6 +72,7 @@ class FiniteCheck {
   static constexpr std::uint64_t first_timed = 11;
   static constexpr std::uint64_t last_timed = 20;
   static constexpr std::uint64_t steps_after_finding = 100;
+  static constexpr std::uint64_t most_steps_between = 64;
 
   /// An element of a parameter.
   struct BadElement {
@@ -77,7 +81,7 @@ class FiniteCheck {
     bool is_nan;
   };
 
-  void choose_steps(std::uint64_t step) noexcept;
+  void time_step(std::uint64_t step) noexcept;
   void look(const std::vector<std::size_t>& parameters, const BufferView& bucket) noexcept;
   bool find(std::size_t parameter, const std::byte* content, BadElement& place) const noexcept;
   std::string place_text(const char* whose, const BadElement& place) const;
@@ -88,39 +92,56 @@ class FiniteCheck {
   bool is_for_model_ = true;
   std::uint64_t step_ = 0;
   std::uint64_t every_ = 1;
-  std::uint64_t looks_until_ = 0;  ///< the last step after a finding that is looked at
-  std::uint64_t quiet_until_ = 0;  ///< the last step after a finding that is not told
-  int scaled_steps_ = 0;           ///< steps in a row that were not finite, with a loss scaler
+  bool all_look_ = false;             ///< whether every rank looks at this step
+  std::uint64_t all_look_until_ = 0;  ///< the last step after a sum that was not finite
+  std::uint64_t looks_until_ = 0;     ///< the last step after a finding that is looked at
+  std::uint64_t quiet_until_ = 0;     ///< the last step after a finding that is not told
+  int scaled_steps_ = 0;              ///< steps in a row that were not finite, with a loss scaler
   bool has_finding_ = false;
   std::size_t parameters_ = 0;  ///< parameters with such an element in this step
   BadElement first_{};          ///< the one with the lowest index
   std::chrono::nanoseconds looked_{};
   Clock::time_point timed_since_{};
+  std::array<Clock::duration, last_timed - first_timed + 1> step_times_{};
 };
+
+/// @throws Error (unsupported): gradients in device memory are not looked at
+[[noreturn]] void refuse_fail_on_device();
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
-#include <cmath>
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/kernels/not_finite.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED void FiniteCheck::choose_steps(std::uint64_t step) noexcept {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_fail_on_device() {
+  throw_error(Errc::unsupported,
+              "DdpOptions::on_not_finite = OnNotFinite::fail reads gradients in host memory, and the model's are on a "
+              "GPU; leave it, and test StepOptions::measure_norm's result");
+}
+
+DTRAIN_DEFINED void FiniteCheck::time_step(std::uint64_t step) noexcept {
   constexpr double most_share = 0.003;
-  constexpr double most_steps = 64;
   const auto now = Clock::now();
-  if (step == last_timed + 1 && action_ == OnNotFinite::log) {
-    const double share = static_cast<double>(looked_.count()) /
-                         static_cast<double>(std::max<Clock::rep>(1, Clock::duration(now - timed_since_).count()));
-    every_ = static_cast<std::uint64_t>(std::clamp(std::ceil(share / most_share), 1.0, most_steps));
+  const auto before = std::exchange(timed_since_, now);
+  if (step == first_timed) {
+    looked_ = {};
+    return;
   }
-  looked_ = {};
-  timed_since_ = now;
+  step_times_[step - first_timed - 1] = now - before;
+  if (step <= last_timed || action_ != OnNotFinite::log) return;
+  const auto middle = step_times_.begin() + step_times_.size() / 2;
+  std::nth_element(step_times_.begin(), middle, step_times_.end());
+  const double steps =
+      static_cast<double>(step_times_.size()) * static_cast<double>(std::max<Clock::rep>(1, middle->count()));
+  const double wanted = static_cast<double>(looked_.count()) / steps / most_share;
+  while (every_ < most_steps_between && static_cast<double>(every_) < wanted)
+    every_ *= 2;
 }
 
 DTRAIN_DEFINED void FiniteCheck::look(const std::vector<std::size_t>& parameters, const BufferView& bucket) noexcept {
@@ -148,14 +169,16 @@ DTRAIN_DEFINED bool FiniteCheck::find(std::size_t parameter, const std::byte* co
 DTRAIN_DEFINED void FiniteCheck::end_step(const LossScaler* scaler, bool is_sum_finite) noexcept {
   constexpr int longest_search = 8;
   has_finding_ = false;
-  if (action_ == OnNotFinite::ignore || (parameters_ == 0 && is_sum_finite)) {
-    if (is_on_) scaled_steps_ = 0;
+  if (action_ == OnNotFinite::ignore) return;
+  if (parameters_ == 0 && is_sum_finite) {
+    if (is_on_ || scaler != nullptr) scaled_steps_ = 0;
     return;
   }
   const bool is_search = scaler != nullptr && scaler->scale() > 1 && ++scaled_steps_ < longest_search;
   if (is_search && action_ == OnNotFinite::log) return;
   looks_until_ = step_ + steps_after_finding;
-  if (!is_on_ || (parameters_ == 0 && !is_for_model_)) return;
+  if (!is_sum_finite) all_look_until_ = looks_until_;
+  if (parameters_ == 0 && !(all_look_ && is_for_model_)) return;
   has_finding_ = step_ > quiet_until_ || action_ == OnNotFinite::fail;
   quiet_until_ = looks_until_;
 }
@@ -169,8 +192,9 @@ DTRAIN_DEFINED std::string FiniteCheck::place_text(const char* whose, const BadE
     position = format_text("{}{}{}", {rest % extent, position.empty() ? "" : ", ", position});
     rest /= extent;
   }
-  return format_text("{} of {} has {} at [{}] in step {}", {whose, gradients_->names().describe(place.parameter),
-                                                            place.is_nan ? "nan" : "inf", position, step_});
+  return format_text("{} of {} has {} at [{}] in step {}",
+                     {whose, truncate_utf8(gradients_->names().describe(place.parameter), 200),
+                      place.is_nan ? "nan" : "inf", position, step_});
 }
 
 DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bool& is_sum) const {
@@ -182,8 +206,10 @@ DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bo
       ++parameter;
     if (parameter == gradients_->size())
       return format_text("the norm of the gradients is not finite in step {}", {step_});
-    return format_text("{}, and the ranks' own are finite; a lower loss scale or Accumulate::f32 helps",
-                       {place_text("the sum of the ranks' gradients", place)});
+    const bool is_narrow = size_bytes(gradients_->view(parameter).dtype) == 2;
+    return format_text("{}, and the ranks' own are finite{}",
+                       {place_text("the sum of the ranks' gradients", place),
+                        is_narrow && !place.is_nan ? "; a lower loss scale or Accumulate::f32 helps" : ""});
   }
   std::string text = place_text("the gradient", first_);
   if (parameters_ > 1) append_text(text, ", the first of {} such parameters", {parameters_});
@@ -196,7 +222,8 @@ DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bo
     });
     text += weight.empty() ? "; the weights were finite" : format_text("; nor was the weight '{}' finite", {weight});
   }
-  if (every_ > 1 && step_ > last_timed) append_text(text, " (every {}th step is looked at)", {every_});
+  if (!is_for_model_) text += "; the weights were not read";
+  if (every_ > 1 && step_ > last_timed) append_text(text, " (one of {} steps is looked at)", {every_});
   return text;
 }
 

@@ -284,6 +284,8 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
     rendezvous::RankStatus::Finding finding;
     finding.text = reduction_.finite().describe(addresses_, finding.is_sum);
     if (options_.on_not_finite == OnNotFinite::fail) {
+      if (finding.is_sum) context_.latch->block_until_failed(Deadline::after(std::chrono::seconds(1)));
+      context_.latch->throw_if_failed(context_.rank);  // by the rank whose own gradient it is
       throw Error(Errc::not_finite, std::move(finding.text)).with_rank(context_.rank);
     }
     finding.step = steps_ + 1;

@@ -134,6 +134,7 @@ inline void fields(Serializer& of, ComputingWindow& window) {
     of.number(*each);
   of.number(window.ranks);
   of.number(window.core_wait);
+  of.number(window.passes);
 }
 
 inline void fields(Serializer& of, RankStatus& status) {

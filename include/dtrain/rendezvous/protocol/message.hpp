@@ -252,7 +252,7 @@ enum class RankPhase : std::uint8_t {
   unwinding,  ///< an exception has left the rank's function, or a step
 };
 
-/// How long a rank computed in a window of its steps, in nanoseconds of a pass, without its waits.
+/// How long a rank computed in a window of its steps, in nanoseconds of a step, without its waits.
 struct ComputingWindow {
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
@@ -264,6 +264,7 @@ struct ComputingWindow {
   std::uint64_t outside = 0;    ///< the median of forward pass, optimizer and data
   std::uint32_t ranks = 0;      ///< members of the wrapper's group
   std::uint32_t core_wait = 0;  ///< thousandths of the time in which the thread waited for a core
+  std::uint32_t passes = 1000;  ///< thousandths of passes in a step, those under no_sync() included
 
   friend bool operator==(const ComputingWindow&, const ComputingWindow&) = default;
 };

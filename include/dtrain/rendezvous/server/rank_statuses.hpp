@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -116,6 +117,7 @@ class RankStatuses {
   std::vector<std::string> table_;
   std::vector<std::pair<int, RankStatus::Finding>> findings_;             ///< ranks' findings that are not told yet
   Deadline finding_due_ = Deadline::after(std::chrono::milliseconds(0));  ///< when they are told together
+  std::uint64_t told_step_ = 0;                                      ///< the step of the finding that was told last
   std::chrono::milliseconds notice_after_{10000};                    ///< how long a rank waits until a table says so
   Deadline looked_ = Deadline::after(std::chrono::milliseconds(0));  ///< when waits are looked for again
   async::AutoResetEvent changed_;
@@ -250,17 +252,25 @@ DTRAIN_DEFINED void RankStatuses::make_table() {
 
 /// The text of the earliest step's ranks; that of a sum only if there is no other. Takes all findings.
 DTRAIN_DEFINED std::string RankStatuses::finding_text() {
-  const auto findings = std::exchange(findings_, {});
-  const auto order = [](const auto& each) { return std::pair(each.second.is_sum, each.second.step); };
-  const auto first = std::min_element(findings.begin(), findings.end(),
-                                      [&](const auto& a, const auto& b) { return order(a) < order(b); });
-  if (first == findings.end()) return {};
-  std::vector<int> ranks;
-  for (const auto& each : findings)
-    if (order(each) == order(*first)) ranks.push_back(each.first);
-  std::sort(ranks.begin(), ranks.end());
-  const RankStatus::Finding& finding = first->second;
-  return finding.is_sum ? finding.text : format_text("{}: {}", {rank_list(ranks, 8), finding.text});
+  std::vector<std::pair<int, RankStatus::Finding>> findings = std::exchange(findings_, {});
+  std::erase_if(findings, [this](const auto& each) {  // a sum that another rank's finding has explained
+    return each.second.is_sum && each.second.step >= told_step_ && each.second.step <= told_step_ + 1;
+  });
+  const auto order = [](const auto& each) { return std::tuple(each.second.is_sum, each.second.step, each.first); };
+  std::sort(findings.begin(), findings.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  if (findings.empty()) return {};
+  const RankStatus::Finding& first = findings.front().second;
+  std::vector<int> ranks, others;
+  for (const auto& [rank, finding] : findings) {
+    if (finding.is_sum == first.is_sum && finding.step == first.step) {
+      (finding.text == first.text ? ranks : others).push_back(rank);
+    }
+  }
+  told_step_ = first.step;
+  if (first.is_sum) return first.text;
+  std::string text = format_text("{}: {}", {rank_list(ranks, 8), first.text});
+  if (!others.empty()) append_text(text, "; {} had others in that step", {rank_list(others, 8)});
+  return text;
 }
 
 DTRAIN_DEFINED void RankStatuses::tell_finding() noexcept {

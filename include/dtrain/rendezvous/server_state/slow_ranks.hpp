@@ -16,16 +16,17 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Windows of the same steps are compared: x is the logarithm of a rank's median over the ranks' lower median (of two
-/// ranks the faster one's). A rank is slow when in its last 4 windows each x is above ln 1.08, and their mean above
-/// ln(factor), 3.5 standard errors of that mean, and, of 8 ranks and more, 3.5 spreads of the ranks' means; or, with a
-/// factor two thirds as far from 1, in 10 of its last 12 windows. It is until two windows in a row are below 1.05.
+/// Windows of the same steps, with as many passes each, are compared: x is the logarithm of a rank's median over the
+/// ranks' lower median (of two ranks the faster one's). With the factor 1.15 a rank is slow when in its last 4 windows
+/// each x is above ln 1.08, and their mean above ln 1.15, 3.5 standard errors of that mean, and, of 8 ranks and
+/// more, 3.5 spreads of the ranks' means; or, with a mean above ln 1.1, in 10 of its last 12 windows. It is until two
+/// windows in a row are below 1.05.
 class SlowRanks {
  public:
   using Clock = Deadline::Clock;
 
   /// @param factor Limits::straggler_factor
-  explicit SlowRanks(double factor) : factor_(factor) {}
+  explicit SlowRanks(double factor);
 
   /// @returns the lines to log after a rank's status @param ranks the number of ranks in the job
   std::vector<std::string> receive(int rank, const std::string& host, const RankStatus& status, std::size_t ranks,
@@ -37,6 +38,7 @@ class SlowRanks {
   struct Excess {
     double logarithm;
     double variance;
+    std::uint64_t first_step;
   };
 
   struct Rank {
@@ -44,9 +46,9 @@ class SlowRanks {
     std::uint32_t process = 0;
     std::deque<ComputingWindow> windows{};  ///< the last most_windows
     std::deque<Excess> excesses{};          ///< the last most_excesses
-    std::uint64_t slow_since = 0;           ///< the step after which each x has been above ln 1.08; 0: it is not
+    std::uint64_t slow_since = 0;           ///< first step of the windows in which it was found slow
     bool is_named = false;
-    bool was_low = false;  ///< whether the last x was below ln 1.05
+    bool was_low = false;  ///< whether the last x was below named_excess_
   };
 
   static constexpr std::size_t most_windows = 4;
@@ -60,6 +62,8 @@ class SlowRanks {
                                  const std::vector<const ComputingWindow*>& windows) const;
 
   double factor_;
+  double least_excess_;  ///< ln 1.08 for the factor 1.15
+  double named_excess_;  ///< ln 1.05 for the factor 1.15
   std::map<int, Rank> ranks_;
   std::uint64_t compared_ = 0;  ///< last step of the first rank's window that was compared last
   std::deque<Clock::time_point> lines_;
@@ -80,8 +84,6 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-inline constexpr double least_excess = 0.0769610411361284;  // ln 1.08
-inline constexpr double named_excess = 0.0487901641694320;  // ln 1.05
 inline constexpr double most_errors = 3.5;
 
 /// The value with as many below as above it, or the lower one of two. @pre values is not empty
@@ -116,10 +118,16 @@ inline bool is_usable(const ComputingWindow& window) noexcept {
   constexpr std::uint64_t most = std::uint64_t{1} << 60;
   return window.steps > 0 && window.first_step > 0 && window.last_step >= window.first_step &&
          window.last_step < most && window.lower_quartile > 0 && window.median >= window.lower_quartile &&
-         window.upper_quartile >= window.median && window.upper_quartile < most;
+         window.upper_quartile >= window.median && window.upper_quartile < most && window.backward < most &&
+         window.outside < most && window.core_wait <= 1000;
 }
 
 }  // namespace detail
+
+DTRAIN_DEFINED SlowRanks::SlowRanks(double factor)
+    : factor_(factor),
+      least_excess_(std::log(1 + (factor - 1) * 8 / 15)),
+      named_excess_(std::log(1 + (factor - 1) / 3)) {}
 
 DTRAIN_DEFINED std::vector<std::string> SlowRanks::receive(int rank, const std::string& host, const RankStatus& status,
                                                            std::size_t ranks, Clock::time_point now) {
@@ -127,7 +135,7 @@ DTRAIN_DEFINED std::vector<std::string> SlowRanks::receive(int rank, const std::
   if (factor_ == 0 || ranks < 2 || window.ranks != ranks || !detail::is_usable(window)) return {};
   Rank& own = ranks_[rank];
   if (!own.windows.empty() && own.windows.back().last_step == window.last_step) return {};
-  if (!own.windows.empty() && window.first_step <= own.windows.back().last_step) own = {};  // another wrapper's
+  if (!own.windows.empty() && window.first_step <= own.windows.back().first_step) own = {};  // another wrapper's
   own.host = host;
   own.process = status.process;
   own.windows.push_back(window);
@@ -161,7 +169,9 @@ DTRAIN_DEFINED std::vector<const ComputingWindow*> SlowRanks::windows_at(const C
     const auto best = std::max_element(each.windows.begin(), each.windows.end(), [&](const auto& a, const auto& b) {
       return detail::common_steps(a, first) < detail::common_steps(b, first);
     });
-    if (best == each.windows.end() || 2 * detail::common_steps(*best, first) < detail::length_of(first)) return {};
+    if (best == each.windows.end() || best->passes != first.passes ||
+        2 * detail::common_steps(*best, first) < detail::length_of(first))
+      return {};
     found.push_back(&*best);
   }
   return found;
@@ -178,7 +188,7 @@ DTRAIN_DEFINED bool SlowRanks::is_slow(const Rank& rank, std::size_t windows, do
   std::size_t above = 0;
   double variance = 0;
   for (std::size_t i = rank.excesses.size() - windows; i < rank.excesses.size(); ++i) {
-    above += rank.excesses[i].logarithm > detail::least_excess ? 1 : 0;
+    above += rank.excesses[i].logarithm > least_excess_ ? 1 : 0;
     variance += rank.excesses[i].variance;
   }
   const double mean = mean_of(rank);
@@ -208,22 +218,19 @@ DTRAIN_DEFINED std::vector<int> SlowRanks::compare(const std::vector<const Compu
   std::size_t index = 0;
   for (auto& [rank, each] : ranks_) {
     const double logarithm = std::log(medians[index] / reference);
-    each.excesses.push_back({logarithm, variances[index] + variance});
+    each.excesses.push_back({logarithm, variances[index] + variance, windows[index]->first_step});
     if (each.excesses.size() > most_excesses) each.excesses.pop_front();
-    if (logarithm <= detail::least_excess)
-      each.slow_since = 0;
-    else if (each.slow_since == 0)
-      each.slow_since = windows[index]->first_step;
-    const bool is_low = logarithm < detail::named_excess;
+    const bool is_low = logarithm < named_excess_;
     if (std::exchange(each.was_low, is_low) && is_low) each.is_named = false;
     ++index;
   }
   std::vector<int> named;
   for (auto& [rank, each] : ranks_) {
-    const bool is_new =
-        !each.is_named && (is_slow(each, 4, factor_) || is_slow(each, most_excesses, 1 + (factor_ - 1) * 2 / 3));
-    if (!is_new) continue;
+    if (each.is_named) continue;
+    const bool is_much = is_slow(each, most_windows, factor_);
+    if (!is_much && !is_slow(each, most_excesses, 1 + (factor_ - 1) * 2 / 3)) continue;
     each.is_named = true;
+    each.slow_since = each.excesses[is_much ? each.excesses.size() - most_windows : 0].first_step;
     named.push_back(rank);
   }
   return named;
@@ -264,7 +271,7 @@ DTRAIN_DEFINED std::vector<std::string> SlowRanks::texts(const std::vector<int>&
     const Rank& slow = ranks_.at(rank);
     const ComputingWindow& window = window_of(rank);
     const auto milliseconds = [](double nanoseconds) { return number_text(nanoseconds / 1e6, 3); };
-    std::string line = format_text("rank {} (host {}, process {}) computes {} ms a pass, {} times ",
+    std::string line = format_text("rank {} (host {}, process {}) computes {} ms a step, {} times ",
                                    {rank, slow.host, slow.process, milliseconds(static_cast<double>(window.median)),
                                     fixed_text(ratio(window), 2)});
     if (ranks_.size() == 2) {
@@ -279,7 +286,7 @@ DTRAIN_DEFINED std::vector<std::string> SlowRanks::texts(const std::vector<int>&
     };
     add_part("in the backward pass", &ComputingWindow::backward);
     add_part("outside of it", &ComputingWindow::outside);
-    append_text(line, "; the others wait {} ms of each pass for it",
+    append_text(line, "; the others wait up to {} ms of each step for it",
                 {milliseconds(static_cast<double>(window.median) - median)});
     if (window.core_wait >= 50) {
       append_text(line, "; its thread was without a core for {}% of the time", {window.core_wait / 10});

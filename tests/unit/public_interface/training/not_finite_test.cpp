@@ -95,6 +95,63 @@ TEST_CASE("with OnNotFinite::fail finish() of that rank throws the sentence, and
               });
 }
 
+TEST_CASE("with OnNotFinite::fail a rank whose own gradients are finite does not end the job for the sum's NaN") {
+  const support::CapturedStderr captured;
+  for (int turn = 0; turn < 5; ++turn) {
+    expect_ends(2, {"the gradient of parameter 0 'layer0' has nan at [2] in step 7"}, [](const Group& group) {
+      BindingModel model({3});
+      DistributedDataParallel ddp{model, group, {.on_not_finite = OnNotFinite::fail}};
+      for (int step = 1; step <= 20; ++step) {
+        model.write(0, 1);
+        if (group.rank() == 1 && step == 7) at(model, 0, 2) = not_a_number;
+        ddp.backward([](Ready ready) { all_ready(ready, 1); }, {.measure_norm = true});
+      }
+    });
+  }
+}
+
+TEST_CASE("of two wrappers the first finding is told, and not what it has made of the other") {
+  support::CapturedStderr captured;
+  run_well(2, [](const Group& group) {
+    BindingModel model({3}), other({3});
+    DistributedDataParallel ddp{model, group};
+    DistributedDataParallel ddp_of_other{other, group};
+    for (int step = 1; step <= 20; ++step) {
+      model.write(0, 1);
+      other.write(0, 1);
+      if (group.rank() == 1 && step == 7) at(model, 0, 2) = not_a_number;
+      if (step >= 8) at(other, 0, 1) = not_a_number;
+      ddp.backward([](Ready ready) { all_ready(ready, 1); });
+      ddp_of_other.backward([](Ready ready) { all_ready(ready, 1); });
+      model.values[0][0] += 1;
+      other.values[0][0] += 1;
+    }
+  });
+  CHECK(captured.text() ==
+        "dtrain: rank 1: the gradient of parameter 0 'layer0' has nan at [2] in step 7; the weights were finite\n");
+}
+
+TEST_CASE("a sharded step is looked at before its collective, and its weights are not read") {
+  for (const int stage : {1, 2}) {
+    CAPTURE(stage);
+    support::CapturedStderr captured;
+    run_well(2, [&](const Group& group) {
+      Model model({3, 4});
+      DistributedDataParallel ddp{model, group};
+      ShardedOptimizer optimizer(ddp, optimizers::Sgd{.rate = 0.1F}, ShardedOptions{.stage = stage});
+      for (int step = 1; step <= 20; ++step) {
+        for (std::vector<float>& gradient : model.gradients)
+          std::fill(gradient.begin(), gradient.end(), 1.0F);
+        if (group.rank() == 1 && step == 7) model.gradients[1][3] = not_a_number;
+        ddp.backward([](Ready ready) { all_ready(ready, 2); }, optimizer);
+      }
+    });
+    CHECK_CONTAINS(
+        captured.text(),
+        "dtrain: rank 1: the gradient of parameter 1 'layer1' has nan at [3] in step 7; the weights were not read\n");
+  }
+}
+
 TEST_CASE("a sum that overflows is told as such, where no rank's own gradient is infinite") {
   support::CapturedStderr captured;
   run_well(2, [](const Group& group) {

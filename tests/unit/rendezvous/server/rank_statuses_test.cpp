@@ -79,12 +79,26 @@ TEST_CASE_FIXTURE(StatusesOfTwo, "findings of some time are one line, of the ear
   run_for(1600ms);
   send(1, 1, 812, false, "its weights");
   CHECK(captured.text() == "dtrain: ranks 1-2: its weights\n");
+  send(0, 3, 813, true, "the sum");  // of what rank 1 has spread
+  run_for(1600ms);
+  send(1, 1, 812, false, "its weights");
+  CHECK(captured.text() == "dtrain: ranks 1-2: its weights\n");
   send(1, 2, 950, true, "the sum");
   send(2, 2, 950, true, "the sum");
   statuses->left(1);
   statuses->left(2);
   statuses.reset();
   CHECK(captured.text() == "dtrain: ranks 1-2: its weights\ndtrain: the sum\n");
+}
+
+TEST_CASE_FIXTURE(StatusesOfTwo, "ranks with another finding in the same step are told beside the first") {
+  for (const int rank : {1, 0}) {
+    RankStatus status = at_step(5, 0, false);
+    status.finding = {1, 5, false, "layer " + std::to_string(rank)};
+    statuses->received(rank, status);
+  }
+  statuses.reset();
+  CHECK(captured.text() == "dtrain: rank 0: layer 0; rank 1 had others in that step\n");
 }
 
 TEST_CASE_FIXTURE(StatusesOfTwo, "a finding stands above the table, whoever prints it") {
@@ -114,7 +128,7 @@ TEST_CASE("a rank that computes longer than the other is logged, until the job e
       }
     }
     const bool is_told =
-        contains(captured.text(), "dtrain: rank 1 (host b, process 0) computes 13 ms a pass, 1.30 times");
+        contains(captured.text(), "dtrain: rank 1 (host b, process 0) computes 13 ms a step, 1.30 times");
     CHECK(is_told == (factor > 0));
   }
 }

@@ -136,18 +136,19 @@ TEST_CASE("the line says how long, since when, in which part, what the others wa
   }
   CHECK(job.lines ==
         std::vector<std::string>{
-            "rank 2 (host a, process 1002) computes 212 ms a pass, 1.40 times the median of 3 ranks, since "
-            "about step 21; 1.60 times in the backward pass; 1.02 times outside of it; the others wait 61 "
-            "ms of each pass for it; its thread was without a core for 31% of the time"});
+            "rank 2 (host a, process 1002) computes 212 ms a step, 1.40 times the median of 3 ranks, since "
+            "about step 21; 1.60 times in the backward pass; 1.02 times outside of it; the others wait up to 61 "
+            "ms of each step for it; its thread was without a core for 31% of the time"});
 }
 
 TEST_CASE("of two ranks the slower one is compared with the other; a part of less than a tenth is not told") {
   Job job(2);
   job.run(4, [](int rank, std::uint64_t) { return rank == 0 ? 13.0 : 10.0; });
-  CHECK(job.lines == std::vector<std::string>{
-                         "rank 0 (host a, process 1000) computes 13 ms a pass, 1.30 times rank 1's, since about step "
-                         "21; 1.30 times in the backward pass; 1.30 times outside of it; the others wait 3 ms of each "
-                         "pass for it"});
+  CHECK(job.lines ==
+        std::vector<std::string>{
+            "rank 0 (host a, process 1000) computes 13 ms a step, 1.30 times rank 1's, since about step "
+            "21; 1.30 times in the backward pass; 1.30 times outside of it; the others wait up to 3 ms of each "
+            "step for it"});
 }
 
 TEST_CASE("a smaller difference is named after twelve windows, of which two may be usual") {
@@ -160,7 +161,7 @@ TEST_CASE("a smaller difference is named after twelve windows, of which two may 
   CHECK(job.lines.empty());
   job.run(1, times);
   REQUIRE(job.lines.size() == 1);
-  CHECK(job.lines.front().starts_with("rank 1 (host a, process 1001) computes 11.2 ms a pass, 1.12 times the median"));
+  CHECK(job.lines.front().starts_with("rank 1 (host a, process 1001) computes 11.2 ms a step, 1.12 times the median"));
 }
 
 TEST_CASE("a pause of three windows names nobody, and a rank that recovers and slows down again is named again") {
@@ -260,8 +261,35 @@ TEST_CASE("windows of a wrapper that is made anew are no continuation, and the f
   CHECK(patient.lines.empty());
 }
 
+TEST_CASE("ranks with unequal passes in a step are not compared") {
+  Job job(2);
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    for (const int rank : {0, 1}) {
+      ComputingWindow made = Job::window_of(std::vector<double>(50, rank == 0 ? 40 : 15), 21 + 50 * i, 2);
+      made.passes = rank == 0 ? 4000 : 1000;
+      job.receive(rank, made);
+    }
+  }
+  CHECK(job.lines.empty());
+}
+
+TEST_CASE("a small factor finds a small difference, and the line has the windows' first step") {
+  Job job(2, 1.03);
+  job.run(1, [](int, std::uint64_t) { return 10.0; });
+  job.run(4, [](int rank, std::uint64_t) { return rank == 0 ? 10.6 : 10.0; });
+  REQUIRE(job.lines.size() == 1);
+  CHECK_CONTAINS(job.lines.front(), "1.06 times rank 1's, since about step 71;");
+  Job other(2);  // the last window of twelve is a usual one
+  other.run(1, [](int, std::uint64_t) { return 10.0; });
+  other.run(10, [](int rank, std::uint64_t) { return rank == 0 ? 11.1 : 10.0; });
+  other.run(1, [](int rank, std::uint64_t) { return rank == 0 ? 11.9 : 10.0; });
+  other.run(1, [](int rank, std::uint64_t) { return rank == 0 ? 10.7 : 10.0; });
+  REQUIRE(other.lines.size() == 1);
+  CHECK_CONTAINS(other.lines.front(), "since about step 21;");
+}
+
 TEST_CASE("a window that no rank can have made is left out") {
-  for (int kind = 0; kind < 5; ++kind) {
+  for (int kind = 0; kind < 7; ++kind) {
     Job job(2);
     for (std::uint64_t i = 0; i < 5; ++i) {
       ComputingWindow made = Job::window_of(std::vector<double>(50, 20), 21 + 50 * i, 2);
@@ -269,6 +297,8 @@ TEST_CASE("a window that no rank can have made is left out") {
       if (kind == 1) made.upper_quartile = made.median - 1;
       if (kind == 2) made.last_step = made.first_step - 1;
       if (kind == 3) made.first_step = 0;
+      if (kind == 5) made.core_wait = 1001;
+      if (kind == 6) made.backward = ~std::uint64_t{0};
       if (kind == 4) made.upper_quartile = ~std::uint64_t{0};
       job.receive(0, made);
       job.receive(1, Job::window_of(std::vector<double>(50, 10), 21 + 50 * i, 2));
