@@ -9826,6 +9826,13 @@ struct ComputingWindow {
   friend bool operator==(const ComputingWindow&, const ComputingWindow&) = default;
 };
 
+/// Digest of a rank's weights.
+struct ValuesDigest {
+  std::uint64_t steps = 0;  ///< steps before it; 0: there is none
+  std::uint64_t digest = 0;
+  std::uint32_t ranks = 0;  ///< members of the wrapper's group
+};
+
 /// From a rank to the store: twice in a liveness time at least, and once more when the rank learns of the job's
 /// failure.
 struct RankStatus {
@@ -9849,8 +9856,8 @@ struct RankStatus {
   /// A sentence for the log of the job.
   struct Finding {
     std::uint32_t number = 0;  ///< counts the rank's; 0: none
-    std::uint64_t step = 0;
-    bool is_sum = false;  ///< whether every rank has it, and another rank's finding explains it
+    std::uint64_t step = 0;    ///< steps that the rank's wrappers had begun
+    bool is_sum = false;       ///< whether every rank has it, and another rank's finding explains it
     std::string text;
   };
 
@@ -9863,6 +9870,7 @@ struct RankStatus {
   std::string thread{};             ///< ThreadActivity of the thread that drives the steps
   std::uint64_t unchanged_ms = 0;   ///< how long step, ready and channels have not changed, to within an interval
   std::vector<Channel> channels{};  ///< those in an operation first, then the ones used last
+  ValuesDigest values{};            ///< the weights of the wrapper of `computing`
   Finding finding{};                ///< the latest
   ComputingWindow computing{};      ///< the first wrapper's
 };
@@ -26935,6 +26943,8 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
    public:
     /// Sets step, ready, parameters and missing, of a step that may be running in other threads.
     virtual void describe(rendezvous::RankStatus& status) const = 0;
+    /// The digest of the weights that was taken last.
+    virtual rendezvous::ValuesDigest values() const = 0;
     /// The last whole window of computing times. Called by one thread at a time. @throws std::bad_alloc
     virtual rendezvous::ComputingWindow computing(Deadline::Clock::time_point now) = 0;
 
@@ -26945,6 +26955,10 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   RankActivity() = default;
   RankActivity(const RankActivity&) = delete;
   RankActivity& operator=(const RankActivity&) = delete;
+
+  /// The number of steps that wrappers have begun, equal on ranks whose wrappers make steps in one order.
+  std::uint64_t steps() const noexcept { return begun_.load(std::memory_order_relaxed); }
+  void count_step() noexcept { begun_.store(steps() + 1, std::memory_order_relaxed); }
 
   /// Called by the thread that drives steps. Three stores.
   /// @param steps whose step begins or ends; null: as before
@@ -26978,6 +26992,7 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   std::vector<rendezvous::RankStatus::Channel> channels();
 
   std::atomic<rendezvous::RankPhase> phase_{rendezvous::RankPhase::outside};
+  std::atomic<std::uint64_t> begun_{0};
   std::atomic<pid_t> thread_{current_thread()};
   std::atomic<const Steps*> latest_{nullptr};  ///< compared with those of steps_ only
   std::mutex mutex_;
@@ -29558,6 +29573,12 @@ class ValueChecks {
   bool compares_next_ = false;  ///< settings
   std::uint64_t next_ = never;  ///< steps before it
 };
+
+/// Whether the ranks' statuses get a digest of the values: after 8 steps, 9, ... 16, 18, ... 32, 36, ..., eight times
+/// while the number doubles, so that digests are seconds apart in long trainings of short steps, too.
+constexpr bool are_values_noted_after(std::uint64_t steps) noexcept {
+  return steps >= 8 && steps % (std::bit_floor(steps) / 8) == 0;
+}
 
 /// From the text of DTRAIN_CHECK_VALUES: null or an empty text compares at the end, N also before every N-th step, and
 /// 0 never. Values that are not compared, on a GPU or unequal by design, become a warning in the log if N is given.
@@ -38280,8 +38301,10 @@ class StepWork {
   /// @param gradient null: zeros
   virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
 
-  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed
-  /// gradients, until their memory is free. Threads: one at a time.
+  /// Before launch(): puts the bucket's packed gradients into its range. Blocking: until their memory is free.
+  virtual void prepare([[maybe_unused]] std::size_t bucket) {}
+
+  /// Enqueues the work of a bucket, all of whose gradients are in `range`. Threads: one at a time.
   virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
 
   /// Collective, blocking: ends the step. @pre all buckets are launched @returns as Step::finish
@@ -39005,6 +39028,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     meter_.launched(bucket);
     const bool is_hook = hook_ && work_ == &*hook_;  // a hook may write gradients at once, in launch()
     if (check_.is_on()) check_.before_collective(plan().buckets[bucket].parameters, copier_.stream(), is_hook);
+    work_->prepare(bucket);
     if (finite_.is_on()) {
       finite_.before_collective(plan().buckets[bucket].parameters, arena_.range(bucket), copier_.stream(), is_hook);
     }
@@ -39114,6 +39138,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
     ready_.begin_step();
     lifetime_->is_step_open = true;
     context_.enter(rendezvous::RankPhase::backward, this);
+    if (context_.activity) context_.activity->count_step();
     return Step(*this);
   }
 
@@ -39233,6 +39258,12 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
             reduction_.meter(),     reduction_.ready_check(), reduction_.sums()};
   }
 
+  /// Between steps: the rank's statuses have this digest of the weights, and the number of steps.
+  void note_values(std::uint64_t digest) {
+    const std::lock_guard lock(values_mutex_);
+    values_ = {steps_, digest, world_size_};
+  }
+
   /// The next step is one without data.
   void leave_out_step() noexcept { reduction_.meter().leave_out_step(); }
 
@@ -39297,12 +39328,13 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
     rendezvous::RankStatus::Finding finding;
     finding.text = reduction_.finite().describe(addresses_, finding.is_sum);
     if (options_.on_not_finite == OnNotFinite::fail) {
-      if (finding.is_sum) context_.latch->block_until_failed(Deadline::after(std::chrono::seconds(1)));
+      if (finding.is_sum) context_.latch->block_until_failed(Deadline::after(std::chrono::seconds(5)));
       context_.latch->throw_if_failed(context_.rank);  // by the rank whose own gradient it is
       throw Error(Errc::not_finite, std::move(finding.text)).with_rank(context_.rank);
     }
-    finding.step = steps_ + 1;
-    if (context_.activity) context_.activity->report(std::move(finding));
+    if (!context_.activity) return;
+    finding.step = context_.activity->steps();
+    context_.activity->report(std::move(finding));
   }
 
   void require_complete() {
@@ -39352,6 +39384,10 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
   }
 
   void describe(rendezvous::RankStatus& status) const override { ready_.describe(status); }
+  rendezvous::ValuesDigest values() const override {
+    const std::lock_guard lock(values_mutex_);
+    return values_;
+  }
   rendezvous::ComputingWindow computing(Deadline::Clock::time_point now) override {
     rendezvous::ComputingWindow window = reduction_.meter().computing().latest(now);
     window.ranks = world_size_;
@@ -39377,6 +39413,8 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
   bool scales_model_ = true;  ///< whether the latest step's options are of the gradients that the model has
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
+  mutable std::mutex values_mutex_;
+  rendezvous::ValuesDigest values_;
   std::shared_ptr<ReducerLifetime> lifetime_ = std::make_shared<ReducerLifetime>();
 };
 
@@ -39732,6 +39770,9 @@ struct Driver {
 
  private:
   void compare_now(const Group& group, const char* caller);
+  void note_values() noexcept;
+  /// @throws Error (invalid_argument) if values have moved
+  std::uint64_t present_digest();
 
   ValueChecks checks_;
   int agreements_ = 0;
@@ -39771,10 +39812,27 @@ Step Driver<Backend, Group>::begin(const Group& group, const char* caller, StepO
     return accumulation->begin();
   }
   compare_if_due(group, caller);
+  if (first_values_ && are_values_noted_after(reducer->steps())) note_values();
   if (options.master != nullptr) options.master->require_of(parameters, caller);
   Step step = reducer->begin(caller, std::move(options));
   count_step(group);
   return step;
+}
+
+template <class Backend, class Group>
+std::uint64_t Driver<Backend, Group>::present_digest() {
+  reducer->check_addresses(false);
+  const std::vector<Parameter>& present = present_parameters();
+  return digest_of_values({present.data(), present.size()});
+}
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::note_values() noexcept {
+  try {
+    reducer->note_values(present_digest());
+  } catch (...) {
+    // Values have moved, or become another kind of tensor: the step says so.
+  }
 }
 
 template <class Backend, class Group>
@@ -39892,9 +39950,7 @@ void Driver<Backend, Group>::compare_values_at_end(const Group& group) noexcept 
     if (!is_due || handle->failure()->failed()) return;
     group.rank_context()->require_may_block();
     reducer->throw_if_unusable();
-    reducer->check_addresses(false);
-    const std::vector<Parameter>& present = present_parameters();
-    const std::uint64_t digest = digest_of_values({present.data(), present.size()});
+    const std::uint64_t digest = present_digest();
     if (digest == first_values_ && handle->members().rank == 0) warn_of_unchanged_values(reducer->steps());
     if (handle->members().world_size > 1) {
       compare_values_in_background(*handle, prefix + "end", digest, compared_settings_);
@@ -40511,10 +40567,13 @@ class ShardedReduction final : public ShardedWork<C> {
     if (divided_) divided_->pack(parameter, gradient, slot, waiting());
   }
 
+  void prepare(std::size_t bucket) override {
+    if (divided_) divided_->before_launch(bucket, waiting());
+  }
+
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     ranges_[bucket] = range;
     if (stores_at_once()) values_are_free_ = true;
-    if (divided_) divided_->before_launch(bucket, waiting());
     this->reduce(bucket, own_part(bucket), op, channel, stream);
     if (divided_ && !stores_at_once()) divided_->launched(bucket, stream);
     if (step_->needs_norm()) {
@@ -49262,6 +49321,9 @@ inline void fields(Serializer& of, RankStatus& status) {
   of.text(status.thread, max_name_bytes);
   of.number(status.unchanged_ms);
   of.list(status.channels, 0, RankStatus::most_channels, [&of](RankStatus::Channel& each) { fields(of, each); });
+  of.number(status.values.steps);
+  of.number(status.values.digest);
+  of.number(status.values.ranks);
   of.number(status.finding.number);
   of.number(status.finding.step);
   of.flag(status.finding.is_sum);
@@ -52054,6 +52116,12 @@ inline std::uint64_t length_of(const ComputingWindow& window) noexcept {
   return window.last_step - window.first_step + 1;
 }
 
+/// Whether both have as many passes in a step, to within 2%: windows end at other steps, of other numbers of passes.
+inline bool has_equal_passes(const ComputingWindow& a, const ComputingWindow& b) noexcept {
+  const std::uint32_t most = std::max(a.passes, b.passes);
+  return most - std::min(a.passes, b.passes) <= most / 50;
+}
+
 /// Variance of a median's logarithm. Source: the standard error of a median of n is 1.2533 sigma / sqrt(n), and the
 /// quartiles of a normal distribution are 1.349 sigma apart.
 inline double variance_of(const ComputingWindow& window) noexcept {
@@ -52119,7 +52187,7 @@ DTRAIN_DEFINED std::vector<const ComputingWindow*> SlowRanks::windows_at(const C
     const auto best = std::max_element(each.windows.begin(), each.windows.end(), [&](const auto& a, const auto& b) {
       return detail::common_steps(a, first) < detail::common_steps(b, first);
     });
-    if (best == each.windows.end() || best->passes != first.passes ||
+    if (best == each.windows.end() || !detail::has_equal_passes(*best, first) ||
         2 * detail::common_steps(*best, first) < detail::length_of(first))
       return {};
     found.push_back(&*best);
@@ -52284,311 +52352,6 @@ inline constexpr const char* status_columns = "(rank, host, step, phase)";
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server/rank_statuses.hpp
-
-/// @file
-/// RankStatuses of a JobServer: the latest status of each rank, and what the log says of them: their table after a
-/// failure, long waits, slow ranks.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// After a failure the table is made once: when each rank that is connected has sent its status after the failure,
-/// 200 ms after it at the latest, or when this object ends. No end of a job waits for it. Lifetime: the loop outlives
-/// it. Threads: the loop's.
-class RankStatuses {
- public:
-  /// @param goes_on_after_loss StoreJobOptions::goes_on_after_loss @param prints StoreJobOptions::prints_statuses
-  /// @param straggler_factor Limits::straggler_factor
-  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss, bool prints = true, double straggler_factor = 0)
-      : loop_(loop),
-        goes_on_after_loss_(goes_on_after_loss),
-        prints_(prints),
-        slow_ranks_(straggler_factor),
-        changed_(loop) {}
-  RankStatuses(const RankStatuses&) = delete;
-  RankStatuses& operator=(const RankStatuses&) = delete;
-  ~RankStatuses() {
-    completing_.cancel();
-    complete();
-    tell_finding();
-  }
-
-  /// @name Events of the job. Without memory an event is dropped.
-  /// @{
-  void joined(int rank, const std::string& host) noexcept;
-  void received(int rank, RankStatus status) noexcept;
-  /// The rank's connection has ended before it has left.
-  void disconnected(int rank) noexcept;
-  void left(int rank) noexcept;
-  /// Only the first cause counts.
-  void failed(const Cause& cause) noexcept;
-  /// The job is to end: what follows is no failure.
-  void stopped() noexcept { has_ended_ = true; }
-  /// @}
-
-  /// For a process that asks: a line that counts ranks and steps, and the table.
-  std::vector<std::string> lines() const;
-
-  /// Without `prints`, after a failure, once: the line above the table, and the table; empty if there is nothing to
-  /// tell.
-  std::vector<std::string> take_table() {
-    complete();
-    return std::exchange(table_, {});
-  }
-
- private:
-  static constexpr std::chrono::seconds longest_silence{5};
-
-  struct LatestStatus {
-    std::string host{};
-    std::optional<RankStatus> status{};
-    Deadline::Clock::time_point received = Deadline::Clock::now();
-    double steps_per_second = 0;
-    std::uint32_t finding = 0;  ///< number of its last finding
-    bool is_last = false;       ///< sent after the failure
-    bool has_ended = false;
-    bool is_lost = false;
-  };
-
-  bool is_complete() const noexcept {
-    return std::all_of(ranks_.begin(), ranks_.end(),
-                       [](const auto& each) { return each.second.is_last || each.second.has_ended; });
-  }
-
-  async::Task<void> wait_until_complete() {
-    const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
-    while (!is_complete() && !deadline.passed()) {
-      co_await changed_.wait(deadline);
-    }
-    complete();
-  }
-
-  void complete() noexcept;
-  void tell_finding() noexcept;
-  std::string finding_text();
-  void make_table();
-  void print_if_ranks_wait();
-  std::vector<ReportedStatus> reported() const;
-
-  async::EventLoop& loop_;
-  const bool goes_on_after_loss_;
-  const bool prints_;
-  std::map<int, LatestStatus> ranks_;
-  SlowRanks slow_ranks_;
-  std::optional<Cause> cause_;  ///< why there is a table to print
-  Deadline::Clock::time_point failed_at_{};
-  bool has_ended_ = false;  ///< the job has failed or is to end
-  bool has_table_ = false;  ///< table_ was made
-  std::vector<std::string> table_;
-  std::vector<std::pair<int, RankStatus::Finding>> findings_;             ///< ranks' findings that are not told yet
-  Deadline finding_due_ = Deadline::after(std::chrono::milliseconds(0));  ///< when they are told together
-  std::uint64_t told_step_ = 0;                                      ///< the step of the finding that was told last
-  std::chrono::milliseconds notice_after_{10000};                    ///< how long a rank waits until a table says so
-  Deadline looked_ = Deadline::after(std::chrono::milliseconds(0));  ///< when waits are looked for again
-  async::AutoResetEvent changed_;
-  async::TaskHandle completing_;  ///< last: destroyed before the members that it uses
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/rank_statuses.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-DTRAIN_DEFINED void RankStatuses::joined(int rank, const std::string& host) noexcept {
-  try {
-    ranks_.insert_or_assign(rank, LatestStatus{host});
-    slow_ranks_.forget(rank);
-  } catch (...) {
-    // The rank has no line.
-  }
-}
-
-DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept {
-  const auto found = ranks_.find(rank);
-  if (found == ranks_.end() || found->second.is_last) return;
-  LatestStatus& latest = found->second;
-  constexpr std::uint64_t longest = std::uint64_t{1} << 40;  // so that no time from outside overflows
-  status.unchanged_ms = std::min(status.unchanged_ms, longest);
-  for (RankStatus::Channel& each : status.channels)
-    each.unchanged_ms = std::min(each.unchanged_ms, longest);
-  const auto now = Deadline::Clock::now();
-  if (latest.status && status.step >= latest.status->step) {
-    const double passed = std::chrono::duration<double>(now - latest.received).count();
-    latest.steps_per_second = passed > 0 ? static_cast<double>(status.step - latest.status->step) / passed : 0;
-  }
-  latest.status = std::move(status);
-  latest.received = now;
-  latest.is_last = cause_.has_value();
-  if (!cause_) latest.has_ended = latest.is_lost = false;  // it has joined again
-  changed_.set();
-  try {
-    const RankStatus::Finding& finding = latest.status->finding;
-    if (std::exchange(latest.finding, finding.number) != finding.number) {
-      if (findings_.empty()) finding_due_ = Deadline::after(std::chrono::milliseconds(1500));  // as others may come
-      findings_.emplace_back(rank, finding);
-    }
-    if (has_ended_) return;
-    if (!findings_.empty() && finding_due_.passed()) tell_finding();
-    for (const std::string& line :
-         slow_ranks_.receive(rank, latest.host, *latest.status, ranks_.size(), Deadline::Clock::now()))
-      log(LogLevel::warning, line);
-    if (!looked_.passed()) return;
-    looked_ = Deadline::after(std::chrono::milliseconds(900));
-    print_if_ranks_wait();
-  } catch (...) {
-    // There is no memory for the lines.
-  }
-}
-
-DTRAIN_DEFINED void RankStatuses::disconnected(int rank) noexcept {
-  const auto found = ranks_.find(rank);
-  if (found == ranks_.end()) return;
-  found->second.has_ended = true;
-  found->second.is_lost = !cause_ || (cause_->kind == CauseKind::lost && cause_->rank == rank);
-  changed_.set();
-}
-
-DTRAIN_DEFINED void RankStatuses::left(int rank) noexcept {
-  if (const auto found = ranks_.find(rank); cause_ && found != ranks_.end()) {
-    found->second.has_ended = true;
-  } else {
-    ranks_.erase(rank);
-  }
-  slow_ranks_.forget(rank);
-  changed_.set();
-}
-
-DTRAIN_DEFINED void RankStatuses::failed(const Cause& cause) noexcept {
-  const bool is_told = cause.kind == CauseKind::timeout || cause.kind == CauseKind::disagreement ||
-                       cause.kind == CauseKind::exception || (cause.kind == CauseKind::lost && !goes_on_after_loss_);
-  if (std::exchange(has_ended_, true) || !is_told) return;
-  try {
-    cause_ = cause;
-    failed_at_ = Deadline::Clock::now();
-    if (cause.kind == CauseKind::lost) disconnected(cause.rank);
-    completing_ = loop_.spawn(wait_until_complete(), [](const std::exception_ptr&) {});  // the end makes the table
-  } catch (...) {
-    // There is no memory for the table.
-  }
-}
-
-DTRAIN_DEFINED std::vector<ReportedStatus> RankStatuses::reported() const {
-  const auto now = cause_ ? failed_at_ : Deadline::Clock::now();
-  std::vector<ReportedStatus> ranks;
-  for (const auto& [rank, latest] : ranks_) {
-    using Kind = ReportedStatus::Kind;
-    const auto age =
-        std::chrono::duration_cast<std::chrono::milliseconds>(std::max(now, latest.received) - latest.received);
-    const bool is_silent = cause_ ? !latest.is_last : age > longest_silence;
-    ranks.push_back({rank, latest.host, latest.status,
-                     latest.is_lost     ? Kind::lost
-                     : !is_silent       ? Kind::current
-                     : latest.has_ended ? Kind::ended
-                                        : Kind::silent,
-                     age});
-  }
-  return ranks;
-}
-
-DTRAIN_DEFINED std::vector<std::string> RankStatuses::lines() const {
-  constexpr std::size_t most_lines = 64;
-  const double rate = ranks_.empty() ? 0 : ranks_.begin()->second.steps_per_second;
-  std::vector<std::string> lines{
-      format_text("{} {}, {} steps a second {}",
-                  {ranks_.size(), ranks_.size() == 1 ? "rank" : "ranks", fixed_text(rate, 1), status_columns})};
-  for (std::string& line : status_table(reported(), most_lines))
-    lines.push_back(std::move(line));
-  return lines;
-}
-
-DTRAIN_DEFINED void RankStatuses::make_table() {
-  const std::vector<ReportedStatus> ranks = reported();
-  const bool has_worked = std::any_of(ranks.begin(), ranks.end(), [](const ReportedStatus& rank) {
-    return rank.status &&
-           (rank.status->step > 0 || std::any_of(rank.status->channels.begin(), rank.status->channels.end(),
-                                                 [](const RankStatus::Channel& each) { return each.called > 0; }));
-  });
-  if (ranks.size() < 2 || !has_worked) return;
-  table_.push_back(status_heading(*cause_));
-  for (std::string& line : status_table(ranks))
-    table_.push_back(std::move(line));
-}
-
-/// The text of the earliest step's ranks; that of a sum only if there is no other. Takes all findings.
-DTRAIN_DEFINED std::string RankStatuses::finding_text() {
-  std::vector<std::pair<int, RankStatus::Finding>> findings = std::exchange(findings_, {});
-  std::erase_if(findings, [this](const auto& each) {  // a sum that another rank's finding has explained
-    return each.second.is_sum && each.second.step >= told_step_ && each.second.step <= told_step_ + 1;
-  });
-  const auto order = [](const auto& each) { return std::tuple(each.second.is_sum, each.second.step, each.first); };
-  std::sort(findings.begin(), findings.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
-  if (findings.empty()) return {};
-  const RankStatus::Finding& first = findings.front().second;
-  std::vector<int> ranks, others;
-  for (const auto& [rank, finding] : findings) {
-    if (finding.is_sum == first.is_sum && finding.step == first.step) {
-      (finding.text == first.text ? ranks : others).push_back(rank);
-    }
-  }
-  told_step_ = first.step;
-  if (first.is_sum) return first.text;
-  std::string text = format_text("{}: {}", {rank_list(ranks, 8), first.text});
-  if (!others.empty()) append_text(text, "; {} had others in that step", {rank_list(others, 8)});
-  return text;
-}
-
-DTRAIN_DEFINED void RankStatuses::tell_finding() noexcept {
-  try {
-    if (const std::string text = finding_text(); !text.empty()) log(LogLevel::warning, text);
-  } catch (...) {
-    // There is no memory for the text.
-  }
-}
-
-DTRAIN_DEFINED void RankStatuses::complete() noexcept {
-  if (!cause_ || std::exchange(has_table_, true)) return;
-  try {
-    if (std::string text = finding_text(); !text.empty()) table_.push_back(std::move(text));
-    make_table();
-    if (!prints_ || table_.empty()) return;
-    log(LogLevel::warning,
-        format_text("{}: {}",
-                    {goes_on_after_loss_ ? "an attempt of the job has ended" : "the job failed", cause_->sentence()}));
-    for (const std::string& line : table_)
-      log(LogLevel::warning, line);
-    table_.clear();
-  } catch (...) {
-    // There is no memory for the table.
-  }
-}
-
-/// As WaitNotice: after each table, the next one is due after twice the time.
-DTRAIN_DEFINED void RankStatuses::print_if_ranks_wait() {
-  const auto now = Deadline::Clock::now();
-  std::vector<int> waiting;
-  for (const auto& [rank, latest] : ranks_) {
-    const auto age = now - latest.received;
-    if (!latest.status || age > longest_silence) continue;
-    const std::vector<RankStatus::Channel>& channels = latest.status->channels;
-    if (std::any_of(channels.begin(), channels.end(), [&](const RankStatus::Channel& each) {
-          return each.is_in_operation && std::chrono::milliseconds(each.unchanged_ms) + age >= notice_after_;
-        })) {
-      waiting.push_back(rank);
-    }
-  }
-  if (waiting.empty() || ranks_.size() < 2) return;
-  log(LogLevel::warning, format_text("{} {} waited for {}; what each rank does {}:",
-                                     {rank_list(waiting, 8), waiting.size() == 1 ? "has" : "have",
-                                      duration_text(notice_after_), status_columns}));
-  for (const std::string& line : status_table(reported()))
-    log(LogLevel::warning, line);
-  constexpr std::chrono::hours longest(24 * 365);
-  notice_after_ = std::min<std::chrono::milliseconds>(2 * notice_after_, longest);
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/server_state/status_table.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -52731,6 +52494,420 @@ DTRAIN_DEFINED std::string status_heading(const Cause& cause) {
   return format_text("what each rank did when {} {} {}:",
                      {cause.rank < 0 ? std::string("the job") : "rank " + std::to_string(cause.rank),
                       cause.rank < 0 ? "failed" : what, status_columns});
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/value_digests.hpp
+
+/// @file
+/// ValueDigests of RankStatuses: finds ranks whose weights differ, by digests before the same steps. differing_ranks():
+/// which of the ranks' texts differ.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// "rank 3", "ranks 1 and 3", "ranks 1, 2, 3 and 12 more".
+inline std::string ranks_text(const std::vector<int>& ranks) {
+  constexpr std::size_t most_named = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  const std::size_t named = std::min(ranks.size(), most_named);
+  for (std::size_t i = 0; i < named; ++i) {
+    const bool is_last = i + 1 == ranks.size();
+    text += i == 0 ? "" : is_last ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return ranks.size() > named ? format_text("{} and {} more", {text, ranks.size() - named}) : text;
+}
+
+/// Texts that differ, by the ranks' numbers in the job.
+struct DifferingRanks {
+  std::string text;         ///< "rank 2 has other values than the other ranks"
+  std::optional<int> rank;  ///< the first of `text`, if most ranks have the others' text
+  std::string common;       ///< the most common text
+};
+
+/// The text of most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
+inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
+  const auto frequency = [&](const std::string& text) { return std::count(texts.begin(), texts.end(), text); };
+  const auto common = std::max_element(texts.begin(), texts.end(), [&](const std::string& a, const std::string& b) {
+    return frequency(a) < frequency(b);
+  });
+  std::vector<int> with, without;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    (texts[rank] == *common ? with : without).push_back(job_ranks[rank]);
+  }
+  const bool are_most = with.size() > without.size();
+  return {format_text("{} {} other values than {}",
+                      {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)}),
+          are_most ? std::optional<int>(without.front()) : std::nullopt, *common};
+}
+
+inline constexpr const char* how_values_drift =
+    "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
+    "depend on the reduced gradients alone, or its model was freed before the wrapper";
+
+/// A difference is told once for a wrapper.
+class ValueDigests {
+ public:
+  /// After a rank's status. @param ranks the number of ranks in the job @returns what to log; empty: nothing
+  std::string receive(int rank, const ValuesDigest& values, std::size_t ranks);
+  void forget(int rank) noexcept { ranks_.erase(rank); }
+
+ private:
+  /// Digests of the present wrapper that are kept: the ranks' statuses are some steps apart.
+  static constexpr std::size_t most_digests = 4;
+
+  std::map<int, std::deque<ValuesDigest>> ranks_;
+  bool has_told_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/rank_statuses.hpp
+
+/// @file
+/// RankStatuses of a JobServer: the latest status of each rank, and what the log says of them: their table after a
+/// failure, long waits, slow ranks.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// After a failure the table is made once: when each rank that is connected has sent its status after the failure,
+/// 200 ms after it at the latest, or when this object ends. No end of a job waits for it. Lifetime: the loop outlives
+/// it. Threads: the loop's.
+class RankStatuses {
+ public:
+  /// @param goes_on_after_loss StoreJobOptions::goes_on_after_loss @param prints StoreJobOptions::prints_statuses
+  /// @param straggler_factor Limits::straggler_factor
+  RankStatuses(async::EventLoop& loop, bool goes_on_after_loss, bool prints = true, double straggler_factor = 0)
+      : loop_(loop),
+        goes_on_after_loss_(goes_on_after_loss),
+        prints_(prints),
+        slow_ranks_(straggler_factor),
+        changed_(loop) {}
+  RankStatuses(const RankStatuses&) = delete;
+  RankStatuses& operator=(const RankStatuses&) = delete;
+  ~RankStatuses() {
+    completing_.cancel();
+    complete();
+    tell_finding();
+  }
+
+  /// @name Events of the job. Without memory an event is dropped.
+  /// @{
+  void joined(int rank, const std::string& host) noexcept;
+  void received(int rank, RankStatus status) noexcept;
+  /// The rank's connection has ended before it has left.
+  void disconnected(int rank) noexcept;
+  void left(int rank) noexcept;
+  /// Only the first cause counts.
+  void failed(const Cause& cause) noexcept;
+  /// The job is to end: what follows is no failure.
+  void stopped() noexcept { has_ended_ = true; }
+  /// @}
+
+  /// For a process that asks: a line that counts ranks and steps, and the table.
+  std::vector<std::string> lines() const;
+
+  /// Without `prints`, after a failure, once: the line above the table, and the table; empty if there is nothing to
+  /// tell.
+  std::vector<std::string> take_table() {
+    complete();
+    return std::exchange(table_, {});
+  }
+
+ private:
+  static constexpr std::chrono::seconds longest_silence{5};
+
+  struct LatestStatus {
+    std::string host{};
+    std::optional<RankStatus> status{};
+    Deadline::Clock::time_point received = Deadline::Clock::now();
+    double steps_per_second = 0;
+    std::uint32_t finding = 0;  ///< number of its last finding
+    bool is_last = false;       ///< sent after the failure
+    bool has_ended = false;
+    bool is_lost = false;
+  };
+
+  bool is_complete() const noexcept {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& each) { return each.second.is_last || each.second.has_ended; });
+  }
+
+  async::Task<void> wait_until_complete() {
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
+    while (!is_complete() && !deadline.passed()) {
+      co_await changed_.wait(deadline);
+    }
+    complete();
+  }
+
+  void complete() noexcept;
+  void tell_finding() noexcept;
+  std::string finding_text();
+  void make_table();
+  void print_if_ranks_wait();
+  std::vector<ReportedStatus> reported() const;
+
+  async::EventLoop& loop_;
+  const bool goes_on_after_loss_;
+  const bool prints_;
+  std::map<int, LatestStatus> ranks_;
+  SlowRanks slow_ranks_;
+  ValueDigests value_digests_;
+  std::optional<Cause> cause_;  ///< why there is a table to print
+  Deadline::Clock::time_point failed_at_{};
+  bool has_ended_ = false;  ///< the job has failed or is to end
+  bool has_table_ = false;  ///< table_ was made
+  std::vector<std::string> table_;
+  std::vector<std::pair<int, RankStatus::Finding>> findings_;             ///< ranks' findings that are not told yet
+  Deadline finding_due_ = Deadline::after(std::chrono::milliseconds(0));  ///< when they are told together
+  std::uint64_t told_step_ = 0;                                           ///< step of the finding that was told last
+  std::chrono::milliseconds notice_after_{10000};                    ///< how long a rank waits until a table says so
+  Deadline looked_ = Deadline::after(std::chrono::milliseconds(0));  ///< when waits are looked for again
+  async::AutoResetEvent changed_;
+  async::TaskHandle completing_;  ///< last: destroyed before the members that it uses
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/rank_statuses.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINED void RankStatuses::joined(int rank, const std::string& host) noexcept {
+  try {
+    ranks_.insert_or_assign(rank, LatestStatus{host});
+    slow_ranks_.forget(rank);
+    value_digests_.forget(rank);
+  } catch (...) {
+    // The rank has no line.
+  }
+}
+
+DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end() || found->second.is_last) return;
+  LatestStatus& latest = found->second;
+  constexpr std::uint64_t longest = std::uint64_t{1} << 40;  // so that no time from outside overflows
+  status.unchanged_ms = std::min(status.unchanged_ms, longest);
+  for (RankStatus::Channel& each : status.channels)
+    each.unchanged_ms = std::min(each.unchanged_ms, longest);
+  const auto now = Deadline::Clock::now();
+  if (latest.status && status.step >= latest.status->step) {
+    const double passed = std::chrono::duration<double>(now - latest.received).count();
+    latest.steps_per_second = passed > 0 ? static_cast<double>(status.step - latest.status->step) / passed : 0;
+  }
+  latest.status = std::move(status);
+  latest.received = now;
+  latest.is_last = cause_.has_value();
+  if (!cause_) latest.has_ended = latest.is_lost = false;  // it has joined again
+  changed_.set();
+  try {
+    const RankStatus::Finding& finding = latest.status->finding;
+    if (std::exchange(latest.finding, finding.number) != finding.number) {
+      if (findings_.empty()) finding_due_ = Deadline::after(std::chrono::milliseconds(1500));  // as others may come
+      findings_.emplace_back(rank, finding);
+      findings_.back().second.text = sanitize(finding.text);
+    }
+    if (has_ended_) return;
+    if (!findings_.empty() && finding_due_.passed()) tell_finding();
+    for (const std::string& line :
+         slow_ranks_.receive(rank, latest.host, *latest.status, ranks_.size(), Deadline::Clock::now()))
+      log(LogLevel::warning, line);
+    const std::string text = value_digests_.receive(rank, latest.status->values, ranks_.size());
+    if (!text.empty()) log(LogLevel::warning, text);
+    if (!looked_.passed()) return;
+    looked_ = Deadline::after(std::chrono::milliseconds(900));
+    print_if_ranks_wait();
+  } catch (...) {
+    // There is no memory for the lines.
+  }
+}
+
+DTRAIN_DEFINED void RankStatuses::disconnected(int rank) noexcept {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end()) return;
+  found->second.has_ended = true;
+  found->second.is_lost = !cause_ || (cause_->kind == CauseKind::lost && cause_->rank == rank);
+  changed_.set();
+}
+
+DTRAIN_DEFINED void RankStatuses::left(int rank) noexcept {
+  if (const auto found = ranks_.find(rank); cause_ && found != ranks_.end()) {
+    found->second.has_ended = true;
+  } else {
+    ranks_.erase(rank);
+  }
+  slow_ranks_.forget(rank);
+  value_digests_.forget(rank);
+  changed_.set();
+}
+
+DTRAIN_DEFINED void RankStatuses::failed(const Cause& cause) noexcept {
+  const bool is_told = cause.kind == CauseKind::timeout || cause.kind == CauseKind::disagreement ||
+                       cause.kind == CauseKind::exception || (cause.kind == CauseKind::lost && !goes_on_after_loss_);
+  if (std::exchange(has_ended_, true) || !is_told) return;
+  try {
+    cause_ = cause;
+    failed_at_ = Deadline::Clock::now();
+    if (cause.kind == CauseKind::lost) disconnected(cause.rank);
+    completing_ = loop_.spawn(wait_until_complete(), [](const std::exception_ptr&) {});  // the end makes the table
+  } catch (...) {
+    // There is no memory for the table.
+  }
+}
+
+DTRAIN_DEFINED std::vector<ReportedStatus> RankStatuses::reported() const {
+  const auto now = cause_ ? failed_at_ : Deadline::Clock::now();
+  std::vector<ReportedStatus> ranks;
+  for (const auto& [rank, latest] : ranks_) {
+    using Kind = ReportedStatus::Kind;
+    const auto age =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::max(now, latest.received) - latest.received);
+    const bool is_silent = cause_ ? !latest.is_last : age > longest_silence;
+    ranks.push_back({rank, latest.host, latest.status,
+                     latest.is_lost     ? Kind::lost
+                     : !is_silent       ? Kind::current
+                     : latest.has_ended ? Kind::ended
+                                        : Kind::silent,
+                     age});
+  }
+  return ranks;
+}
+
+DTRAIN_DEFINED std::vector<std::string> RankStatuses::lines() const {
+  constexpr std::size_t most_lines = 64;
+  const double rate = ranks_.empty() ? 0 : ranks_.begin()->second.steps_per_second;
+  std::vector<std::string> lines{
+      format_text("{} {}, {} steps a second {}",
+                  {ranks_.size(), ranks_.size() == 1 ? "rank" : "ranks", fixed_text(rate, 1), status_columns})};
+  for (std::string& line : status_table(reported(), most_lines))
+    lines.push_back(std::move(line));
+  return lines;
+}
+
+DTRAIN_DEFINED void RankStatuses::make_table() {
+  const std::vector<ReportedStatus> ranks = reported();
+  const bool has_worked = std::any_of(ranks.begin(), ranks.end(), [](const ReportedStatus& rank) {
+    return rank.status &&
+           (rank.status->step > 0 || std::any_of(rank.status->channels.begin(), rank.status->channels.end(),
+                                                 [](const RankStatus::Channel& each) { return each.called > 0; }));
+  });
+  if (ranks.size() < 2 || !has_worked) return;
+  table_.push_back(status_heading(*cause_));
+  for (std::string& line : status_table(ranks))
+    table_.push_back(std::move(line));
+}
+
+/// The text of the earliest step's ranks; that of a sum only if there is no other. Takes all findings.
+DTRAIN_DEFINED std::string RankStatuses::finding_text() {
+  std::vector<std::pair<int, RankStatus::Finding>> findings = std::exchange(findings_, {});
+  std::erase_if(findings, [this](const auto& each) {  // consequences of the finding that was told
+    const RankStatus::Finding& found = each.second;
+    return told_step_ > 0 && found.step >= told_step_ + (found.is_sum ? 0 : 1) && found.step <= told_step_ + 100;
+  });
+  const auto order = [](const auto& each) { return std::tuple(each.second.is_sum, each.second.step, each.first); };
+  std::sort(findings.begin(), findings.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  if (findings.empty()) return {};
+  const RankStatus::Finding& first = findings.front().second;
+  std::vector<int> ranks, others;
+  for (const auto& [rank, finding] : findings) {
+    if (finding.is_sum == first.is_sum && finding.step == first.step) {
+      (finding.text == first.text ? ranks : others).push_back(rank);
+    }
+  }
+  told_step_ = first.step;
+  if (first.is_sum) return first.text;
+  std::string text = format_text("{}: {}", {rank_list(ranks, 8), first.text});
+  if (!others.empty()) append_text(text, "; {} had others in that step", {rank_list(others, 8)});
+  return text;
+}
+
+DTRAIN_DEFINED void RankStatuses::tell_finding() noexcept {
+  try {
+    if (const std::string text = finding_text(); !text.empty()) log(LogLevel::warning, text);
+  } catch (...) {
+    // There is no memory for the text.
+  }
+}
+
+DTRAIN_DEFINED void RankStatuses::complete() noexcept {
+  if (!cause_ || std::exchange(has_table_, true)) return;
+  try {
+    if (std::string text = finding_text(); !text.empty()) table_.push_back(std::move(text));
+    make_table();
+    if (!prints_ || table_.empty()) return;
+    log(LogLevel::warning,
+        format_text("{}: {}",
+                    {goes_on_after_loss_ ? "an attempt of the job has ended" : "the job failed", cause_->sentence()}));
+    for (const std::string& line : table_)
+      log(LogLevel::warning, line);
+    table_.clear();
+  } catch (...) {
+    // There is no memory for the table.
+  }
+}
+
+/// As WaitNotice: after each table, the next one is due after twice the time.
+DTRAIN_DEFINED void RankStatuses::print_if_ranks_wait() {
+  const auto now = Deadline::Clock::now();
+  std::vector<int> waiting;
+  for (const auto& [rank, latest] : ranks_) {
+    const auto age = now - latest.received;
+    if (!latest.status || age > longest_silence) continue;
+    const std::vector<RankStatus::Channel>& channels = latest.status->channels;
+    if (std::any_of(channels.begin(), channels.end(), [&](const RankStatus::Channel& each) {
+          return each.is_in_operation && std::chrono::milliseconds(each.unchanged_ms) + age >= notice_after_;
+        })) {
+      waiting.push_back(rank);
+    }
+  }
+  if (waiting.empty() || ranks_.size() < 2) return;
+  log(LogLevel::warning, format_text("{} {} waited for {}; what each rank does {}:",
+                                     {rank_list(waiting, 8), waiting.size() == 1 ? "has" : "have",
+                                      duration_text(notice_after_), status_columns}));
+  for (const std::string& line : status_table(reported()))
+    log(LogLevel::warning, line);
+  constexpr std::chrono::hours longest(24 * 365);
+  notice_after_ = std::min<std::chrono::milliseconds>(2 * notice_after_, longest);
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/value_digests.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINED std::string ValueDigests::receive(int rank, const ValuesDigest& values, std::size_t ranks) {
+  if (values.steps == 0 || values.ranks != ranks || ranks < 2) return {};
+  std::deque<ValuesDigest>& own = ranks_[rank];
+  if (!own.empty() && own.back().steps == values.steps) return {};
+  if (!own.empty() && own.back().steps > values.steps) {  // another wrapper's
+    for (auto& each : ranks_)
+      each.second.clear();
+    has_told_ = false;
+  }
+  own.push_back(values);
+  if (own.size() > most_digests) own.pop_front();
+  if (has_told_ || ranks_.size() != ranks) return {};
+  std::vector<int> numbers;
+  std::vector<std::string> digests;
+  for (const auto& [each, known] : ranks_) {
+    const auto found =
+        std::find_if(known.begin(), known.end(), [&](const ValuesDigest& of) { return of.steps == values.steps; });
+    if (found == known.end()) return {};
+    numbers.push_back(each);
+    digests.push_back(std::to_string(found->digest));
+  }
+  const auto is_first = [&](const std::string& digest) { return digest == digests.front(); };
+  if (std::all_of(digests.begin(), digests.end(), is_first)) return {};
+  has_told_ = true;
+  return format_text(
+      "the ranks' values of the model differ after {} steps: {}; {}; with DTRAIN_CHECK_VALUES=1 the job "
+      "ends at the first step after which values differ, and with DTRAIN_CHECK_VALUES=0 values are not "
+      "compared",
+      {values.steps, differing_ranks(numbers, digests).text, how_values_drift});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -63443,7 +63620,9 @@ DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
       (latest == steps_.end() ? steps_.back() : *latest)->describe(status);
       for (Steps* const each : steps_) {  // the first one with the most ranks counts
         const rendezvous::ComputingWindow window = each->computing(Deadline::Clock::now());
-        if (window.ranks > status.computing.ranks) status.computing = window;
+        if (window.ranks <= status.computing.ranks) continue;
+        status.computing = window;
+        status.values = each->values();
       }
     }
   }
@@ -63942,46 +64121,10 @@ inline std::string digests_of_parts(std::span<const Parameter> parameters, const
   return text;
 }
 
-/// "rank 3", "ranks 1 and 3", "ranks 1, 2, 3 and 12 more".
-inline std::string ranks_text(const std::vector<int>& ranks) {
-  constexpr std::size_t most_named = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  const std::size_t named = std::min(ranks.size(), most_named);
-  for (std::size_t i = 0; i < named; ++i) {
-    const bool is_last = i + 1 == ranks.size();
-    text += i == 0 ? "" : is_last ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  return ranks.size() > named ? format_text("{} and {} more", {text, ranks.size() - named}) : text;
-}
-
-/// Texts that differ, by the ranks' numbers in the job.
-struct DifferingRanks {
-  std::string text;         ///< "rank 2 has other values than the other ranks"
-  std::optional<int> rank;  ///< the first of `text`, if most ranks have the others' text
-  std::string common;       ///< the most common text
-};
-
-/// The text of most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
-inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
-  const auto frequency = [&](const std::string& text) { return std::count(texts.begin(), texts.end(), text); };
-  const auto common = std::max_element(texts.begin(), texts.end(), [&](const std::string& a, const std::string& b) {
-    return frequency(a) < frequency(b);
-  });
-  std::vector<int> with, without;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    (texts[rank] == *common ? with : without).push_back(job_ranks[rank]);
-  }
-  const bool are_most = with.size() > without.size();
-  return {format_text("{} {} other values than {}",
-                      {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)}),
-          are_most ? std::optional<int>(without.front()) : std::nullopt, *common};
-}
-
 /// The first part of a model whose values differ, with the ranks if that part is one parameter.
 struct FoundDifference {
   std::uint64_t part = 0;
-  int first = -1;          ///< DifferingRanks::rank; -1: there is none
+  int first = -1;          ///< rendezvous::DifferingRanks::rank; -1: there is none
   std::string common{};    ///< the digest of most ranks
   std::string sentence{};  ///< empty: the part has several parameters
 };
@@ -64018,8 +64161,8 @@ inline std::string differing_setting(const std::vector<int>& job_ranks, const st
     if (ranks_of.size() == 1) continue;
     std::string text;
     for (std::size_t i = 0; i < std::min(ranks_of.size(), most_named); ++i)
-      text +=
-          format_text("{}{} on {}", {i == 0 ? "" : ", ", sanitize(ranks_of[i].first), ranks_text(ranks_of[i].second)});
+      text += format_text(
+          "{}{} on {}", {i == 0 ? "" : ", ", sanitize(ranks_of[i].first), rendezvous::ranks_text(ranks_of[i].second)});
     return text + (ranks_of.size() > most_named ? " and so on" : "");
   }
   return {};
@@ -64037,10 +64180,6 @@ inline void warn_of_settings(const std::vector<int>& job_ranks, const std::vecto
     log(LogLevel::warning, sampler_difference(setting));
   }
 }
-
-inline constexpr const char* how_values_drift =
-    "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
-    "depend on the reduced gradients alone, or its model was freed before the wrapper";
 
 /// Throws if the job has failed, or if the wrapper of a rank that this one waits for has ended: rank 0 of the group
 /// waits for all ranks, and each of them for rank 0. @throws JobFailed; Error (disagreement)
@@ -64114,12 +64253,12 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
         detail::FoundDifference found{part, -1, {}, {}};
         if (range.is_exact()) {
           const std::size_t parameter = range.begin_of(part);
-          detail::DifferingRanks differing = detail::differing_ranks(job_ranks, digests);
+          rendezvous::DifferingRanks differing = rendezvous::differing_ranks(job_ranks, digests);
           found.first = differing.rank.value_or(-1);
           found.common = std::move(differing.common);
           found.sentence = format_text("{} the values of {} differ: {}; {}",
                                        {when, describe_parameter(parameter, parameters[parameter].name), differing.text,
-                                        detail::how_values_drift});
+                                        rendezvous::how_values_drift});
         }
         return to_bytes(found);
       }
@@ -64188,7 +64327,7 @@ DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group
         format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; with "
                     "DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
                     "DTRAIN_CHECK_VALUES=0 values are not compared",
-                    {detail::differing_ranks(job_ranks, digests).text, detail::how_values_drift}));
+                    {rendezvous::differing_ranks(job_ranks, digests).text, rendezvous::how_values_drift}));
   });
 }
 
@@ -67041,7 +67180,8 @@ DTRAIN_DEFINED void ComputingTimes::take() {
     const std::uint64_t before = std::exchange(added, added_.load(std::memory_order_acquire));
     if (before == added) break;
   }
-  taken_ = std::max(taken_, added - std::min(added, readable));
+  const std::uint64_t first = std::max(taken_, added - std::min(added, readable));
+  steps_ += first - std::exchange(taken_, first);  // steps that are lost
   if (first_step_ == 0 && taken_ != added) first_step_ = last_step_ + 1 - (added - taken_);
   for (; taken_ != added; ++taken_) {
     if (++steps_ % stride_ != 0) continue;
@@ -67358,7 +67498,7 @@ DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bo
     if (parameter == gradients_->size())
       return format_text("the norm of the gradients is not finite in step {}", {step_});
     const bool is_narrow = size_bytes(gradients_->view(parameter).dtype) == 2;
-    return format_text("{}, and the ranks' own are finite{}",
+    return format_text("{}, and no rank has found one among its own{}",
                        {place_text("the sum of the ranks' gradients", place),
                         is_narrow && !place.is_nan ? "; a lower loss scale or Accumulate::f32 helps" : ""});
   }

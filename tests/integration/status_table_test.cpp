@@ -95,6 +95,17 @@ TEST_CASE("the job's log has once which rank's gradient was not finite") {
         "dtrain: rank 1: the gradient of parameter 1 'bias' has nan at [7] in step 15; the weights were finite\n");
 }
 
+TEST_CASE("a rank that has left out an update is named while the job trains, and at its end") {
+  const Result result = stuck("optimizer");
+  CHECK(result.exit_code == 0);
+  CHECK_CONTAINS(
+      result.error,
+      "dtrain: the ranks' values of the model differ after 48 steps: rank 1 has other values than ranks 0 and "
+      "2; a rank left out a step or an update");
+  CHECK_CONTAINS(result.error,
+                 "dtrain: the ranks' values of the model differed when its DistributedDataParallel ended");
+}
+
 TEST_CASE("the operations of a topology are in the table by their kinds") {
   const Result result = stuck("read", "6", {"hierarchical"});
   CHECK_MESSAGE(

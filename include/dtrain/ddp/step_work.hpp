@@ -60,8 +60,10 @@ class StepWork {
   /// @param gradient null: zeros
   virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
 
-  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed
-  /// gradients, until their memory is free. Threads: one at a time.
+  /// Before launch(): puts the bucket's packed gradients into its range. Blocking: until their memory is free.
+  virtual void prepare([[maybe_unused]] std::size_t bucket) {}
+
+  /// Enqueues the work of a bucket, all of whose gradients are in `range`. Threads: one at a time.
   virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
 
   /// Collective, blocking: ends the step. @pre all buckets are launched @returns as Step::finish

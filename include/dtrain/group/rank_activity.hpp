@@ -32,6 +32,8 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
    public:
     /// Sets step, ready, parameters and missing, of a step that may be running in other threads.
     virtual void describe(rendezvous::RankStatus& status) const = 0;
+    /// The digest of the weights that was taken last.
+    virtual rendezvous::ValuesDigest values() const = 0;
     /// The last whole window of computing times. Called by one thread at a time. @throws std::bad_alloc
     virtual rendezvous::ComputingWindow computing(Deadline::Clock::time_point now) = 0;
 
@@ -42,6 +44,10 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   RankActivity() = default;
   RankActivity(const RankActivity&) = delete;
   RankActivity& operator=(const RankActivity&) = delete;
+
+  /// The number of steps that wrappers have begun, equal on ranks whose wrappers make steps in one order.
+  std::uint64_t steps() const noexcept { return begun_.load(std::memory_order_relaxed); }
+  void count_step() noexcept { begun_.store(steps() + 1, std::memory_order_relaxed); }
 
   /// Called by the thread that drives steps. Three stores.
   /// @param steps whose step begins or ends; null: as before
@@ -75,6 +81,7 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
   std::vector<rendezvous::RankStatus::Channel> channels();
 
   std::atomic<rendezvous::RankPhase> phase_{rendezvous::RankPhase::outside};
+  std::atomic<std::uint64_t> begun_{0};
   std::atomic<pid_t> thread_{current_thread()};
   std::atomic<const Steps*> latest_{nullptr};  ///< compared with those of steps_ only
   std::mutex mutex_;
@@ -181,7 +188,9 @@ DTRAIN_DEFINED rendezvous::RankStatus RankActivity::status() {
       (latest == steps_.end() ? steps_.back() : *latest)->describe(status);
       for (Steps* const each : steps_) {  // the first one with the most ranks counts
         const rendezvous::ComputingWindow window = each->computing(Deadline::Clock::now());
-        if (window.ranks > status.computing.ranks) status.computing = window;
+        if (window.ranks <= status.computing.ranks) continue;
+        status.computing = window;
+        status.values = each->values();
       }
     }
   }

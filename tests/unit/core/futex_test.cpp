@@ -35,7 +35,7 @@ TEST_CASE("the time of a thread's waits is its own") {
   std::this_thread::sleep_for(20ms);  // no wait of the library
   const auto waited = dtrain::WaitTime::of_thread() - before;
   other.join();
-  CHECK(waited >= 25ms);  // a deadline may have been near when its wait began
+  CHECK(waited >= 15ms);  // a deadline may have been near when its wait began
   CHECK(dtrain::WaitTime::of_thread() - before == waited);
 }
 

@@ -29,6 +29,7 @@ struct FakeSteps final : RankActivity::Steps {
     status.missing = "parameter 0";
   }
   dtrain::rendezvous::ComputingWindow computing(dtrain::Deadline::Clock::time_point) override { return window; }
+  dtrain::rendezvous::ValuesDigest values() const override { return {8, step, 2}; }
   dtrain::rendezvous::ComputingWindow window;
   std::uint64_t step;
   std::uint32_t ready;

@@ -2,6 +2,7 @@
 /// @file
 /// ValueChecks of a Driver: before which steps a wrapper compares the ranks' values and settings (DTRAIN_CHECK_VALUES).
 
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -53,6 +54,12 @@ class ValueChecks {
   bool compares_next_ = false;  ///< settings
   std::uint64_t next_ = never;  ///< steps before it
 };
+
+/// Whether the ranks' statuses get a digest of the values: after 8 steps, 9, ... 16, 18, ... 32, 36, ..., eight times
+/// while the number doubles, so that digests are seconds apart in long trainings of short steps, too.
+constexpr bool are_values_noted_after(std::uint64_t steps) noexcept {
+  return steps >= 8 && steps % (std::bit_floor(steps) / 8) == 0;
+}
 
 /// From the text of DTRAIN_CHECK_VALUES: null or an empty text compares at the end, N also before every N-th step, and
 /// 0 never. Values that are not compared, on a GPU or unequal by design, become a warning in the log if N is given.

@@ -71,6 +71,7 @@ bool are_on_host(std::span<const Parameter> parameters) noexcept;
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/kernels/digest.hpp"
 #include "dtrain/rendezvous/limits.hpp"
+#include "dtrain/rendezvous/server_state/value_digests.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -102,46 +103,10 @@ inline std::string digests_of_parts(std::span<const Parameter> parameters, const
   return text;
 }
 
-/// "rank 3", "ranks 1 and 3", "ranks 1, 2, 3 and 12 more".
-inline std::string ranks_text(const std::vector<int>& ranks) {
-  constexpr std::size_t most_named = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  const std::size_t named = std::min(ranks.size(), most_named);
-  for (std::size_t i = 0; i < named; ++i) {
-    const bool is_last = i + 1 == ranks.size();
-    text += i == 0 ? "" : is_last ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  return ranks.size() > named ? format_text("{} and {} more", {text, ranks.size() - named}) : text;
-}
-
-/// Texts that differ, by the ranks' numbers in the job.
-struct DifferingRanks {
-  std::string text;         ///< "rank 2 has other values than the other ranks"
-  std::optional<int> rank;  ///< the first of `text`, if most ranks have the others' text
-  std::string common;       ///< the most common text
-};
-
-/// The text of most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
-inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
-  const auto frequency = [&](const std::string& text) { return std::count(texts.begin(), texts.end(), text); };
-  const auto common = std::max_element(texts.begin(), texts.end(), [&](const std::string& a, const std::string& b) {
-    return frequency(a) < frequency(b);
-  });
-  std::vector<int> with, without;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    (texts[rank] == *common ? with : without).push_back(job_ranks[rank]);
-  }
-  const bool are_most = with.size() > without.size();
-  return {format_text("{} {} other values than {}",
-                      {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)}),
-          are_most ? std::optional<int>(without.front()) : std::nullopt, *common};
-}
-
 /// The first part of a model whose values differ, with the ranks if that part is one parameter.
 struct FoundDifference {
   std::uint64_t part = 0;
-  int first = -1;          ///< DifferingRanks::rank; -1: there is none
+  int first = -1;          ///< rendezvous::DifferingRanks::rank; -1: there is none
   std::string common{};    ///< the digest of most ranks
   std::string sentence{};  ///< empty: the part has several parameters
 };
@@ -178,8 +143,8 @@ inline std::string differing_setting(const std::vector<int>& job_ranks, const st
     if (ranks_of.size() == 1) continue;
     std::string text;
     for (std::size_t i = 0; i < std::min(ranks_of.size(), most_named); ++i)
-      text +=
-          format_text("{}{} on {}", {i == 0 ? "" : ", ", sanitize(ranks_of[i].first), ranks_text(ranks_of[i].second)});
+      text += format_text(
+          "{}{} on {}", {i == 0 ? "" : ", ", sanitize(ranks_of[i].first), rendezvous::ranks_text(ranks_of[i].second)});
     return text + (ranks_of.size() > most_named ? " and so on" : "");
   }
   return {};
@@ -197,10 +162,6 @@ inline void warn_of_settings(const std::vector<int>& job_ranks, const std::vecto
     log(LogLevel::warning, sampler_difference(setting));
   }
 }
-
-inline constexpr const char* how_values_drift =
-    "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
-    "depend on the reduced gradients alone, or its model was freed before the wrapper";
 
 /// Throws if the job has failed, or if the wrapper of a rank that this one waits for has ended: rank 0 of the group
 /// waits for all ranks, and each of them for rank 0. @throws JobFailed; Error (disagreement)
@@ -274,12 +235,12 @@ DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, con
         detail::FoundDifference found{part, -1, {}, {}};
         if (range.is_exact()) {
           const std::size_t parameter = range.begin_of(part);
-          detail::DifferingRanks differing = detail::differing_ranks(job_ranks, digests);
+          rendezvous::DifferingRanks differing = rendezvous::differing_ranks(job_ranks, digests);
           found.first = differing.rank.value_or(-1);
           found.common = std::move(differing.common);
           found.sentence = format_text("{} the values of {} differ: {}; {}",
                                        {when, describe_parameter(parameter, parameters[parameter].name), differing.text,
-                                        detail::how_values_drift});
+                                        rendezvous::how_values_drift});
         }
         return to_bytes(found);
       }
@@ -348,7 +309,7 @@ DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group
         format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; with "
                     "DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
                     "DTRAIN_CHECK_VALUES=0 values are not compared",
-                    {detail::differing_ranks(job_ranks, digests).text, detail::how_values_drift}));
+                    {rendezvous::differing_ranks(job_ranks, digests).text, rendezvous::how_values_drift}));
   });
 }
 

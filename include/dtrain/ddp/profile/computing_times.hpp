@@ -96,7 +96,8 @@ DTRAIN_DEFINED void ComputingTimes::take() {
     const std::uint64_t before = std::exchange(added, added_.load(std::memory_order_acquire));
     if (before == added) break;
   }
-  taken_ = std::max(taken_, added - std::min(added, readable));
+  const std::uint64_t first = std::max(taken_, added - std::min(added, readable));
+  steps_ += first - std::exchange(taken_, first);  // steps that are lost
   if (first_step_ == 0 && taken_ != added) first_step_ = last_step_ + 1 - (added - taken_);
   for (; taken_ != added; ++taken_) {
     if (++steps_ % stride_ != 0) continue;

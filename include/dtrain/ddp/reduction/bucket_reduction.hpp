@@ -394,6 +394,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     meter_.launched(bucket);
     const bool is_hook = hook_ && work_ == &*hook_;  // a hook may write gradients at once, in launch()
     if (check_.is_on()) check_.before_collective(plan().buckets[bucket].parameters, copier_.stream(), is_hook);
+    work_->prepare(bucket);
     if (finite_.is_on()) {
       finite_.before_collective(plan().buckets[bucket].parameters, arena_.range(bucket), copier_.stream(), is_hook);
     }

@@ -207,7 +207,7 @@ DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bo
     if (parameter == gradients_->size())
       return format_text("the norm of the gradients is not finite in step {}", {step_});
     const bool is_narrow = size_bytes(gradients_->view(parameter).dtype) == 2;
-    return format_text("{}, and the ranks' own are finite{}",
+    return format_text("{}, and no rank has found one among its own{}",
                        {place_text("the sum of the ranks' gradients", place),
                         is_narrow && !place.is_nan ? "; a lower loss scale or Accumulate::f32 helps" : ""});
   }

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -101,6 +102,7 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
     ready_.begin_step();
     lifetime_->is_step_open = true;
     context_.enter(rendezvous::RankPhase::backward, this);
+    if (context_.activity) context_.activity->count_step();
     return Step(*this);
   }
 
@@ -220,6 +222,12 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
             reduction_.meter(),     reduction_.ready_check(), reduction_.sums()};
   }
 
+  /// Between steps: the rank's statuses have this digest of the weights, and the number of steps.
+  void note_values(std::uint64_t digest) {
+    const std::lock_guard lock(values_mutex_);
+    values_ = {steps_, digest, world_size_};
+  }
+
   /// The next step is one without data.
   void leave_out_step() noexcept { reduction_.meter().leave_out_step(); }
 
@@ -284,12 +292,13 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
     rendezvous::RankStatus::Finding finding;
     finding.text = reduction_.finite().describe(addresses_, finding.is_sum);
     if (options_.on_not_finite == OnNotFinite::fail) {
-      if (finding.is_sum) context_.latch->block_until_failed(Deadline::after(std::chrono::seconds(1)));
+      if (finding.is_sum) context_.latch->block_until_failed(Deadline::after(std::chrono::seconds(5)));
       context_.latch->throw_if_failed(context_.rank);  // by the rank whose own gradient it is
       throw Error(Errc::not_finite, std::move(finding.text)).with_rank(context_.rank);
     }
-    finding.step = steps_ + 1;
-    if (context_.activity) context_.activity->report(std::move(finding));
+    if (!context_.activity) return;
+    finding.step = context_.activity->steps();
+    context_.activity->report(std::move(finding));
   }
 
   void require_complete() {
@@ -339,6 +348,10 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
   }
 
   void describe(rendezvous::RankStatus& status) const override { ready_.describe(status); }
+  rendezvous::ValuesDigest values() const override {
+    const std::lock_guard lock(values_mutex_);
+    return values_;
+  }
   rendezvous::ComputingWindow computing(Deadline::Clock::time_point now) override {
     rendezvous::ComputingWindow window = reduction_.meter().computing().latest(now);
     window.ranks = world_size_;
@@ -364,6 +377,8 @@ class Reducer final : public Step::Target, private group::RankActivity::Steps {
   bool scales_model_ = true;  ///< whether the latest step's options are of the gradients that the model has
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
+  mutable std::mutex values_mutex_;
+  rendezvous::ValuesDigest values_;
   std::shared_ptr<ReducerLifetime> lifetime_ = std::make_shared<ReducerLifetime>();
 };
 

@@ -175,6 +175,9 @@ struct Driver {
 
  private:
   void compare_now(const Group& group, const char* caller);
+  void note_values() noexcept;
+  /// @throws Error (invalid_argument) if values have moved
+  std::uint64_t present_digest();
 
   ValueChecks checks_;
   int agreements_ = 0;
@@ -214,10 +217,27 @@ Step Driver<Backend, Group>::begin(const Group& group, const char* caller, StepO
     return accumulation->begin();
   }
   compare_if_due(group, caller);
+  if (first_values_ && are_values_noted_after(reducer->steps())) note_values();
   if (options.master != nullptr) options.master->require_of(parameters, caller);
   Step step = reducer->begin(caller, std::move(options));
   count_step(group);
   return step;
+}
+
+template <class Backend, class Group>
+std::uint64_t Driver<Backend, Group>::present_digest() {
+  reducer->check_addresses(false);
+  const std::vector<Parameter>& present = present_parameters();
+  return digest_of_values({present.data(), present.size()});
+}
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::note_values() noexcept {
+  try {
+    reducer->note_values(present_digest());
+  } catch (...) {
+    // Values have moved, or become another kind of tensor: the step says so.
+  }
 }
 
 template <class Backend, class Group>
@@ -335,9 +355,7 @@ void Driver<Backend, Group>::compare_values_at_end(const Group& group) noexcept 
     if (!is_due || handle->failure()->failed()) return;
     group.rank_context()->require_may_block();
     reducer->throw_if_unusable();
-    reducer->check_addresses(false);
-    const std::vector<Parameter>& present = present_parameters();
-    const std::uint64_t digest = digest_of_values({present.data(), present.size()});
+    const std::uint64_t digest = present_digest();
     if (digest == first_values_ && handle->members().rank == 0) warn_of_unchanged_values(reducer->steps());
     if (handle->members().world_size > 1) {
       compare_values_in_background(*handle, prefix + "end", digest, compared_settings_);

@@ -69,10 +69,13 @@ class ShardedReduction final : public ShardedWork<C> {
     if (divided_) divided_->pack(parameter, gradient, slot, waiting());
   }
 
+  void prepare(std::size_t bucket) override {
+    if (divided_) divided_->before_launch(bucket, waiting());
+  }
+
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     ranges_[bucket] = range;
     if (stores_at_once()) values_are_free_ = true;
-    if (divided_) divided_->before_launch(bucket, waiting());
     this->reduce(bucket, own_part(bucket), op, channel, stream);
     if (divided_ && !stores_at_once()) divided_->launched(bucket, stream);
     if (step_->needs_norm()) {

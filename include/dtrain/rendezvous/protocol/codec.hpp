@@ -147,6 +147,9 @@ inline void fields(Serializer& of, RankStatus& status) {
   of.text(status.thread, max_name_bytes);
   of.number(status.unchanged_ms);
   of.list(status.channels, 0, RankStatus::most_channels, [&of](RankStatus::Channel& each) { fields(of, each); });
+  of.number(status.values.steps);
+  of.number(status.values.digest);
+  of.number(status.values.ranks);
   of.number(status.finding.number);
   of.number(status.finding.step);
   of.flag(status.finding.is_sum);

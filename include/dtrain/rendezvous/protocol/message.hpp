@@ -269,6 +269,13 @@ struct ComputingWindow {
   friend bool operator==(const ComputingWindow&, const ComputingWindow&) = default;
 };
 
+/// Digest of a rank's weights.
+struct ValuesDigest {
+  std::uint64_t steps = 0;  ///< steps before it; 0: there is none
+  std::uint64_t digest = 0;
+  std::uint32_t ranks = 0;  ///< members of the wrapper's group
+};
+
 /// From a rank to the store: twice in a liveness time at least, and once more when the rank learns of the job's
 /// failure.
 struct RankStatus {
@@ -292,8 +299,8 @@ struct RankStatus {
   /// A sentence for the log of the job.
   struct Finding {
     std::uint32_t number = 0;  ///< counts the rank's; 0: none
-    std::uint64_t step = 0;
-    bool is_sum = false;  ///< whether every rank has it, and another rank's finding explains it
+    std::uint64_t step = 0;    ///< steps that the rank's wrappers had begun
+    bool is_sum = false;       ///< whether every rank has it, and another rank's finding explains it
     std::string text;
   };
 
@@ -306,6 +313,7 @@ struct RankStatus {
   std::string thread{};             ///< ThreadActivity of the thread that drives the steps
   std::uint64_t unchanged_ms = 0;   ///< how long step, ready and channels have not changed, to within an interval
   std::vector<Channel> channels{};  ///< those in an operation first, then the ones used last
+  ValuesDigest values{};            ///< the weights of the wrapper of `computing`
   Finding finding{};                ///< the latest
   ComputingWindow computing{};      ///< the first wrapper's
 };

@@ -20,10 +20,12 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 #include "dtrain/rendezvous/server_state/slow_ranks.hpp"
 #include "dtrain/rendezvous/server_state/status_table.hpp"
+#include "dtrain/rendezvous/server_state/value_digests.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -110,6 +112,7 @@ class RankStatuses {
   const bool prints_;
   std::map<int, LatestStatus> ranks_;
   SlowRanks slow_ranks_;
+  ValueDigests value_digests_;
   std::optional<Cause> cause_;  ///< why there is a table to print
   Deadline::Clock::time_point failed_at_{};
   bool has_ended_ = false;  ///< the job has failed or is to end
@@ -117,7 +120,7 @@ class RankStatuses {
   std::vector<std::string> table_;
   std::vector<std::pair<int, RankStatus::Finding>> findings_;             ///< ranks' findings that are not told yet
   Deadline finding_due_ = Deadline::after(std::chrono::milliseconds(0));  ///< when they are told together
-  std::uint64_t told_step_ = 0;                                      ///< the step of the finding that was told last
+  std::uint64_t told_step_ = 0;                                           ///< step of the finding that was told last
   std::chrono::milliseconds notice_after_{10000};                    ///< how long a rank waits until a table says so
   Deadline looked_ = Deadline::after(std::chrono::milliseconds(0));  ///< when waits are looked for again
   async::AutoResetEvent changed_;
@@ -134,6 +137,7 @@ DTRAIN_DEFINED void RankStatuses::joined(int rank, const std::string& host) noex
   try {
     ranks_.insert_or_assign(rank, LatestStatus{host});
     slow_ranks_.forget(rank);
+    value_digests_.forget(rank);
   } catch (...) {
     // The rank has no line.
   }
@@ -162,12 +166,15 @@ DTRAIN_DEFINED void RankStatuses::received(int rank, RankStatus status) noexcept
     if (std::exchange(latest.finding, finding.number) != finding.number) {
       if (findings_.empty()) finding_due_ = Deadline::after(std::chrono::milliseconds(1500));  // as others may come
       findings_.emplace_back(rank, finding);
+      findings_.back().second.text = sanitize(finding.text);
     }
     if (has_ended_) return;
     if (!findings_.empty() && finding_due_.passed()) tell_finding();
     for (const std::string& line :
          slow_ranks_.receive(rank, latest.host, *latest.status, ranks_.size(), Deadline::Clock::now()))
       log(LogLevel::warning, line);
+    const std::string text = value_digests_.receive(rank, latest.status->values, ranks_.size());
+    if (!text.empty()) log(LogLevel::warning, text);
     if (!looked_.passed()) return;
     looked_ = Deadline::after(std::chrono::milliseconds(900));
     print_if_ranks_wait();
@@ -191,6 +198,7 @@ DTRAIN_DEFINED void RankStatuses::left(int rank) noexcept {
     ranks_.erase(rank);
   }
   slow_ranks_.forget(rank);
+  value_digests_.forget(rank);
   changed_.set();
 }
 
@@ -253,8 +261,9 @@ DTRAIN_DEFINED void RankStatuses::make_table() {
 /// The text of the earliest step's ranks; that of a sum only if there is no other. Takes all findings.
 DTRAIN_DEFINED std::string RankStatuses::finding_text() {
   std::vector<std::pair<int, RankStatus::Finding>> findings = std::exchange(findings_, {});
-  std::erase_if(findings, [this](const auto& each) {  // a sum that another rank's finding has explained
-    return each.second.is_sum && each.second.step >= told_step_ && each.second.step <= told_step_ + 1;
+  std::erase_if(findings, [this](const auto& each) {  // consequences of the finding that was told
+    const RankStatus::Finding& found = each.second;
+    return told_step_ > 0 && found.step >= told_step_ + (found.is_sum ? 0 : 1) && found.step <= told_step_ + 100;
   });
   const auto order = [](const auto& each) { return std::tuple(each.second.is_sum, each.second.step, each.first); };
   std::sort(findings.begin(), findings.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });

@@ -104,6 +104,12 @@ inline std::uint64_t length_of(const ComputingWindow& window) noexcept {
   return window.last_step - window.first_step + 1;
 }
 
+/// Whether both have as many passes in a step, to within 2%: windows end at other steps, of other numbers of passes.
+inline bool has_equal_passes(const ComputingWindow& a, const ComputingWindow& b) noexcept {
+  const std::uint32_t most = std::max(a.passes, b.passes);
+  return most - std::min(a.passes, b.passes) <= most / 50;
+}
+
 /// Variance of a median's logarithm. Source: the standard error of a median of n is 1.2533 sigma / sqrt(n), and the
 /// quartiles of a normal distribution are 1.349 sigma apart.
 inline double variance_of(const ComputingWindow& window) noexcept {
@@ -169,7 +175,7 @@ DTRAIN_DEFINED std::vector<const ComputingWindow*> SlowRanks::windows_at(const C
     const auto best = std::max_element(each.windows.begin(), each.windows.end(), [&](const auto& a, const auto& b) {
       return detail::common_steps(a, first) < detail::common_steps(b, first);
     });
-    if (best == each.windows.end() || best->passes != first.passes ||
+    if (best == each.windows.end() || !detail::has_equal_passes(*best, first) ||
         2 * detail::common_steps(*best, first) < detail::length_of(first))
       return {};
     found.push_back(&*best);

@@ -295,7 +295,7 @@ TEST_CASE("the slowest rank is the one for which the others wait, also in a coll
     BindingModel model({4});
     DistributedDataParallel ddp{model, group};
     for (int step = 0; step < 5; ++step) {
-      if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(60));
       static_cast<void>(group.all_reduce(1.0F));  // rank 0 is no slower for its wait here
       ddp.backward([](Ready ready) { all_ready(ready, 1); });
     }

@@ -152,13 +152,35 @@ TEST_CASE("a sharded step is looked at before its collective, and its weights ar
   }
 }
 
+TEST_CASE("a gradient of a divided bucket that is kept aside until the bucket's memory is free is looked at there") {
+  support::CapturedStderr captured;
+  run_well(2, [](const Group& group) {
+    Model model({300, 300, 300, 300});
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .deterministic = true}};
+    ShardedOptimizer optimizer(ddp, optimizers::Sgd{.rate = 0.1F}, ShardedOptions{.stage = 2});
+    for (int step = 1; step <= 12; ++step) {
+      for (std::vector<float>& gradient : model.gradients)
+        std::fill(gradient.begin(), gradient.end(), 1.0F);
+      if (group.rank() == 1 && step == 7) model.gradients[0][299] = not_a_number;
+      const auto pass = [](Ready ready) {
+        for (std::size_t i = 0; i < 4; ++i)  // the last bucket's comes first
+          ready(i);
+      };
+      ddp.backward(pass, optimizer);
+    }
+  });
+  CHECK_CONTAINS(
+      captured.text(),
+      "dtrain: rank 1: the gradient of parameter 0 'layer0' has nan at [299] in step 7; the weights were not read\n");
+}
+
 TEST_CASE("a sum that overflows is told as such, where no rank's own gradient is infinite") {
   support::CapturedStderr captured;
   run_well(2, [](const Group& group) {
     BasicModel<float16> model({4});
     DistributedDataParallel ddp{model, group, {.reduce_op = ReduceOp::sum}};
     for (int step = 1; step <= 20; ++step) {
-      const float large = step == 5 ? 60000.0F : 1.0F;
+      const float large = step == 1 ? 60000.0F : 1.0F;
       std::fill(model.gradients[0].begin(), model.gradients[0].end(), float16(1.0F));
       model.gradients[0][3] = float16(large);
       ddp.backward([](Ready ready) { all_ready(ready, 1); }, {.measure_norm = true});
@@ -166,9 +188,9 @@ TEST_CASE("a sum that overflows is told as such, where no rank's own gradient is
     }
   });
   CHECK(captured.text() ==
-        "dtrain: the sum of the ranks' gradients of parameter 0 'layer0' has inf at [3] in step 5, and the ranks' own "
-        "are "
-        "finite; a lower loss scale or Accumulate::f32 helps\n");
+        "dtrain: the sum of the ranks' gradients of parameter 0 'layer0' has inf at [3] in step 1, and no rank has "
+        "found one "
+        "among its own; a lower loss scale or Accumulate::f32 helps\n");
 }
 
 TEST_CASE("nothing is told with OnNotFinite::ignore, or of a loss scaler's search for a scale") {

@@ -133,6 +133,7 @@ TEST_CASE("a rank's status comes back as it was, and what exceeds its bounds is 
   sent.unchanged_ms = 12000;
   sent.channels = {{"ddp-1", "all_reduce (sum) of 8 f32", 5684, 5685, 900, true}, {"group", "barrier", 2, 2, 0, false}};
   sent.process = 4711;
+  sent.values = {64, 9876543210, 4};
   sent.finding = {2, 811, true, "the sum"};
   sent.computing = {21, 70, 50, 900, 1000, 1100, 800, 200, 4, 310};
   const auto decoded = decode<FromRank>(encode(sent));
@@ -154,6 +155,9 @@ TEST_CASE("a rank's status comes back as it was, and what exceeds its bounds is 
   CHECK(status.channels[0].is_in_operation);
   CHECK_FALSE(status.channels[1].is_in_operation);
   CHECK(status.process == 4711);
+  CHECK(status.values.steps == 64);
+  CHECK(status.values.digest == 9876543210);
+  CHECK(status.values.ranks == 4);
   CHECK(status.finding.number == 2);
   CHECK(status.finding.step == 811);
   CHECK(status.finding.is_sum);

@@ -79,12 +79,13 @@ TEST_CASE_FIXTURE(StatusesOfTwo, "findings of some time are one line, of the ear
   run_for(1600ms);
   send(1, 1, 812, false, "its weights");
   CHECK(captured.text() == "dtrain: ranks 1-2: its weights\n");
-  send(0, 3, 813, true, "the sum");  // of what rank 1 has spread
+  send(0, 3, 812, true, "the sum");   // of what rank 1 has spread
+  send(2, 2, 813, false, "its own");  // by weights that the sum has spoilt
   run_for(1600ms);
   send(1, 1, 812, false, "its weights");
   CHECK(captured.text() == "dtrain: ranks 1-2: its weights\n");
   send(1, 2, 950, true, "the sum");
-  send(2, 2, 950, true, "the sum");
+  send(2, 3, 950, true, "the sum");
   statuses->left(1);
   statuses->left(2);
   statuses.reset();
