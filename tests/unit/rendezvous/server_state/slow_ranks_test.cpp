@@ -181,6 +181,21 @@ TEST_CASE("a pause of three windows names nobody, and a rank that recovers and s
   CHECK(job.lines.size() == 2);
 }
 
+TEST_CASE("a difference that the steps' own spread may make names nobody") {
+  for (const double factor : {1.3, 1.6}) {
+    Job job(2);
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      for (const int rank : {0, 1}) {
+        ComputingWindow made = Job::window_of(std::vector<double>(50, rank == 0 ? 10 : 10 * factor), 21 + 50 * i, 2);
+        made.lower_quartile = made.median / 2;
+        made.upper_quartile = made.median * 3 / 2;
+        job.receive(rank, made);
+      }
+    }
+    CHECK(job.lines.size() == (factor > 1.5 ? 1 : 0));
+  }
+}
+
 TEST_CASE("more ranks than an eighth are one line, which names their host if it is one") {
   Job job(8);
   job.run(4, [](int rank, std::uint64_t) { return rank >= 4 && rank < 7 ? 10.0 + rank : 10.0; });
