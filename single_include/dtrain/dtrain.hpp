@@ -52545,6 +52545,9 @@ inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const s
 inline constexpr const char* how_values_drift =
     "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
     "depend on the reduced gradients alone, or its model was freed before the wrapper";
+inline constexpr const char* how_values_are_compared =
+    "with DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
+    "DTRAIN_CHECK_VALUES=0 values are not compared";
 
 /// A difference is told once for a wrapper.
 class ValueDigests {
@@ -52903,11 +52906,8 @@ DTRAIN_DEFINED std::string ValueDigests::receive(int rank, const ValuesDigest& v
   const auto is_first = [&](const std::string& digest) { return digest == digests.front(); };
   if (std::all_of(digests.begin(), digests.end(), is_first)) return {};
   has_told_ = true;
-  return format_text(
-      "the ranks' values of the model differ after {} steps: {}; {}; with DTRAIN_CHECK_VALUES=1 the job "
-      "ends at the first step after which values differ, and with DTRAIN_CHECK_VALUES=0 values are not "
-      "compared",
-      {values.steps, differing_ranks(numbers, digests).text, how_values_drift});
+  return format_text("the ranks' values of the model differ after {} steps: {}; {}; {}",
+                     {values.steps, differing_ranks(numbers, digests).text, how_values_drift, how_values_are_compared});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -64324,10 +64324,9 @@ DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group
     const auto is_first = [&](const std::string& text) { return text == digests.front(); };
     if (std::all_of(digests.begin(), digests.end(), is_first)) return;
     log(LogLevel::warning,
-        format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; with "
-                    "DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
-                    "DTRAIN_CHECK_VALUES=0 values are not compared",
-                    {rendezvous::differing_ranks(job_ranks, digests).text, rendezvous::how_values_drift}));
+        format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; {}",
+                    {rendezvous::differing_ranks(job_ranks, digests).text, rendezvous::how_values_drift,
+                     rendezvous::how_values_are_compared}));
   });
 }
 
@@ -67512,8 +67511,9 @@ DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bo
       if (is_read && kernels::first_not_finite(value.dtype, value.data, value.count) != value.count) weight = each.name;
     });
     text += weight.empty() ? "; the weights were finite" : format_text("; nor was the weight '{}' finite", {weight});
+  } else {
+    text += "; the weights were not read";
   }
-  if (!is_for_model_) text += "; the weights were not read";
   if (every_ > 1 && step_ > last_timed) append_text(text, " (one of {} steps is looked at)", {every_});
   return text;
 }

@@ -107,6 +107,8 @@ class RankActivity : public std::enable_shared_from_this<RankActivity> {
 #include <functional>
 #include <utility>
 
+#include "dtrain/core/text/sanitize.hpp"
+
 namespace DTRAIN_NAMESPACE::group {
 
 DTRAIN_DEFINED void RankActivity::add(Steps& steps) {

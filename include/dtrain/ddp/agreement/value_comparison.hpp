@@ -306,10 +306,9 @@ DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group
     const auto is_first = [&](const std::string& text) { return text == digests.front(); };
     if (std::all_of(digests.begin(), digests.end(), is_first)) return;
     log(LogLevel::warning,
-        format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; with "
-                    "DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
-                    "DTRAIN_CHECK_VALUES=0 values are not compared",
-                    {rendezvous::differing_ranks(job_ranks, digests).text, rendezvous::how_values_drift}));
+        format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; {}",
+                    {rendezvous::differing_ranks(job_ranks, digests).text, rendezvous::how_values_drift,
+                     rendezvous::how_values_are_compared}));
   });
 }
 

@@ -115,6 +115,7 @@ class FiniteCheck {
 #include <algorithm>
 
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/kernels/not_finite.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -221,8 +222,9 @@ DTRAIN_DEFINED std::string FiniteCheck::describe(const AddressCheck& weights, bo
       if (is_read && kernels::first_not_finite(value.dtype, value.data, value.count) != value.count) weight = each.name;
     });
     text += weight.empty() ? "; the weights were finite" : format_text("; nor was the weight '{}' finite", {weight});
+  } else {
+    text += "; the weights were not read";
   }
-  if (!is_for_model_) text += "; the weights were not read";
   if (every_ > 1 && step_ > last_timed) append_text(text, " (one of {} steps is looked at)", {every_});
   return text;
 }

@@ -57,6 +57,9 @@ inline DifferingRanks differing_ranks(const std::vector<int>& job_ranks, const s
 inline constexpr const char* how_values_drift =
     "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
     "depend on the reduced gradients alone, or its model was freed before the wrapper";
+inline constexpr const char* how_values_are_compared =
+    "with DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
+    "DTRAIN_CHECK_VALUES=0 values are not compared";
 
 /// A difference is told once for a wrapper.
 class ValueDigests {
@@ -103,11 +106,8 @@ DTRAIN_DEFINED std::string ValueDigests::receive(int rank, const ValuesDigest& v
   const auto is_first = [&](const std::string& digest) { return digest == digests.front(); };
   if (std::all_of(digests.begin(), digests.end(), is_first)) return {};
   has_told_ = true;
-  return format_text(
-      "the ranks' values of the model differ after {} steps: {}; {}; with DTRAIN_CHECK_VALUES=1 the job "
-      "ends at the first step after which values differ, and with DTRAIN_CHECK_VALUES=0 values are not "
-      "compared",
-      {values.steps, differing_ranks(numbers, digests).text, how_values_drift});
+  return format_text("the ranks' values of the model differ after {} steps: {}; {}; {}",
+                     {values.steps, differing_ranks(numbers, digests).text, how_values_drift, how_values_are_compared});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
